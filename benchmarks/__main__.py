@@ -27,10 +27,7 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 
 
 # In the order of `--help` and of `all`; a module that is named has one question of its own.
-_MODULES: Final = (
-    *("protocols", "durability", "connection_setup", "article", "sweep"),
-    *("versus", "cluster", "spark_stream", "spark_queue"),
-)
+_MODULES: Final = (*("durability", "article", "sweep", "versus", "cluster", "spark_stream", "spark_queue"),)
 BENCHMARKS: Final[dict[str, Benchmark]] = {
     one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))
 }

@@ -39,12 +39,13 @@ from benchmarks.broker_process import BrokerSettings, Target
 from benchmarks.cluster import ClusterTarget, own_cluster
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, Window, options, preload, window
-from benchmarks.protocols import AMQP_091, AMQP_10
 from benchmarks.queues091 import Queues
 from benchmarks.recording import RecordedRun, whole_or_nothing
 from benchmarks.results import Outcome, Row
 from benchmarks.stream import Counts
 
+AMQP_091: Final = "AMQP 0-9-1"
+AMQP_10: Final = "AMQP 1.0"
 BODY_BYTES: Final = len(b"some payload")
 DURATION_S: Final = 10.0
 PROTOCOLS: Final = {"1.0": (AMQP_10,), "0-9-1": (AMQP_091,), "both": (AMQP_091, AMQP_10)}

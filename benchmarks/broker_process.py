@@ -114,10 +114,6 @@ class OwnBroker(Target):
     """Arguments that make the broker record flow events."""
     endpoint: spec.Endpoint = field(init=False)
     pid: int | None = field(init=False, default=None)
-    accept_s: float = field(init=False, default=0.0)
-    """Time from starting the process to the first accepted TCP connection."""
-    open_s: float = field(init=False, default=0.0)
-    """Time from starting the process to the first AMQP connection that was opened."""
     _own_folder: Path | None = field(init=False, default=None)
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _log: Any = field(init=False, default=None)
@@ -163,7 +159,6 @@ class OwnBroker(Target):
         try:
             self._await_port(port, process, began)
             handshake(self.endpoint).socket.close()
-            self.open_s = time.monotonic() - began
         except (OSError, PeerError) as error:
             message = f"the broker refused the first connection: {error}\n{self._log_end()}"
             self._stop()
@@ -176,7 +171,6 @@ class OwnBroker(Target):
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-                self.accept_s = time.monotonic() - began
                 return
             except OSError:
                 if process.poll() is not None:

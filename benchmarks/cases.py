@@ -43,7 +43,6 @@ class Case:
     counter: str = "delivered"
     """The counter of stream 0 by which rate and cost are divided: `published`, `confirmed` or `delivered`.
     Of unsettled messages those published are within one flight of those confirmed."""
-    queues: tuple[str, ...] = (QUEUE,)
     preload: int = 0
     until: Callable[[tuple[Counts, ...]], bool] | None = None
     settings: BrokerSettings | None = None
@@ -73,10 +72,9 @@ def publishing(
     settled: bool = False,
     count_max: int = 0,
     in_flight_max: int | None = None,
-    queues: int = 1,
     amqp091: bool = False,
 ) -> Case:
-    """Return the case that publishes alone, over one link or loop a queue.
+    """Return the case that publishes alone, over one link or loop.
 
     Args:
         context: the run.
@@ -84,17 +82,14 @@ def publishing(
         settled: nothing is confirmed; else those confirmed count.
         count_max: it is over when so many have been published; 0: never.
         in_flight_max: unconfirmed messages; None: as many as AMQP 1.0 allows with the usual credit.
-        queues: published to message by message in turns, so that no two like publishes follow each other.
         amqp091: the protocol.
     """
-    names = (QUEUE, *(f"{QUEUE}-{number}" for number in range(1, queues)))
 
     def connections(address: Callable[[str], str]) -> spec.Connections:
         group = spec.Publish(
-            tuple(map(address, names)),
+            (address(QUEUE),),
             settled=settled,
             size_bytes=context.size_bytes,
-            burst=1024 if queues == 1 else 1,
             count_max=count_max,
             in_flight_max=in_flight_max or (IN_FLIGHT_091 if amqp091 else 10_000),
         )
@@ -104,7 +99,6 @@ def publishing(
         name,
         connections,
         "published" if settled else "confirmed",
-        names,
         until=(lambda counts: counts[0].published >= count_max) if count_max else None,
         amqp091=amqp091,
     )
@@ -116,10 +110,6 @@ def consuming(
     *,
     count: int,
     settle: spec.Settle = spec.Settle.RANGE,
-    credit: int | None = None,
-    links: int = 1,
-    offset: str = "",
-    amqp091: bool = False,
 ) -> Case:
     """Return the case that empties a queue, which was filled beforehand.
 
@@ -129,69 +119,48 @@ def consuming(
         count: messages beforehand. The last twentieth is left out: a queue about to run empty is another
             question.
         settle: how.
-        credit: None takes the command line's.
-        links: each on a connection of its own, each to get all messages (of a stream).
-        offset: where in a stream to begin.
-        amqp091: the protocol.
     """
 
     def connections(address: Callable[[str], str]) -> spec.Connections:
         group = spec.Consume(
             (address(QUEUE),),
-            credit=credit or context.options.credit,
+            credit=context.options.credit,
             settle=settle,
             size_bytes=context.size_bytes,
-            offset=offset,
         )
-        return (spec.connection(group, amqp091=amqp091),) * links
+        return (spec.connection(group),)
 
     return Case(
         name,
         connections,
         preload=count,
-        until=lambda counts: counts[0].delivered >= count * links * 0.95,
+        until=lambda counts: counts[0].delivered >= count * 0.95,
         floor=("--size", str(context.size_bytes)),
         floor_queue=ENDLESS,
-        amqp091=amqp091,
     )
 
 
-def passing(
-    context: Context,
-    name: str,
-    *,
-    sending: Sequence[str] = (QUEUE,),
-    receiving: Sequence[str] | None = None,
-    amqp091: bool = False,
-    **of_load: Any,
-) -> Case:
+def passing(context: Context, name: str, *, amqp091: bool = False, **of_load: Any) -> Case:
     """Return the case in which messages are published, delivered and settled.
 
     Args:
         context: the run.
         name: of the case.
-        sending: a queue for each sending link, of which several may be one.
-        receiving: a queue for each receiving link; None: as for sending.
         amqp091: the protocol.
         **of_load: arguments of `publish_and_consume`.
     """
-    to_read = sending if receiving is None else receiving
     of_load = {"size_bytes": context.size_bytes, "credit": context.options.credit} | of_load
     if amqp091:
         of_load.setdefault("in_flight_max", IN_FLIGHT_091)
     return Case(
         name,
-        lambda address: publish_and_consume(
-            [*map(address, sending)], [*map(address, to_read)], amqp091=amqp091, **of_load
-        ),
-        queues=tuple(dict.fromkeys(sending)),
+        lambda address: publish_and_consume(address(QUEUE), amqp091=amqp091, **of_load),
         amqp091=amqp091,
     )
 
 
 def publish_and_consume(
-    sending: Sequence[str],
-    receiving: Sequence[str],
+    queue: str,
     *,
     size_bytes: int,
     credit: int = 1000,
@@ -203,19 +172,14 @@ def publish_and_consume(
     """Return the load of publish + deliver + settle: one connection sends, another receives.
 
     The sender keeps a fixed number of messages ahead of what was delivered (within a few megabytes), so that
-    as many come in as go out and the queue's length stays what it was. Links are spread over as few sessions
-    as they fit in, and over as many channels with `amqp091`. What else is given goes to `spec.Publish`.
+    as many come in as go out and the queue's length stays what it was. What else is given goes to
+    `spec.Publish`.
     """
     ahead = max(8, min(OUTSTANDING, OUTSTANDING_BYTES_MAX // max(1, size_bytes)))
     of_publish = {"follow": 0, "outstanding": ahead} | of_publish
-    senders = [
-        spec.Publish(some, size_bytes=size_bytes, stamp=stamp, **of_publish) for some in spec.spread(sending)
-    ]
-    receivers = [
-        spec.Consume(some, credit=credit, settle=settle, size_bytes=size_bytes, stamp=stamp)
-        for some in spec.spread(receiving)
-    ]
-    return spec.connection(*senders, amqp091=amqp091), spec.connection(*receivers, amqp091=amqp091)
+    sender = spec.Publish((queue,), size_bytes=size_bytes, stamp=stamp, **of_publish)
+    receiver = spec.Consume((queue,), credit=credit, settle=settle, size_bytes=size_bytes, stamp=stamp)
+    return spec.connection(sender, amqp091=amqp091), spec.connection(receiver, amqp091=amqp091)
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -229,7 +193,7 @@ def run_cases(context: Context, cases: Sequence[Case], random_source: Random | N
     Args:
         context: the run.
         cases: what is measured.
-        chance: shuffles the cases anew for each repetition; None keeps their order.
+        random_source: shuffles the cases anew for each repetition; None keeps their order.
     """
     samples: list[Row] = []
     if context.with_floor:
@@ -257,8 +221,7 @@ def ratios(samples: Sequence[Row], works: Sequence[str], over: str, under: str, 
         if sample.get("target") != "floor":
             costs.setdefault(sample["case"], []).append(sample.get("cpu_us"))
     return [
-        {"case": f"{work}: {over.removeprefix('AMQP ')} / {under.removeprefix('AMQP ')}", "target": "broker"}
-        | {key: one / other}
+        {"case": f"{work}: {over} / {under}", "target": "broker"} | {key: one / other}
         for work in works
         for one, other in zip(
             costs.get(f"{work}: {over}", ()), costs.get(f"{work}: {under}", ()), strict=False
@@ -302,13 +265,13 @@ def _taken(
 ) -> tuple[spec.Load, Window, Row]:
     """Measure a case; return its load, its window and its sample. The broker has ended then."""
     address: Callable[[str], str] = str if case.amqp091 else context.address
-    with context.target(case.settings, queues=case.queues, amqp091=case.amqp091, run=run) as target:
+    with context.target(case.settings, queues=(QUEUE,), amqp091=case.amqp091, run=run) as target:
         if case.amqp091 or queue_type != "classic":
             with Queues(target.endpoint) as known:
-                known.declare(dict.fromkeys(case.queues, queue_type))
+                known.declare({QUEUE: queue_type})
         preload(
             target,
-            [address(queue) for queue in case.queues],
+            [address(QUEUE)],
             case.preload,
             size_bytes=context.size_bytes,
             durable=durable,

@@ -436,7 +436,7 @@ def _publishing(in_flight: int) -> Callable[[str, int], spec.Connections]:
 
 
 def _both(address: str, size_bytes: int) -> spec.Connections:
-    return publish_and_consume([address], [address], size_bytes=size_bytes, credit=2000)
+    return publish_and_consume(address, size_bytes=size_bytes, credit=2000)
 
 
 CASES: Final[tuple[Rate | Pause | Idle, ...]] = (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker, RunningBroker, Target
@@ -47,10 +47,7 @@ STANDARD_COLUMNS: Final = (
 )
 
 
-class Arguments(Protocol):
-    """A parser, or a group of one."""
-
-    def add_argument(self, *names: str, **what: Any) -> object: ...
+Arguments = argparse.ArgumentParser | argparse._ArgumentGroup
 
 
 def options(**known: tuple[Any, ...]) -> Callable[[Arguments], None]:
@@ -276,17 +273,14 @@ def preload(
     """
     if count == 0:
         return Done(0.0, 0.0)
-    groups = [
-        spec.Publish(some, size_bytes=size_bytes, durable=durable, count_max=count, burst=256)
-        for some in spec.spread(addresses)
-    ]
-    connections = (spec.connection(*groups, amqp091=amqp091),)
+    group = spec.Publish(tuple(addresses), size_bytes=size_bytes, durable=durable, count_max=count, burst=256)
+    connections = (spec.connection(group, amqp091=amqp091),)
     return carry_through(target, connections, count, "confirmed", name="preload")
 
 
 def drain(target: Target, addresses: Sequence[str], *, quiet_s: float = 1.0) -> int:
     """Take every message out of the queues; done when nothing has come for `quiet_s`."""
-    sessions = spec.connection(*(spec.Consume(some) for some in spec.spread(addresses)))
+    sessions = spec.connection(spec.Consume(tuple(addresses)))
     with LoadProcess(spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="drain")) as process:
         process.start()
         last, since = 0, time.monotonic()

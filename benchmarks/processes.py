@@ -72,12 +72,6 @@ def process_rss_bytes(pid: int) -> int:
     raise BrokerError(f"process {pid} has no memory: it has ended")
 
 
-def family_rss_bytes(pid: int) -> int:
-    """Return the resident memory of a process and of all that came of it; pages they share count twice."""
-    pages = {member: int(fields[21]) for member, fields in _everything()}
-    return sum(pages.get(member, 0) for member in (pid, *descendants(pid))) * _PAGE_BYTES
-
-
 def folder_bytes(folder: Path) -> int:
     """Return the room that the files of a folder take on the disk; files may go while it is counted."""
     total = 0

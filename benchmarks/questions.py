@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from benchmarks.cases import QUEUE, Case, consuming, passing, publishing, run_cases
+from benchmarks.cases import Case, consuming, passing, publishing, run_cases
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
 from benchmarks.results import Outcome
 from benchmarks.spec import Settle
@@ -139,21 +139,3 @@ def _sync_publisher(context: Context) -> list[Case]:
     This is what a simple program sees that sends a message and blocks until it is safe.
     """
     return [publishing(context, "one message in flight", in_flight_max=1)]
-
-
-@_question("scatter", "What does a message cost over many queues?", queues=([1, 10, 100, 1000], "queues"))
-def _scatter(context: Context) -> list[Case]:
-    """1000 queues, each with one sending and one receiving link; successive messages go to successive queues.
-
-    A broker cannot batch then: each message wakes another queue. This is the worst case; most applications
-    have a few busy queues and many quiet ones.
-    """
-    return [
-        passing(
-            context,
-            f"{count} queues",
-            sending=[f"{QUEUE}-{number}" for number in range(count)],
-            burst=1 if count > 1 else 1024,
-        )
-        for count in context.options.queues
-    ]

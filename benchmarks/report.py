@@ -117,23 +117,8 @@ TARGETS: Final = (
         "AMQP 0-9-1: both queues get the same, within 10 %",
         "a slow queue blocks the reader of the whole connection, as in RabbitMQ",
     ),
-    Target("protocols", "<= 1.5 times at worst", _highest("ratio_091")).named(
-        "AMQP 0-9-1 at most 1.5 times the processor time of AMQP 1.0",
-        "the same queues and the same skeleton; only the frames differ",
-    ),
     Target("one_sender_one_receiver", ">= 0.95", _lowest("isolation", _of_10)).named(
         "isolation at least 0.95", "dispositions are read while the sender has no credit"
-    ),
-    Target("setup", "< 0.3 s", _figure("start", "accept_s")).named(
-        "start to first accepted connection in less than 0.3 s",
-        "a broker inside a test must not be felt; RabbitMQ takes 2.5 to 4 s",
-    ),
-    Target("idle", "< 50 MB", _figure("0 connections", "rss_mb")).named(
-        "resident memory at rest below 50 MB", "RabbitMQ takes 125 MiB"
-    ),
-    Target("scatter", "<= 25 µs", _figure("1000 queues", "cpu_us")).named(
-        "scattered over 1000 queues: at most 25 µs of broker CPU a message",
-        "each message then wakes its own queue task, and a wake-up costs about 5 µs in Trio",
     ),
     Target("sync_publisher", ">= 10000 messages/s", _figure("one message in flight", "rate_per_s")).named(
         "a lone synchronous publisher: at least 10 000 messages/s",
@@ -205,7 +190,6 @@ def _loads(documents: Sequence[Document]) -> list[str]:
 
 # What is divided by what, and what the ratio is called.
 _COMPARED: Final = {
-    "protocols": ("AMQP 0-9-1", "AMQP 1.0", "ratio_091"),
     "versus": ("now", "before", "ratio_before"),
     "two_senders": ("with slow neighbour", "alone", "isolation"),
     "one_sender_one_receiver": ("with slow neighbour", "alone", "isolation"),
@@ -239,14 +223,12 @@ def _section(document: Document) -> list[str]:
     """Write a result that has columns of its own."""
     lines = [f"## {_title(document)}: {document['question']}", ""]
     columns = used_columns(document["rows"], document["columns"])
-    if document["tables"] and document["picture"]:
+    if document["tables"]:
         lines += ["```", *document["tables"], "```", ""]
     elif columns:
         headings = ["case", "target", *(HEADINGS[column][0] for column in columns)]
         body = [[row["case"], row["target"], *cells_of(row, columns)] for row in document["rows"]]
         lines += _markdown_table(headings, body, left=2)
-    if document["picture"]:
-        lines += [f"![{document['benchmark']}]({document['picture']})", ""]
     return lines
 
 

@@ -38,8 +38,6 @@ class Outcome:
     tables: list[str] = field(default_factory=list)
     """Further tables, already drawn."""
     notes: list[str] = field(default_factory=list)
-    picture: str | None = None
-    """An SVG, kept beside the JSON file."""
     status: int = 0
     """Exit status of the command line, if a benchmark has found something that scripts should notice."""
 
@@ -63,18 +61,12 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "cost_ratio": ("CPU / transient in memory", ".2f"),
     "ratio_before": ("CPU now / before", ".2f"),
     "dropped": ("dropped", ",.0f"),
-    "connections_per_s": ("connections/s", ",.0f"),
-    "cpu_us_connection": ("broker CPU µs/connection", ",.0f"),
-    "accept_s": ("start to accept s", ".3f"),
-    "open_s": ("start to open s", ".3f"),
-    "rss_kb_connection": ("RSS KB/connection", ".1f"),
     "idle_cpu_percent": ("idle CPU %", ".2f"),
     "pause_p50_s": ("pause p50 s", ".3f"),
     "pause_max_s": ("longest pause s", ".3f"),
     "isolation": ("isolation", ".3f"),
     "together": ("both links / alone", ".3f"),
     "slow_to_fast": ("slow / fast", ".3f"),
-    "ratio_091": ("0-9-1 / 1.0 CPU", ".2f"),
     "slow_per_s": ("slow messages/s", ",.0f"),
     "messages": ("messages", ",.0f"),
     "reader_cpu_us": ("reader CPU µs/row", ".2f"),
@@ -207,13 +199,8 @@ def revision() -> str | None:
 
 
 def save(name: str, question: str, label: str, outcome: Outcome, directory: Path) -> Path:
-    """Write one run's JSON (and picture); an earlier run with the same label is replaced."""
+    """Write one run's JSON; an earlier run with the same label is replaced."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{name}-{label}"
-    picture = None
-    if outcome.picture is not None:
-        picture = f"{stem}.svg"
-        (directory / picture).write_text(outcome.picture, encoding="utf-8")
     document = {
         "benchmark": name,
         "label": label,
@@ -222,10 +209,9 @@ def save(name: str, question: str, label: str, outcome: Outcome, directory: Path
         "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
         "revision": revision(),
         "machine": machine(),
-        "picture": picture,
-        **{key: value for key, value in asdict(outcome).items() if key != "picture"},
+        **asdict(outcome),
     }
-    path = directory / f"{stem}.json"
+    path = directory / f"{name}-{label}.json"
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 

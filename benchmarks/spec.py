@@ -8,7 +8,6 @@ links of many sessions or keep two links of one session apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -174,19 +173,6 @@ class Load:
     def consuming(self) -> list[Consume]:
         """Every group that receives."""
         return [group for part in self.parts for group in part.consume]
-
-
-def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple[str, ...]]:
-    """Divide one link an address over as few sessions as possible, evenly.
-
-    Raises:
-        ValueError: more links than one connection can carry.
-    """
-    links_per_session = min(links_per_session, LINKS_PER_SESSION_MAX)
-    sessions = -(-len(addresses) // links_per_session)
-    if sessions > SESSIONS_PER_CONNECTION_MAX:
-        raise ValueError(f"{len(addresses)} links do not fit in {SESSIONS_PER_CONNECTION_MAX} sessions")
-    return [tuple(addresses[start::sessions]) for start in range(sessions)]
 
 
 def connection(*groups: Publish | Consume, amqp091: bool = False) -> Connection:

@@ -2,9 +2,8 @@
 
 Publish, deliver and settle with every combination of the broker's `max_link_credit` (what it grants each
 sending link), its `max_incoming_window` (transfer frames a session may send), its `max_queue_credit` (what a
-session asks of a queue at a time) and message size. The result is a table and a picture: rate and processor
-time a message over credit, one line a window. With `--rate` the load publishes by the clock, and what is
-to be compared is latency.
+session asks of a queue at a time) and message size. The result is a table: rate over credit, one line a
+window. With `--rate` the load publishes by the clock, and what is to be compared is latency.
 
 Each repetition goes through all combinations in an order of its own (`--sweep-seed`): a drift of the
 machine then does not look like an effect of a setting.
@@ -12,10 +11,9 @@ machine then does not look like an effect of a setting.
 
 from __future__ import annotations
 
-import io
 import random
 from dataclasses import dataclass, replace
-from itertools import cycle, product
+from itertools import product
 from typing import Any, Final
 
 from benchmarks.cases import Case, passing, run_cases
@@ -150,7 +148,6 @@ def run(context: Context) -> Outcome:
         samples,
         rows,
         _tables(rows, grid),
-        picture=picture(rows, grid),
     )
 
 
@@ -186,46 +183,6 @@ def _tables(rows: list[Row], grid: Grid) -> list[str]:
         ]
         tables.append(draw_table(headings, lines))
     return tables
-
-
-def picture(rows: list[Row], grid: Grid) -> str | None:
-    """Draw rate (above) and processor time (below) over credit, one column a size and queue credit.
-
-    Lines differ in colour and in marker, so that the picture can be read without colours.
-
-    Returns:
-        An SVG; None without matplotlib, which is in the extras bench and spark.
-    """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    groups = list(product(grid.sizes, grid.queue_credits))
-    figure = Figure(figsize=(4.5 * len(groups) + 1, 6.5), layout="constrained")
-    figures = {"rate_per_s": "messages / s", "cpu_us": "broker CPU µs / message"}
-    places: Any = figure.subplots(len(figures), len(groups), squeeze=False, sharex=True)
-    for (line, (key, label)), (column, group) in product(enumerate(figures.items()), enumerate(groups)):
-        axes = places[line][column]
-        for window, marker in zip(grid.windows, cycle("os^DvPX"), strict=False):
-            points = sorted(
-                (row["credit"], row[key])
-                for row in rows
-                if (row["window"], row["size_bytes"], row["queue_credit"]) == (window, *group)
-                and row[key] is not None
-            )
-            if points:
-                axes.plot(*zip(*points, strict=True), marker=marker, label=str(window))
-        axes.set(title=_group_name(*group), xscale="log", xlabel="max_link_credit", ylabel=label)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
-    if places[0][0].lines:
-        places[0][0].legend(title="max_incoming_window")
-    figure.suptitle("Publish, deliver and settle: credit and session window")
-    with io.BytesIO() as drawn, rc_context({"svg.fonttype": "none", "svg.hashsalt": "sweep"}):
-        # Text stays text, and the same figures give the same file.
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-        return drawn.getvalue().decode()
 
 
 BENCHMARK = Benchmark("sweep", "Which credit and which window are worth having?", run, options(**OPTIONS))

@@ -88,7 +88,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 NOT_FOR_PYPY = frozenset(
     {
-        *("cryptography", "duckdb", "joserfc", "matplotlib", "numpy", "pandas", "playwright", "proton"),
+        *("cryptography", "duckdb", "joserfc", "numpy", "pandas", "playwright", "proton"),
         *("py4j", "pyarrow", "pyspark", "rabbitmq_amqp_python_client", "scipy", "trustme"),
     }
 )

@@ -29,6 +29,7 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.observe.metrics.wanted import ScrapeRequest
+from amqp10broker.operations.caller import Actor
 from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView
 from amqp10broker.queues.commands import DeliveryOutcome
@@ -125,12 +126,9 @@ class BrokerApi(Protocol):
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
         """Start an operation in the background; its result is logged."""
 
-    async def run(
-        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
-    ) -> Any:
-        """Run an operation of `operations.table`. `vhost`: the virtual host of the names; None is the
-        configured default. `access`: the user's permissions; None: the endpoint has checked them. Raises
-        `BrokerError` if it was refused, or not answered in time.
+    async def run(self, operation: str, given: Mapping[str, Any], vhost: str | None, actor: Actor) -> Any:
+        """Run an operation of `operations.registry`. `vhost`: the virtual host of the names; None is the
+        configured default. Raises `BrokerError` if it was refused, or not answered in time.
         """
 
 
@@ -190,12 +188,14 @@ class EndpointCall:
 
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
         """Run an operation with this user's permissions (`BrokerApi.run`)."""
-        access = self.access(vhost)
-        return await self.broker_api.run(operation, given, vhost=vhost, user=self.user.name, access=access)
+        return await self.broker_api.run(operation, given, vhost, self._actor(self.access(vhost)))
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
         """Run an operation for which the endpoint's tag is sufficient (`BrokerApi.run`)."""
-        return await self.broker_api.run(operation, given, vhost=vhost, user=self.user.name, access=None)
+        return await self.broker_api.run(operation, given, vhost, self._actor(None))
+
+    def _actor(self, access: Access | None) -> Actor:
+        return over_http(self.user.name, access)
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
         """Return values with their rates, and with the histories that the query requests."""
@@ -223,6 +223,11 @@ class EndpointCall:
         for long lists.
         """
         return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).shown(items))
+
+
+def over_http(user: str, access: Access | None = None) -> Actor:
+    """Return a user of the API; without `access` the endpoint has checked the permissions."""
+    return Actor(f"user '{user}' over HTTP", access)
 
 
 RunEndpoint: TypeAlias = Callable[[EndpointCall], Awaitable[HttpResponse]]

@@ -33,23 +33,19 @@ class Access:
     """The permissions of one user in one virtual host. Decisions are cached until permissions change.
 
     The methods named like permissions raise `PermissionDenied` if that permission does not match.
+    `changes.version` changes whenever a cached decision may be stale.
     """
 
-    __slots__ = ("_allowed", "_changes", "_grants", "_version", "user", "vhost")
+    __slots__ = ("_allowed", "_grants", "_version", "changes", "user", "vhost")
 
     def __init__(self, grants: Grants, vhost: str) -> None:
         self.user = grants.user
         self.vhost = vhost
         self._grants = grants
         # Read for every message, so it is an attribute and not a call.
-        self._changes = grants.changes
-        self._version = self._changes.version
+        self.changes = grants.changes
+        self._version = self.changes.version
         self._allowed: dict[tuple[str, ...], bool] = {}
-
-    @property
-    def version(self) -> int:
-        """Changes whenever a cached decision may be stale."""
-        return self._changes.version
 
     @property
     def impersonator(self) -> bool:
@@ -128,9 +124,9 @@ class Access:
             )
 
     def _remembered(self, key: tuple[str, ...]) -> bool | None:
-        if self._version != self._changes.version:
+        if self._version != self.changes.version:
             self._allowed.clear()
-            self._version = self._changes.version
+            self._version = self.changes.version
         return self._allowed.get(key)
 
     def _remember(self, key: tuple[str, ...], allowed: bool) -> None:

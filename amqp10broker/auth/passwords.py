@@ -14,7 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -228,3 +228,18 @@ def _hasher() -> PasswordHasher:
 
 def _argon2_base64(data: bytes) -> str:
     return base64.b64encode(data).rstrip(b"=").decode()
+
+
+class ReadyRecords:
+    """Gives records that were made before; one for each time that a password occurs, with its own salt."""
+
+    def __init__(self, passwords: Passwords, records: Mapping[str, list[PasswordRecord]]) -> None:
+        self._passwords = passwords
+        self._records = records
+
+    def make(self, password: str) -> PasswordRecord:
+        ready = self._records.get(password)
+        return ready.pop() if ready else self._passwords.make(password)
+
+    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
+        return self._passwords.exportable(record)

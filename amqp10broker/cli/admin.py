@@ -26,23 +26,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
-PATIENCE_S: Final[Mapping[str, float]] = {
-    "record-start": 60.0,
-    "record-stop": 60.0,
-    "add-member": 620.0,
-    "delete-member": 620.0,
-    **dict.fromkeys(("grow", "grow-to-count", "shrink", "rebalance"), 3_600.0),
-    "force-all-queues-shrink-member-to-current-member": 3_600.0,
-    **dict.fromkeys(("await-online-quorum-plus-one", "await-online-nodes"), 3_700.0),
-    "cluster-status": 60.0,
-    "forget-cluster-node": 3_600.0,
-    "drain": 120.0,
-}
 DECIDED_S: Final = 45.0
 """Time limit of operations that change declarations: the nodes of a cluster take 30 s to give up."""
-"""Time limit of long operations: starting loads pyarrow, stopping completes files; operations on one queue
-after the other, or with a wait of their own, end by themselves.
-"""
 
 
 # Remedies for refusals, by their kind; for a missing object, by the kind of object.
@@ -108,10 +93,12 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = N
 
 
 def _patience_s(operation: str) -> float:
-    from amqp10broker.operations.table import OPERATIONS
+    from amqp10broker.operations.registry import OPERATIONS
 
     known = OPERATIONS.get(operation)
-    return PATIENCE_S.get(operation, DECIDED_S if known is not None and known.changes else TIMEOUT_S)
+    if known is None:
+        return TIMEOUT_S
+    return known.takes_s or (DECIDED_S if known.changes else TIMEOUT_S)
 
 
 def ask_stream(

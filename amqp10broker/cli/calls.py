@@ -1,6 +1,6 @@
-"""Commands that call one operation of the table: its arguments are options, its sentence is the help.
+"""Commands that call one operation of the registry: its arguments are options, its sentence is the help.
 
-A required argument is positional, in the order of the table; others are options of their name.
+A required argument is positional, in its order; others are options of their name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from typing import Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
-from amqp10broker.cli.exits import EXIT_OK, RefusedByBroker
+from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE, RefusedByBroker
 from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.arguments import Argument, Kind
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.operation import Command as OperationCommand
+from amqp10broker.operations.registry import OPERATIONS
 
+LISTS: Final = "list-"
+"""The names of operations that `listing` shows begin so."""
 CHOICES_SHOWN_MAX: Final = 60
 """The most characters of an argument's choices that are shown in place of its name."""
 
@@ -31,32 +34,37 @@ def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CommandCall:
-    """An operation as a command. `said`: formats the result for people, from the parsed arguments and the
-    result; None: it has printed it. `of_cluster`: it has RabbitMQ's exit codes, and shows its result as
-    `--formatter` selects.
+    """An operation as a command.
+
+    Attributes:
+        said: formats the result for people, from the parsed arguments and the result, or prints it and
+            returns None; without it the operation's record does.
+        without: arguments of the operation that are not offered as such.
+        more: adds further options, of which `prepare` makes arguments of the operation.
     """
 
     operation: str
-    said: Callable[[argparse.Namespace, Any], str | None]
-    by_itself: tuple[str, ...] = ()
+    said: Callable[[argparse.Namespace, Any], str | None] | None = None
     without: tuple[str, ...] = ()
     more: Callable[[Parser], object] = lambda parser: None
     prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
-    code: Callable[[Any], int] = lambda result: EXIT_OK
-    of_cluster: bool = False
-    columns: tuple[str, ...] = ()
+    code: Callable[[Any], int] | None = None
     description: str = ""
+
+    @property
+    def _command(self) -> OperationCommand:
+        return OPERATIONS[self.operation].command or OperationCommand()
 
     def add_to(self, parser: Parser) -> None:
         """Add the operation's arguments to a parser."""
         operation = OPERATIONS[self.operation]
         for argument in operation.arguments:
             if argument.name not in self.without:
-                _add(parser, operation.noun, argument, by_itself=argument.name in self.by_itself)
+                _add(parser, operation.noun, argument, by_itself=argument.name in self._command.positional)
         self.more(parser)
         if operation.in_vhost:
             add_vhost(parser)
-        if self.of_cluster:
+        if self._command.tool:
             add_formatter(parser)
         add_where(parser)
 
@@ -68,25 +76,49 @@ class CommandCall:
         try:
             result = ask(arguments, self.operation, **given)
         except RefusedByBroker as error:
-            error.of_cluster = self.of_cluster
+            error.of_cluster = self._command.tool
             raise
-        told = self._shown(arguments, result)
-        if told is not None:
-            print(told)
-        return self.code(result)
+        shown = self._shown(arguments, given, result)
+        if shown is not None:
+            print(shown)
+        return _code(result) if self.code is None else self.code(result)
 
-    def _shown(self, arguments: argparse.Namespace, result: Any) -> str | None:
-        if self.of_cluster and self.columns:
-            sys.stdout.write(tables.render(self.columns, result, arguments.format, **on_terminal()))
+    def _shown(self, arguments: argparse.Namespace, given: Mapping[str, Any], result: Any) -> str | None:
+        command = self._command
+        if command.columns:
+            sys.stdout.write(tables.render(command.columns, result, arguments.format, **on_terminal()))
             return None
-        if self.of_cluster and arguments.format == "json":
+        if command.tool and arguments.format == "json":
             sys.stdout.write(tables.as_json(result))
             return None
-        return self.said(arguments, result)
+        if self.said is not None:
+            return self.said(arguments, result)
+        if isinstance(command.said, str):
+            return command.said.format(**{**given, **(result or {})})
+        return command.said(given, result)
 
     def command(self, name: str) -> Command:
         """Return the call as a command with a name."""
-        return Command(name, self.add_to, self.run, self.description)
+        return Command(name, self.add_to, self.run, self.description or self._command.description)
+
+
+def _code(result: Any) -> int:
+    # Checks, and operations on many queues, say so themselves.
+    if isinstance(result, list):
+        return EXIT_OK if all(row.get("result", "ok") == "ok" for row in result) else EXIT_SOFTWARE
+    failed = isinstance(result, dict) and result.get("result", "ok") != "ok"
+    return EXIT_UNAVAILABLE if failed else EXIT_OK
+
+
+def registered(special: Mapping[str, CommandCall], *, tool: bool) -> tuple[Command, ...]:
+    """Return the commands of the registry's operations, without lists. `special`: calls that replace those of
+    the records.
+    """
+    return tuple(
+        special.get(each.name, CommandCall(each.name)).command(each.name)
+        for each in OPERATIONS.values()
+        if each.command is not None and each.command.tool is tool and not each.name.startswith(LISTS)
+    )
 
 
 def add_formatter(parser: Parser) -> None:
@@ -111,36 +143,36 @@ def command_of_kinds(
     def add_to(parser: Parser) -> None:
         kinds = parser.add_subparsers(dest="kind", metavar=metavar, required=True)
         for kind, call in calls.items():
-            told = OPERATIONS[call.operation].help
-            short = f"{told[0].lower()}{told[1:-1]}"
-            call.add_to(kinds.add_parser(kind, help=short, description=told, allow_abbrev=False))
+            called = OPERATIONS[call.operation]
+            call.add_to(kinds.add_parser(kind, help=called.line, description=called.help, allow_abbrev=False))
 
     return Command(name, add_to, lambda arguments: calls[arguments.kind].run(arguments), description)
 
 
 def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:
     name, kind, help = argument.name, argument.kind, argument.help.replace("%", "%%")
+    check, keys = argument.check, argument.check.keys
     option = f"--{name.replace('_', '-')}"
     metavar = (noun if name == "name" else name).upper().replace("_", "-")
     shape: dict[str, Any] = {"help": help, "metavar": metavar}
-    if argument.bounds is not None:
-        shape["help"] += f", from {argument.bounds[0]} to {argument.bounds[1]}"
-    if argument.word is not None:
-        shape["help"] += f", or {argument.word}"
-    if argument.choices:
-        shape["choices"] = argument.choices
-        if len(",".join(argument.choices)) > CHOICES_SHOWN_MAX:  # argparse does not break lines in them
-            shape["help"] += f": {', '.join(argument.choices)}"
+    if check.bounds is not None:
+        shape["help"] += f", from {check.bounds[0]} to {check.bounds[1]}"
+    if check.word is not None:
+        shape["help"] += f", or {check.word}"
+    if check.choices:
+        shape["choices"] = check.choices
+        if len(",".join(check.choices)) > CHOICES_SHOWN_MAX:  # argparse does not break lines in them
+            shape["help"] += f": {', '.join(check.choices)}"
         else:
             del shape["metavar"]
-    elif argument.known:
-        shape["help"] = f"{', '.join(argument.known)} or {help}"
+    elif check.known:
+        shape["help"] = f"{', '.join(check.known)} or {help}"
     if name == "vhost":
         add_vhost(parser)
-    elif argument.secret:
+    elif check.secret:
         add_password(parser)
-    elif argument.keys:
-        for key, what in argument.keys.items():
+    elif keys:
+        for key, what in keys.items():
             parser.add_argument(f"--{key}", type=int, metavar="N", help=f"{what}; -1: no limit")
     elif kind is Kind.TABLE and not argument.required:
         add_arguments_option(parser)
@@ -156,26 +188,27 @@ def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> N
         action = argparse.BooleanOptionalAction if on else "store_true"
         parser.add_argument(option, action=action, default=on, help=help)
     elif argument.required or by_itself:
-        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.usual, **shape)
+        parser.add_argument(name, nargs=None if argument.required else "?", default=argument.default, **shape)
     else:
         if argument.default not in (None, ""):
             shape["help"] += f" (default: {argument.default})"
         added = parser.add_argument(option, default=argument.default, **shape)
-        added.completions = argument.known  # type: ignore[attr-defined]
+        added.completions = check.known  # type: ignore[attr-defined]
 
 
 def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
-    if argument.secret:
+    check = argument.check
+    if check.secret:
         return new_password(arguments)
-    if argument.keys:
-        typed = {key: getattr(arguments, key.replace("-", "_")) for key in argument.keys}
+    if check.keys:
+        typed = {key: getattr(arguments, key.replace("-", "_")) for key in check.keys}
         given = {key: value for key, value in typed.items() if value is not None}
         if not given:
             allowed = f"give {' or '.join(f'--{key}' for key in typed)}"
             raise ConfigError("the limit", "is missing", allowed)
         return given
     value = getattr(arguments, argument.name)
-    if argument.kind is Kind.INTEGER and isinstance(value, str) and value != argument.word:
+    if argument.kind is Kind.INTEGER and isinstance(value, str) and value != check.word:
         return _integer(argument, value)
     if argument.kind is Kind.TABLE:
         return read_table(argument, value) if argument.required else pairs("option --argument", value)
@@ -183,14 +216,14 @@ def _value(argument: Argument, arguments: argparse.Namespace) -> Any:
 
 
 def _integer(argument: Argument, written: str) -> int:
-    bounds = argument.bounds
+    bounds, word = argument.check.bounds, argument.check.word
     try:
         number = int(written)
     except ValueError:
         number = None
     if number is None or (bounds is not None and not bounds[0] <= number <= bounds[1]):
         allowed = "" if bounds is None else f" from {bounds[0]} to {bounds[1]}"
-        allowed += "" if argument.word is None else f", or {argument.word}"
+        allowed += "" if word is None else f", or {word}"
         raise ConfigError(argument.name.upper(), f"is {written[:40]!r}", f"must be an integer{allowed}")
     return number
 

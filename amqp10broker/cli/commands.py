@@ -186,8 +186,3 @@ def read_file(name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"file {name}", f"cannot be read: {error.strerror}", "give another") from error
-
-
-def counted(count: int, noun: str) -> str:
-    """Format a count with a noun: ``1 message``, ``2 messages``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

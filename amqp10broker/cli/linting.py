@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted, place_of, seconds
+from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of, seconds
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.cli.frames import recording, time_text
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.observe.frames.records import Record, read_lines
+from amqp10broker.operations.arguments import counted
 from amqp10broker.tools.lint.findings import Finding
 from amqp10broker.tools.lint.lint import Lint
 

@@ -15,13 +15,13 @@ from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, hint
 from amqp10broker.operations.arguments import Argument, Kind
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 
 Row = dict[str, Any]
 
 
 class Column(NamedTuple):
-    """A column: its description, and the fields of an entry whose sum it shows, such as ``weight.ready``."""
+    """A column: its description, and the fields of an entry that it adds up, such as ``weight.ready``."""
 
     what: str
     fields: tuple[str, ...]

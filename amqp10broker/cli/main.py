@@ -12,29 +12,29 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import PurePath
+from textwrap import wrap
 from typing import Final
 
 import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
-from amqp10broker.operations.table import OPERATIONS
 
 _EPILOG: Final = (
+    "RabbitMQ's tools are commands too: 'amqp10broker rabbitmqctl list_queues', rabbitmq-diagnostics, "
+    "rabbitmq-queues, rabbitmq-plugins, rabbitmqadmin. "
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
     "(ping: 1); 130 interrupted. Commands of a cluster: 64 used wrongly, 67 no such thing, 69 a check fails, "
     "70 refused, 75 try again."
 )
 
 
-def _told(*operations: str) -> dict[str, str]:
-    helps = {name: OPERATIONS[name].help for name in operations}
-    return {name: f"{help[0].lower()}{help[1:-1]}" for name, help in helps.items()}
-
-
-# The file of each command, and its description, in the order of the help: for that, no file is imported.
-HOMES: Final[Mapping[str, Mapping[str, str]]] = {
+# The file of each command that is not an operation's, and its line in the help; an empty one is that of the
+# operation.
+_OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
     },
@@ -45,11 +45,11 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
     },
     "looking": {
-        **_told("waiting"),
+        "waiting": "",
         "timeline": "print what one link does, frame by frame, as JSON",
     },
     "doctor": {
-        **_told("doctor"),
+        "doctor": "",
     },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",
@@ -73,7 +73,6 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "record": "record flow events of a running broker, for analyse",
     },
     "listing": {
-        **_told(*(name for name in OPERATIONS if name.startswith("list-"))),
         "list-connections": "list connections",
         "list-sessions": "list sessions of AMQP 1.0",
         "list-links": "list links of AMQP 1.0",
@@ -81,36 +80,17 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "list-channels": "list channels of AMQP 0-9-1",
         "list-consumers": "list consumers of both protocols",
     },
-    "operating": {
+    "declaring": {
         "declare": "make a queue or an exchange",
         "delete": "delete a queue, an exchange, a virtual host or a user",
         "purge": "drop the ready messages of a queue",
-        **_told("bind", "unbind"),
-        **_told("add-user", "change-password", "delete-user", "set-tags", "set-user-limits"),
-        **_told(
-            *("set-permissions", "clear-permissions", "set-topic-permissions", "clear-topic-permissions")
-        ),
-        **_told("add-vhost", "delete-vhost", "set-vhost-limits"),
-        **_told("set-policy", "clear-policy", "set-operator-policy", "clear-operator-policy"),
-        **_told("close-connection", "end-suspended-link"),
-        **_told("inject-fault", "lift-fault", "set", "alarm"),
+    },
+    "operating": {},
+    "alarm_limits": {
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
-    "clustering": {
-        **_told("cluster-status", "await-online-nodes", "has-reached-target-cluster-size"),
-        **_told("metadata-store-status", "set-cluster-name"),
-        **_told("forget-cluster-node", "join-cluster", "reset", "force-reset"),
-        **_told("quorum-status", "add-member", "delete-member", "grow", "grow-to-count", "shrink"),
-        **_told("transfer-leadership", "rebalance", "force-shrink-member-to-current-member"),
-        **_told("force-all-queues-shrink-member-to-current-member"),
-        **_told("stream-status", "add-replica", "delete-replica", "restart-stream"),
-        **_told("drain", "revive", "check-if-node-is-quorum-critical", "await-online-quorum-plus-one"),
-        **_told(
-            "check-for-quorum-queues-without-an-elected-leader",
-            "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
-        ),
-    },
+    "clustering": {},
     "publishing": {
         "publish": "send messages to a queue or an exchange",
     },
@@ -139,35 +119,94 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "run": ("serving", "cluster_launch"),
+    "see what it does, and why something waits": ("status", "looking", "doctor", "ping", "listing"),
+    "messages": ("publishing", "getting"),
+    "queues, exchanges, users, policies, limits": ("declaring", "operating", "alarm_limits", "definitions"),
+    "frames and flow": ("tracing", "frames", "linting", "replaying", "forecasting", "recording", "analyse"),
+    "cluster": ("clustering", "cluster_files"),
+    "other": ("tokens", "storage", "completion"),
+}
+"""The files of commands, by the heading under which the help lists their commands."""
+TOOLS: Final = (
+    *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
+    *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
+)
+"""RabbitMQ's command line tools: each is a command, and a name that the program may have."""
+
+
+@cache
+def homes() -> Mapping[str, Mapping[str, str]]:
+    """Return the file of each command, and its line in the help, in the order of the help."""
+    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+
+    found = {
+        home: {name: line or OPERATIONS[name].line for name, line in own.items()}
+        for home, own in _OWN.items()
+    }
+    for each in reversed([each for each in OPERATIONS.values() if each.command is not None]):
+        home = "clustering" if each.command is not None and each.command.tool else "operating"
+        home = "listing" if each.name.startswith("list-") else home
+        found[home] = {each.name: each.line, **found[home]}
+    return found
+
+
+def _homes_of(typed: str | None) -> Mapping[str, Mapping[str, str]]:
+    # That of one command, if the registry is not needed to know it, else all.
+    for home, own in _OWN.items():
+        if typed is not None and own.get(typed):
+            return {home: {typed: own[typed]}}
+    return homes()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
     the process's.
     """
-    written = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    program = PurePath(sys.argv[0]).name
+    if argv is None and program in TOOLS:
+        given = [program, *given]
+    if given and given[0] in TOOLS:
+        return _run(partial(_tool, given[0], given[1:]), given, EXIT_USAGE_OF_TOOL)
+    written = given or ["serve"]
     # No option of the program itself has a value, so this is the command, if there is one.
     place = next((place for place, each in enumerate(written) if not each.startswith("-")), None)
-    typed = None
-    if place is not None:
-        typed = written[place]
-        known = [name for names in HOMES.values() for name in names]
+    typed = None if place is None else written[place]
+    found = _homes_of(typed)
+    if typed is not None:
+        known = [name for names in found.values() for name in names]
         if typed not in known:
             # RabbitMQ's tools spell commands with underscores.
             meant = closest(typed.replace("_", "-"), known)
             advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
             _complain(f"there is no command '{typed}'; {advice}")
             return EXIT_USAGE
-    wrong = EXIT_USAGE_OF_TOOL if typed in HOMES["clustering"] else EXIT_USAGE
+    wrong = EXIT_USAGE_OF_TOOL if typed in found.get("clustering", ()) else EXIT_USAGE
     parser = build_parser(typed, whole=False)
     try:
         parser.check_options(written)
         arguments = parser.parse_args(written)
     except SystemExit as ended:
         raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
+    arguments.bare = not given
+    return _run(partial(arguments.do, arguments), written, wrong)
+
+
+def _tool(tool: str, given: Sequence[str]) -> int:
+    from amqp10broker.cli.rabbitmq_tools import run_tool
+
+    return run_tool(tool, given)
+
+
+def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
+    """Run a command, and turn its errors into one line and an exit code. `wrong`: that of wrong usage."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; characters outside the terminal's encoding are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code: int = arguments.do(arguments)
+        code = command()
         sys.stdout.flush()
         return code
     except ConfigError as error:
@@ -196,22 +235,40 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
     """
     parser = Parser(
         prog="amqp10broker",
-        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune.",
+        description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune. "
+        "Without a command it serves, everything in memory.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"amqp10broker {amqp10broker.__version__}")
-    choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    known = any(typed in names for names in HOMES.values())
-    for home, names in HOMES.items():
+    found = _homes_of(typed)
+    known = any(typed in names for names in found.values())
+    choices = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        title="commands",
+        description=None if known else _in_groups(found),
+        help="'amqp10broker COMMAND --help' describes it",
+    )
+    for home, names in found.items():
         for name, help in names.items():
             if known and name != typed:
                 continue
             if known or whole:
                 command_of(home, name).add_to(choices, help)
             else:
-                choices.add_parser(name, help=help, add_help=False)
+                choices.add_parser(name, add_help=False)
     return parser
+
+
+def _in_groups(homes: Mapping[str, Mapping[str, str]]) -> str:
+    lines = []
+    for title, files in GROUPS.items():
+        names = "  ".join(name for file in files for name in homes[file])
+        rows = wrap(names, 74, break_on_hyphens=False)
+        lines += [f"{title}:", *(f"  {row}" for row in rows)]
+    return "\n".join(lines)
 
 
 def command_of(home: str, name: str) -> Command:

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, counted, pairs, read_file
+from amqp10broker.cli.commands import Command, Parser, pairs, read_file
 from amqp10broker.cli.connecting import add_client, connect, positive
 from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.errors import ConfigError
+from amqp10broker.operations.arguments import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.message import Message

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from amqp10broker.cli.calls import CommandCall, command_of_kinds
-from amqp10broker.cli.commands import Parser, counted
+from amqp10broker.cli.commands import Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.operations.arguments import counted
 
 _EVERY: Final = CONFIG_SETTINGS["record_every"]
 

@@ -9,11 +9,12 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.cli.commands import Command, Parser, counted, seconds
+from amqp10broker.cli.commands import Command, Parser, seconds
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
+from amqp10broker.operations.arguments import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl

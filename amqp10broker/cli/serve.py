@@ -10,16 +10,18 @@ import errno
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 
-from amqp10broker.cli import logs, service_manager
+from amqp10broker.cli import logs, ready, service_manager
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.run import run_broker
 
 # Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10, 10) the
@@ -30,29 +32,41 @@ COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
 """PyPy's collector has neither thresholds nor generations to be frozen."""
 
 
+Announce = Callable[[Broker], Iterable[str]]
+
+
 class _Progress:
     """An error before the broker is up is one of the environment, not of the program."""
 
     up = False
 
 
-def run(config: Config) -> int:
-    """Run the broker until a signal stops it. Returns the exit code: 0 after an orderly shutdown, 1 after a
-    failure, which has been logged, 130 after ctrl-C before it was up; afterwards ctrl-C is an orderly
-    shutdown.
+def run(config: Config, *, announce: Announce = lambda broker: (), warnings: Iterable[str] = ()) -> int:
+    """Run the broker until a signal stops it.
+
+    Args:
+        announce: gives the lines to print when clients can connect.
+        warnings: about the configuration, for the log.
+
+    Returns the exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after
+    ctrl-C before it was up; afterwards ctrl-C is an orderly shutdown.
     """
     logs.configure(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
         gc.set_threshold(*GC_THRESHOLDS)
     with logs.messages_of_python():
-        return _run(config)
+        for each in warnings:
+            structlog.get_logger("amqp10broker").warning(each)
+        return _run(config, announce)
 
 
-def _run(config: Config) -> int:
+def _run(config: Config, announce: Announce) -> int:
     log = structlog.get_logger("amqp10broker")
     progress = _Progress()
+    if config.ready_file is not None:
+        Path(config.ready_file).unlink(missing_ok=True)  # that of a broker that was killed
     try:
-        trio.run(_serve, config, progress)
+        trio.run(_serve, config, progress, announce)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BaseExceptionGroup as group:
@@ -65,20 +79,29 @@ def _run(config: Config) -> int:
     else:
         log.info("stopped")
         return EXIT_OK
+    finally:
+        if config.ready_file is not None and progress.up:
+            Path(config.ready_file).unlink(missing_ok=True)
     return EXIT_FAILED
 
 
-async def _serve(config: Config, progress: _Progress) -> None:
-    def on_up(addresses: list[tuple[str, int]], encrypted: list[tuple[str, int]]) -> None:
+async def _serve(config: Config, progress: _Progress, announce: Announce) -> None:
+    def on_up(broker: Broker) -> None:
         progress.up = True
         if COUNTS_REFERENCES:
             # The imported objects stay for good; the collector need not walk them again.
             gc.freeze()
-        told = {"addresses": addresses, "tls": encrypted} if encrypted else {"addresses": addresses}
+        shown = {"addresses": broker.addresses}
+        if broker.tls_addresses:
+            shown["tls"] = broker.tls_addresses
         structlog.get_logger("amqp10broker").info(
             "listening",
-            **{name: ", ".join(address_text(*each) for each in some) for name, some in told.items()},
+            **{name: ", ".join(address_text(*each) for each in some) for name, some in shown.items()},
         )
+        for line in announce(broker):
+            print(line, flush=True)
+        if config.ready_file is not None:
+            ready.write_ready_file(config.ready_file, broker)
         service_manager.tell_ready(os.environ)
 
     await run_broker(config, on_up)

@@ -20,6 +20,7 @@ _FIRST: Final = (
     "log_format",
     "trace_frames",
     "admin_socket",
+    "ready_file",
     "container_id",
 )
 _CLUSTER: Final = (
@@ -173,16 +174,18 @@ def _above(config: Config, offset: int) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    if arguments.bare and SETTINGS["log_level"].variable not in os.environ:
+        arguments.log_level = "warning"
     config = config_of(arguments)
     # Imports make no garbage, and their objects stay: the collector walks them neither meanwhile nor when it
     # is on again, which took a tenth of a start.
     gc.disable()
-    from amqp10broker.cli import serve  # Trio and structlog: for this command only
+    from amqp10broker.cli import ready, serve  # Trio and structlog: for this command only
 
     if serve.COUNTS_REFERENCES:
         gc.freeze()
     gc.enable()
-    return serve.run(config)
+    return serve.run(config, announce=ready.welcome) if arguments.bare else serve.run(config)
 
 
 COMMANDS: Final = (

@@ -6,9 +6,10 @@ import argparse
 import os
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted, place_of
+from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.errors import ConfigError
+from amqp10broker.operations.arguments import counted
 
 
 def _arguments(parser: Parser) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from amqp10broker.cli.commands import counted
 from amqp10broker.cli.text import clean, fit, seconds_text, shortened, wrapped
+from amqp10broker.operations.arguments import counted
 
 Document = Mapping[str, Any]
 

@@ -34,8 +34,7 @@ from amqp10broker.protocols.amqp10.events import (
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
-from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.session import Session, SessionState
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
 """Transfers written by one `take_output`: enough to make one system call cheap, and little enough that the

@@ -33,8 +33,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
     TerminusExpiryPolicy,
 )
-from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session
-from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session, SessionState
 from amqp10broker.protocols.amqp10.types import Symbol
 
 _TEMPORARY_QUEUE: Final = Symbol("temporary-queue")

@@ -27,6 +27,7 @@ from amqp10broker.errors import (
     ResourceLocked,
     Unavailable,
 )
+from amqp10broker.layout import BadBytes
 
 Document = dict[str, Any]
 
@@ -40,23 +41,19 @@ _REFUSALS: Final[dict[str, type[RefusedError]]] = {
 }  # fmt: skip
 
 
-class BadDocument(BrokerError):
-    """Bytes that are no question and no answer."""
-
-
 def encode_document(document: Document) -> bytes:
     """A question, or an answer, as bytes."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_document(body: bytes) -> Document:
-    """Read what `encode_document` wrote. Raises `BadDocument` if it is not valid."""
+    """Read what `encode_document` wrote. Raises `BadBytes` if it is not valid."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadDocument("a question or an answer that is not JSON") from error
+        raise BadBytes("a question or an answer that is not JSON") from error
     if not isinstance(document, dict):
-        raise BadDocument("a question or an answer that is no object")
+        raise BadBytes("a question or an answer that is no object")
     return document
 
 
@@ -79,12 +76,11 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read the response of another node. Raises the `RefusedError` subclass that was raised there, or
-    `BadDocument` if the bytes are neither an answer nor a refusal.
+    """Read the response of another node.
 
     Raises:
         RefusedError: of the class that was raised there.
-        BadDocument: it is neither an answer nor a refusal.
+        BadBytes: it is neither an answer nor a refusal.
     """
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")
@@ -93,4 +89,4 @@ def read_answer(body: bytes) -> Document:
     if isinstance(refused, dict):
         kind = _REFUSALS.get(str(refused.get("kind")), RefusedError)
         raise kind(str(refused.get("resource")), str(refused.get("description")))
-    raise BadDocument("an answer that says nothing")
+    raise BadBytes("an answer that says nothing")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import QueueType
+from amqp10broker.raft.ids import member_id
 
 NAME_MAX: Final = 64
 

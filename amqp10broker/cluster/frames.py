@@ -7,7 +7,7 @@ whole messages. Nothing is set aside for bytes that have not come.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -17,8 +17,13 @@ from amqp10broker.errors import BrokerError
 BODY_BYTES_MAX: Final = 80 * 1024 * 1024
 """The largest body. A message is part of one; who joins several looks at this."""
 
-_HEAD: Final = struct.Struct("<IBBI")
-_CHECKED: Final = struct.Struct("<BBI")
+JOINED_BYTES_MAX: Final = 65_536
+"""A frame takes no further message above this: a node is silent while a frame of it is not whole."""
+
+_HEAD: Final = struct.Struct("<IBI")
+_CHECKED: Final = struct.Struct("<BI")
+_PART: Final = struct.Struct("<II")
+_CUT: Final = "a frame of several messages that is cut"
 _LENGTH: Final = struct.Struct("<I")
 _CRC: Final = struct.Struct("<I")
 _AROUND: Final = _CHECKED.size + _CRC.size
@@ -31,7 +36,7 @@ class BadFrame(BrokerError):
     """This version cannot read the received frame; the connection must end."""
 
 
-def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -> list[bytes]:
+def encode(kind: FrameKind, group: int, body: Sequence[bytes]) -> list[bytes]:
     """A frame as bytes, in pieces: what is large is copied once, when it is sent. `group`: number of what it
     is about, 0 to 2**32 - 1. Raises `ValueError` if the body is above `BODY_BYTES_MAX`: a fault of ours, the
     caller has to cut it.
@@ -39,11 +44,38 @@ def encode(kind: FrameKind, group: int, body: Sequence[bytes], flags: int = 0) -
     size = sum(map(len, body))
     if size > BODY_BYTES_MAX:
         raise ValueError(f"a frame of {size} bytes; {BODY_BYTES_MAX} are the most")
-    head = _HEAD.pack(size + _AROUND, kind, flags, group)
+    head = _HEAD.pack(size + _AROUND, kind, group)
     checksum = crc32(head[_LENGTH.size :])
     for piece in body:
         checksum = crc32(piece, checksum)
     return [head, *body, _CRC.pack(checksum)]
+
+
+def encode_joined(messages: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Messages of groups in as few frames as `JOINED_BYTES_MAX` allows; of each: group and bytes."""
+    frames: list[bytes] = []
+    parts: list[bytes] = []
+    size = 0
+    for group, message in messages:
+        if parts and size + len(message) > JOINED_BYTES_MAX:
+            frames += encode(FrameKind.JOINED, 0, [b"".join(parts)])
+            parts, size = [], 0
+        parts += (_PART.pack(group, len(message)), message)
+        size += _PART.size + len(message)
+    return frames + encode(FrameKind.JOINED, 0, [b"".join(parts)]) if parts else frames
+
+
+def _joined(body: bytes) -> Iterator[PeerFrame]:
+    at, end = 0, len(body)
+    while at < end:
+        start = at + _PART.size
+        if start > end:
+            raise BadFrame(_CUT)
+        group, length = _PART.unpack_from(body, at)
+        at = start + length
+        if at > end:
+            raise BadFrame(_CUT)
+        yield PeerFrame(FrameKind.RAFT, group, body[start:at])
 
 
 class Decoder:
@@ -81,7 +113,7 @@ class Decoder:
         at, end = 0, len(data)
         self._wanted = FRAME_BYTES_MIN
         while end - at >= FRAME_BYTES_MIN:
-            length, kind, flags, group = _HEAD.unpack_from(data, at)
+            length, kind, group = _HEAD.unpack_from(data, at)
             if not _AROUND <= length <= self._length_max:
                 raise BadFrame(f"a frame of {length} bytes; {_AROUND} to {self._length_max} are allowed")
             last = at + _LENGTH.size + length - _CRC.size
@@ -94,7 +126,10 @@ class Decoder:
             known = _KINDS.get(kind)
             if known is None:
                 raise BadFrame(f"a frame of kind {kind}, which is not known")
-            frames.append(PeerFrame(known, group, body, flags))
+            if known is FrameKind.JOINED:
+                frames += _joined(body)
+            else:
+                frames.append(PeerFrame(known, group, body))
             at = last + _CRC.size
         if at < end:
             self._kept += data[at:]

@@ -9,10 +9,8 @@
                                         <-   VERDICT     dials gets nothing that it could try secrets on
     VERDICT                             ->
 
-Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is::
-
-    magic 8s | versions from u8, to u8 | machines from u16, to u16, used u16 | purpose u8 | node u32 |
-    incarnation u64 | start 16s | nonce 32s | cluster u8 and UTF-8 | name u8 and UTF-8
+Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is `MAGIC` and the layout
+`HELLO`, which begins with the versions of the protocol in all of them.
 
 A proof is 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by
 the secret over the role of its sender and the step, the binding to the TLS connection (`PeerGreeting`), and
@@ -33,6 +31,7 @@ from typing import Final
 from amqp10broker.cluster.wire import ConnectionPurpose
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
+from amqp10broker.layout import TEXT, U8, U16, U32, U64, BadBytes, Fixed, Layout, choice, row
 from amqp10broker.queues.machine_version import carried_out, why_not
 
 MAGIC: Final = b"AMQPnode"
@@ -44,8 +43,6 @@ MESSAGE_BYTES_MAX: Final = 1_024
 REASON_BYTES_MAX: Final = 600
 
 _FRONT: Final = struct.Struct("<HB")
-_FIXED: Final = struct.Struct(f"<8sBBHHHBIQ{START_BYTES}s{NONCE_BYTES}s")
-_RANGE: Final = struct.Struct("<8sBB")
 _PROOF_BYTES: Final = 32
 _NO_PROOF: Final = bytes(_PROOF_BYTES)
 
@@ -113,36 +110,45 @@ class Hello:
 
     def encode(self) -> bytes:
         """As the content of a message."""
-        own = self.identity
-        cluster, name = own.cluster.encode(), own.name.encode()
-        versions = (*self.versions, *self.machines, own.used)
-        fixed = _FIXED.pack(MAGIC, *versions, self.purpose, own.node, own.incarnation, self.start, self.nonce)
-        return b"".join((fixed, bytes((len(cluster),)), cluster, bytes((len(name),)), name))
+        return MAGIC + HELLO.encode(self)
+
+
+def _identity(node: int, incarnation: int, used: int, cluster: str, name: str) -> Identity:
+    if not name or not (cluster + name).isprintable():
+        raise ValueError("a text that cannot be printed, or the name is empty")
+    return Identity(node, name, incarnation, cluster, used)
+
+
+_VERSIONS: Final = row(U8, U8)
+HELLO: Final = Layout(
+    Hello,
+    versions=_VERSIONS,
+    machines=row(U16, U16),
+    purpose=choice(ConnectionPurpose),
+    start=Fixed(f"{START_BYTES}s"),
+    nonce=Fixed(f"{NONCE_BYTES}s"),
+    identity=Layout(Identity, _identity, node=U32, incarnation=U64, used=U16, cluster=TEXT, name=TEXT),
+)
 
 
 def read_hello(content: bytes) -> Hello:
     """Read what `Hello.encode` wrote. Raises `HelloRefused` if it is not valid, or of a version that is not
     spoken here.
     """
-    if len(content) < _RANGE.size or not content.startswith(MAGIC):
+    if not content.startswith(MAGIC):
         raise HelloRefused(NO_NODE)
-    _, oldest, newest = _RANGE.unpack_from(content)
+    try:
+        (oldest, newest), _ = _VERSIONS.decode_part(content, len(MAGIC))
+    except BadBytes as error:
+        raise HelloRefused(NO_NODE) from error
     if oldest > VERSIONS[1] or newest < VERSIONS[0]:
         raise HelloRefused(
             f"{OTHER_VERSION}the other node speaks versions {oldest} to {newest} of the protocol between "
             f"nodes, this one {VERSIONS[0]} to {VERSIONS[1]}: upgrade the older one of them"
         )
     try:
-        _, _, _, *machines, used, purpose, node, incarnation, start, nonce = _FIXED.unpack_from(content)
-        cluster, at = _read_text(content, _FIXED.size)
-        name, at = _read_text(content, at)
-        if at != len(content) or not name:
-            raise ValueError("bytes are left, or the name is empty")
-        identity = Identity(node, name, incarnation, cluster, used)
-        return Hello(
-            identity, ConnectionPurpose(purpose), start, nonce, (oldest, newest), (machines[0], machines[1])
-        )
-    except (struct.error, ValueError, IndexError) as error:
+        return HELLO.decode(content[len(MAGIC) :])
+    except BadBytes as error:
         raise HelloRefused(UNREADABLE) from error
 
 
@@ -157,16 +163,6 @@ def misfit(one: Hello, other: Hello) -> str | None:
             oldest, newest = peer.machines
             return f"{OTHER_VERSION}{reason} (node '{peer.name}' carries out {oldest} to {newest})"
     return None
-
-
-def _read_text(content: bytes, at: int) -> tuple[str, int]:
-    end = at + 1 + content[at]
-    if end > len(content):
-        raise ValueError("the hello is cut")
-    text = content[at + 1 : end].decode()
-    if not text.isprintable():
-        raise ValueError("a text that cannot be printed")
-    return text, end
 
 
 class _Step(enum.IntEnum):

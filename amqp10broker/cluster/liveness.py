@@ -8,22 +8,18 @@ A heartbeat also reports how long the oldest append has not been synced: from `H
 transfers its leaderships, and from `HUNG_MS` on its heartbeats are ignored (the connection stays). A loop
 that hangs sends no heartbeats.
 
-The body of a heartbeat is::
-
-    incarnation u64 | unsynced_ms u32 | heard u16 | node u32 each | facts, UTF-8 JSON
-
-Facts are additional data between nodes; unchanged ones are left out on a connection.
+A heartbeat also carries facts, additional data between nodes as JSON; unchanged ones are left out on a
+connection.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterable
 from dataclasses import field
 from typing import Final, NamedTuple
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import BrokerError
+from amqp10broker.layout import REST, U32, U64, Fixed, Layout, Many
 
 HEARTBEAT_MS_MAX: Final = 200
 BEATS: Final = 5
@@ -32,12 +28,6 @@ HAND_OVER_MS: Final = 2_000
 HUNG_MS: Final = 5_000
 UNSYNCED_MS_MAX: Final = 2**32 - 1
 FACTS_BYTES_MAX: Final = 1024 * 1024
-
-_HEAD: Final = struct.Struct("<QIH")
-
-
-class BadHeartbeat(BrokerError):
-    """Bytes that are no heartbeat."""
 
 
 class NodeHeartbeat(NamedTuple):
@@ -50,25 +40,21 @@ class NodeHeartbeat(NamedTuple):
     hears: frozenset[int]
     facts: bytes
 
-    def encode(self) -> bytes:
-        """As the body of a frame."""
-        head = _HEAD.pack(self.incarnation, min(self.unsynced_ms, UNSYNCED_MS_MAX), len(self.hears))
-        return head + struct.pack(f"<{len(self.hears)}I", *sorted(self.hears)) + self.facts
 
-
-def read_heartbeat(body: bytes) -> NodeHeartbeat:
-    """Read what `NodeHeartbeat.encode` wrote; its facts are not looked at. Raises `BadHeartbeat` if it
-    is none.
-    """
-    try:
-        incarnation, unsynced_ms, count = _HEAD.unpack_from(body)
-        hears = struct.unpack_from(f"<{count}I", body, _HEAD.size)
-    except struct.error as error:
-        raise BadHeartbeat("a heartbeat that is cut") from error
-    facts = body[_HEAD.size + 4 * count :]
+def _heartbeat(incarnation: int, unsynced_ms: int, hears: frozenset[int], facts: bytes) -> NodeHeartbeat:
     if len(facts) > FACTS_BYTES_MAX:
-        raise BadHeartbeat(f"a heartbeat with {len(facts)} bytes of facts")
-    return NodeHeartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
+        raise ValueError(f"{len(facts)} bytes of facts")
+    return NodeHeartbeat(incarnation, unsynced_ms, hears, facts)
+
+
+HEARTBEAT: Final = Layout(
+    NodeHeartbeat,
+    _heartbeat,
+    incarnation=U64,
+    unsynced_ms=Fixed("I", f"min({{0}}, {UNSYNCED_MS_MAX})"),
+    hears=Many(U32, frozenset, sorted),
+    facts=REST,
+)
 
 
 class Suspected(NamedTuple):

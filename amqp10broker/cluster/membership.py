@@ -17,12 +17,12 @@ import enum
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
+from amqp10broker.raft.ids import member_id, node_of
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.member import Member
+    from amqp10broker.raft.groups import Member
 
 ADD_MS: Final = 20_000
 """How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""

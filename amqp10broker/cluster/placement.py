@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.placement import Placed, WantedQueue
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.raft.ids import member_id, node_of
 
 COUNTED_MAX: Final = 1000
 """With as many queues members and leaders are not counted any more."""
@@ -48,7 +48,7 @@ class ByCount:
         self._group_size = group_size
         self._locator = locator
 
-    def place(
+    def __call__(
         self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
     ) -> Placed:
         there = {node.number: node for node in nodes}

@@ -9,7 +9,7 @@ order: a stale transaction is planned again (`TransactionOutcome.STALE`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker.cluster.timed_out import timed_out
 from amqp10broker.cluster.transactions import (
@@ -33,12 +33,6 @@ AGAIN_AFTER_MS: Final = 1_000
 """What has no outcome is sent again."""
 RETRY_AFTER_MS: Final = 200
 """What could not be sent is tried again."""
-
-
-class Leader(Protocol):
-    """The way to the group's leader."""
-
-    def __call__(self, transactions: Sequence[bytes]) -> bool: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +62,7 @@ class Proposals:
         machine: SystemMachine,
         conceal: Conceal,
         *,
-        to_leader: Leader,
+        to_leader: Callable[[Sequence[bytes]], bool],
         tell: Callable[[Decided], None],
         now_ms: Callable[[], int],
     ) -> None:

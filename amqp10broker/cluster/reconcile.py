@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.dataclass import dataclass
+from amqp10broker.raft.ids import node_of
 
 
 @dataclass(frozen=True, slots=True)

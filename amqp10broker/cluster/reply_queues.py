@@ -4,7 +4,7 @@
 
     REPLY_QUEUES   JSON: {"ask": true} | {"queues": [[vhost, name]], "newest": number} |
                    {"opened": [vhost, name]} | {"closed": [vhost, name]}
-    REPLIES        vhost u16 | name u16 | vhost | name | letters (`letters_codec`), each a `Publish`
+    REPLIES        vhost | name | a `Publish` (`REPLIES`)
 
 Such a queue belongs to one consumer of one connection, and is in no log: its node tells the others when it
 begins and ends, and they ask for all when they have found that node. Its name says where it is::
@@ -20,25 +20,25 @@ from __future__ import annotations
 
 import json
 import re
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.lane_table import WAITING_BYTES_MAX, Ways
-from amqp10broker.cluster.letters_codec import BadLetter, cut, decode_letters, encode_letters
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.queue_kind import VOLATILE_KIND
 from amqp10broker.metadata.vhost import REPLIES_PREFIX, VOLATILE, VirtualHost
 from amqp10broker.queues.commands import DELETE, Publish
+from amqp10broker.queues.layouts import OF_SESSIONS
 from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))
 EARLY_MAX: Final = 1_000
 """Queues of one node that clients may name before it has told of them; some are guesses."""
-_TO: Final = struct.Struct("<HH")
+REPLIES: Final = row(TEXT, TEXT, OF_SESSIONS[1])
+"""Virtual host and name of the queue, and what is published to it."""
 _NUMBER: Final = re.compile("[0-9]{1,19}")
 
 Box = Callable[[VolatileQueue], QueueHandle]
@@ -62,16 +62,12 @@ class _PeerReplyQueues:
 class ReplyQueues:
     def __init__(
         self,
-        node: int,
-        incarnations: Callable[[], Mapping[int, int]],
-        ways: Ways,
+        port: LinkPort,
         find_vhost: Callable[[str], VirtualHost | None],
         box: Box,
         secret: Callable[[], str],
     ) -> None:
-        self._node = node
-        self._incarnations = incarnations
-        self._ways = ways
+        self._port = port
         self._find_vhost = find_vhost
         self._box = box
         self._secret = secret
@@ -85,7 +81,7 @@ class ReplyQueues:
     def new_name(self) -> str:
         """For a queue that is about to be made here."""
         self._last += 1
-        where = f"{self._node}.{self._incarnations()[self._node]}.{self._last}"
+        where = f"{self._port.node}.{self._port.incarnation}.{self._last}"
         return f"{REPLIES_PREFIX}{where}.{self._secret()}"
 
     def opened(self, vhost: str, name: str) -> None:
@@ -99,11 +95,11 @@ class ReplyQueues:
         self._tell({"closed": [vhost, name]})
 
     def _tell(self, notifications: dict[str, Any]) -> None:
-        for node in list(self._ways.connected):
+        for node in list(self._port.connected):
             self._send(node, notifications)
 
     def _send(self, node: int, notifications: dict[str, Any]) -> None:
-        self._ways.send(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(notifications).encode(),))
+        self._port.send_frame(node, FrameKind.REPLY_QUEUES, 0, (json.dumps(notifications).encode(),))
 
     # --- of other nodes ---------------------------------------------------------------------------
 
@@ -114,7 +110,7 @@ class ReplyQueues:
             return None
         node, incarnation, number = map(int, parts[:3])
         known = self._known.get(node)
-        if known is None or incarnation != self._incarnations().get(node):
+        if known is None or incarnation != self._port.incarnations.get(node):
             return None
         if (vhost.name, name) in known.queues:
             return self._put(node, known, vhost, name)
@@ -131,13 +127,9 @@ class ReplyQueues:
         return self._box(RelayedQueue(name, partial(self._hand_on, node, vhost, name)))
 
     def _hand_on(self, node: int, vhost: str, name: str, command: Publish) -> None:
-        if self._ways.waiting_bytes(node) > WAITING_BYTES_MAX:
+        if self._port.crowded(node):
             return  # at most once, as replies that their consumer has no credit for
-        to = (vhost.encode(), name.encode())
-        head = b"".join((_TO.pack(*map(len, to)), *to))
-        for part in cut(command):
-            letters = encode_letters(LetterBatch(0, 1, 0, [part]))
-            self._ways.send(node, FrameKind.REPLIES, 0, [head, *letters])
+        self._port.send_frame(node, FrameKind.REPLIES, 0, REPLIES.pieces((vhost, name, command)))
 
     def connected(self, node: int) -> None:
         """There is a way to a node: what has it?"""
@@ -155,7 +147,7 @@ class ReplyQueues:
                 handle.post(DELETE)
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """A frame of `REPLY_KINDS` has come. Raises `BadLetter` if it cannot be read."""
+        """A frame of `REPLY_KINDS` has come. Raises `BadBytes` if it cannot be read."""
         if frame.kind is FrameKind.REPLIES:
             self._deliver(frame.body)
             return
@@ -163,7 +155,7 @@ class ReplyQueues:
             notifications = json.loads(frame.body)
             self._hear(node, notifications)
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise BadLetter(f"no news of queues of direct reply-to: {error}") from error
+            raise BadBytes(f"no news of queues of direct reply-to: {error}") from error
 
     def _hear(self, node: int, notifications: dict[str, Any]) -> None:
         if "ask" in notifications:
@@ -204,20 +196,10 @@ class ReplyQueues:
         return queue
 
     def _deliver(self, body: bytes) -> None:
-        try:
-            first, second = _TO.unpack_from(body)
-            ends = _TO.size + first, _TO.size + first + second
-            vhost_name, name = body[_TO.size : ends[0]].decode(), body[ends[0] : ends[1]].decode()
-        except (struct.error, ValueError) as error:
-            raise BadLetter(f"no replies: {error}") from error
-        letters = decode_letters(body[ends[1] :])
+        vhost_name, name, command = REPLIES.decode(body)
         vhost = self._find_vhost(vhost_name)
         queue = None if vhost is None or (vhost_name, name) not in self._own else vhost.queues.get(name)
-        if queue is None or queue.kind is not VOLATILE_KIND:
-            return
-        for command in letters.commands:
-            if not isinstance(command, Publish):
-                raise BadLetter("replies that are none")
+        if queue is not None and queue.kind is VOLATILE_KIND:
             queue.handle.post(command)
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.proposals import DECIDED_WITHIN_MS, RETRY_AFTER_MS, PendingProposal, Proposals
 from amqp10broker.cluster.system_store import SystemStore
 from amqp10broker.cluster.transactions import CatalogTransaction, TransactionOutcome, Value
@@ -26,9 +25,10 @@ from amqp10broker.metadata.queue import Owner, QueueHandle, QueueSpec, QueueType
 from amqp10broker.metadata.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
-from amqp10broker.raft.core import Raft
 from amqp10broker.raft.entries import Kind, Snapshot
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.ready import Status
 
 LEADER_WITHIN_MS: Final = 5_000
@@ -44,27 +44,10 @@ OF_A_LINK: Final = "amq.dyn"
 READ_BYTES: Final = 1024 * 1024
 
 
-class SystemMember(Protocol):
-    """The node's member of the group (`cluster.member.Member`)."""
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def leader_node(self) -> int | None: ...
-
-    @property
-    def raft(self) -> Raft: ...
-
-    def propose(self, payloads: Sequence[bytes]) -> int: ...
-
-    def advance(self) -> None: ...
-
-
 class System:
-    """See the module; a `cluster.member.GroupMachine`."""
+    """See the module; a `raft.groups.GroupMachine`."""
 
-    member: SystemMember
+    member: Member
 
     def __init__(
         self,
@@ -220,8 +203,6 @@ class System:
 
     def snapshot_for(self, to: int) -> None:
         self.on_snapshot_wanted(to)
-
-    def read_done(self, token: int, index: int) -> None: ...
 
     def snapshot(self) -> Snapshot:
         """The state as it is here now, for a member that needs one."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
+from amqp10broker.raft.ids import member_id
 
 VOTERS_MAX: Final = 7
 """Further nodes get the log and do not vote: a majority of more is slower, and no safer."""

@@ -21,13 +21,7 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.cluster.transactions import LAST, MARKS, SystemMachine, Value
 from amqp10broker.metadata.plan import CLUSTER, Key
-from amqp10broker.raft.codec import (
-    decode_config,
-    decode_hard,
-    decode_point,
-    encode_hard,
-    encode_point,
-)
+from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Kind, Point, Run, Stored, new_group, new_member, run_of
 from amqp10broker.raft.ready import Ready
@@ -66,7 +60,7 @@ def is_member(log: EntriesByKey) -> bool:
 def used_version(log: EntriesByKey) -> int:
     """Return the machine version that a folder's cluster used at last; 0 if not known."""
     kept = log.get((STATE, *CLUSTER))
-    return 0 if kept is None else int(kept[1].get("version", 1))
+    return 0 if kept is None else int(kept[1]["version"])
 
 
 def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:
@@ -137,7 +131,7 @@ class SystemStore:
         self.applied: int = log.get(APPLIED)
         self.received: tuple[int, bytes] | None = None
         self.on_compact: Callable[[int], None] = _nothing
-        self._point = decode_point(bytes.fromhex(log.get(POINT)))
+        self._point = codec.POINT.decode(bytes.fromhex(log.get(POINT)))
         self.stored: Stored | None = self._stored()
 
     def _stored(self) -> Stored:
@@ -149,8 +143,8 @@ class SystemStore:
             if not terms or terms[-1][1] != term:
                 terms.append((index, term))
             if kind is Kind.CONFIG:
-                configs.append((index, decode_config(payload)))
-        hard = decode_hard(bytes.fromhex(self._log.get(HARD)))
+                configs.append((index, codec.CONFIG.decode(payload)))
+        hard = codec.HARD.decode(bytes.fromhex(self._log.get(HARD)))
         return Stored(self._point, hard, last, tuple(terms), tuple(configs))
 
     # --- the log ------------------------------------------------------------------------------------
@@ -159,7 +153,7 @@ class SystemStore:
         puts: list[tuple[Key, Value]] = []
         forgets: list[Key] = []
         if ready.hard is not None:
-            puts.append((HARD, encode_hard(ready.hard).hex()))
+            puts.append((HARD, codec.HARD.encode(ready.hard).hex()))
         if ready.snapshot is not None:
             forgets += map(_entry_key, self._entries)
             self._entries.clear()
@@ -180,7 +174,7 @@ class SystemStore:
         machine = SystemMachine()
         machine.install(data)
         puts += _state(machine, machine)
-        puts.append((POINT, encode_point(self._point).hex()))
+        puts.append((POINT, codec.POINT.encode(self._point).hex()))
         puts.append((APPLIED, self._point.index))
         forgets += [(STATE, *key) for key in self.machine if key not in machine]
         self.received = self._point.index, data
@@ -235,7 +229,7 @@ class SystemStore:
         for index in gone:
             del self._entries[index]
         self._point = point
-        self._log.change([(POINT, encode_point(point).hex())], list(map(_entry_key, gone)))
+        self._log.change([(POINT, codec.POINT.encode(point).hex())], list(map(_entry_key, gone)))
         self.on_compact(point.index)
 
 
@@ -244,8 +238,8 @@ def _nothing(index: int) -> None: ...
 
 def _first(stored: Stored) -> list[tuple[Key, Value]]:
     return [
-        (POINT, encode_point(stored.point).hex()),
-        (HARD, encode_hard(stored.hard).hex()),
+        (POINT, codec.POINT.encode(stored.point).hex()),
+        (HARD, codec.HARD.encode(stored.hard).hex()),
         (APPLIED, stored.point.index),
     ]
 

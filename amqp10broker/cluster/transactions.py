@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
+from amqp10broker.raft.ids import node_of
 
 Value = Any
 """An entry's record, as JSON can hold it."""

@@ -2,12 +2,11 @@
 
 ::
 
-    length u32 | kind u8 | flags u8 | group u32 | body | crc32 u32
+    length u32 | kind u8 | group u32 | body | crc32 u32
 
-Integers are little-endian. `length` counts all behind itself; the checksum is over kind, flags, group and
-body: bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a
-connection for each `ConnectionPurpose` but the last, so that a long snapshot holds up neither a heartbeat nor
-a message.
+Integers are little-endian. `length` counts all behind itself; the checksum is over kind, group and body:
+bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a connection
+for each `ConnectionPurpose` but the last, so that a long snapshot holds up neither a heartbeat nor a message.
 """
 
 from __future__ import annotations
@@ -33,8 +32,10 @@ class FrameKind(enum.IntEnum):
 
     HEARTBEAT = 1
     RAFT = 2
+    JOINED = 3
+    """Several of `RAFT`; of each: group u32 | length u32 | body."""
     LETTER = 16
-    """From a node's sessions to a queue (`lanes`)."""
+    """From a node's sessions to a queue (`links`)."""
     EFFECTS = 17
     """From a queue to a node's sessions."""
     RESUME = 18
@@ -62,4 +63,3 @@ class PeerFrame(NamedTuple):
     group: int
     """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""
     body: bytes
-    flags: int = 0

@@ -28,7 +28,7 @@ from amqp10broker.config.records import (
 )
 from amqp10broker.config.settings import describe
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError, hint
+from amqp10broker.errors import ConfigError, closest, hint
 
 T = TypeVar("T")
 
@@ -36,6 +36,8 @@ VARIABLE_PREFIX: Final = "AMQP10BROKER_"
 CONFIG_VARIABLE: Final = "AMQP10BROKER_CONFIG"
 URL_VARIABLE: Final = "AMQP10BROKER_URL"
 """The broker's URL for clients, commands and examples; a starting broker ignores it."""
+_LISTED_MAX: Final = 20
+"""So many known names an error lists."""
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
@@ -277,4 +279,10 @@ def _confirm_delay_of(written: str) -> tuple[str, int]:
 
 
 def _unknown(source: str, name: str, known: Iterable[str]) -> ConfigError:
-    return ConfigError(source, "is not a setting", hint(name, sorted(known)))
+    from amqp10broker.config.rabbitmq_conf import equal_of  # for this error alone
+
+    names = sorted(known)
+    remedy = equal_of(name)
+    if remedy is None and len(names) > _LISTED_MAX and closest(name, names) is None:
+        remedy = "docs/settings.md lists them"
+    return ConfigError(source, "is not a setting", remedy or hint(name, names))

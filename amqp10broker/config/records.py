@@ -615,6 +615,9 @@ class Config:
         "path of the Unix socket for status and set; empty: none; default: a private directory",
         may_be_empty=True,
     )
+    ready_file: str | None = text(
+        None, "file that has the ports as JSON while clients can connect: for programs that start a broker"
+    )
 
     node_name: str | None = text(
         None, "name of this node, unique in its cluster; given: it is one of a cluster, see cluster_nodes"

@@ -5,8 +5,8 @@
     count u32 | heads u32 | head lengths u32 * heads | content lengths u32 * count |
     head numbers u16 * count, only if there is more than one head | heads | contents
 
-Integers are little-endian. Messages share heads, so each different one is written once. With more than 65
-535 different heads the batch is cut by the caller: `BATCH_MAX` messages have no more.
+Integers are little-endian. Messages share heads, so each different one is written once. With more than 65 536
+different heads their numbers are u32.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from typing import Final
 
 from amqp10broker.message.message import Message
 
-BATCH_MAX: Final = 0xFFFF
-
 _START: Final = struct.Struct("<II")
 _HEAD: Final = itemgetter(0)
 
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
-    """Encode 1 to `BATCH_MAX` messages as pieces of bytes, to be written in this order."""
+    """Encode messages, at least one, as pieces of bytes, to be written in this order."""
     count = len(messages)
     contents = [content for _, content in messages]
     lengths = _encode_lengths(contents)
@@ -40,8 +38,12 @@ def encode_batch(messages: Sequence[Message]) -> list[bytes]:
     heads = list(map(_HEAD, messages))
     number_of = {head: number for number, head in enumerate(dict.fromkeys(heads))}
     start = _START.pack(count, len(number_of)) + struct.pack(f"<{len(number_of)}I", *map(len, number_of))
-    indexes = struct.pack(f"<{count}H", *map(number_of.__getitem__, heads))
+    indexes = struct.pack(f"<{count}{_width(len(number_of))}", *map(number_of.__getitem__, heads))
     return [start, lengths, indexes, *number_of, b"".join(contents)]
+
+
+def _width(heads: int) -> str:
+    return "H" if heads <= 1 << 16 else "I"
 
 
 def _encode_lengths(contents: Sequence[bytes]) -> bytes:
@@ -64,8 +66,9 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
         at += 4 * count
         indexes: Sequence[int] | None = None
         if head_count != 1:
-            indexes = struct.unpack_from(f"<{count}H", data, at)
-            at += 2 * count
+            numbers = struct.Struct(f"<{count}{_width(head_count)}")
+            indexes = numbers.unpack_from(data, at)
+            at += numbers.size
     except struct.error as error:
         raise ValueError(f"a batch of messages is cut off: {error}") from error
     if at + sum(head_lengths) + sum(lengths) != (len(data) if end is None else end) or not count:
@@ -90,10 +93,11 @@ def decode_some(read: Callable[[int, int], bytes], places: Sequence[int]) -> lis
     """
     count, head_count = _START.unpack(read(0, _START.size))
     several = head_count != 1
-    table = read(_START.size, 4 * (head_count + count) + 2 * count * several)
+    width = _width(head_count)
+    table = read(_START.size, 4 * (head_count + count) + struct.calcsize(f"<{count}{width}") * several)
     head_lengths = _numbers("I", table[: 4 * head_count])
     lengths = _numbers("I", table[4 * head_count : 4 * (head_count + count)])
-    head_numbers = _numbers("H", table[4 * (head_count + count) :])
+    head_numbers = _numbers(width, table[4 * (head_count + count) :])
     heads_at = _START.size + len(table)
     contents_at = heads_at + sum(head_lengths)
     messages: list[Message] = []

@@ -22,7 +22,7 @@ from amqp10broker.message.convert import OFFSET_BYTES, X_STREAM_OFFSET, all_to_a
 from amqp10broker.message.filters.bloom import X_STREAM_FILTER_VALUE, filter_value
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, ULong
+from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp
 
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
 # Eight bytes with no shorter encoding, so that the place for any offset is as long.
@@ -32,8 +32,6 @@ _NO_TIME: Final = Timestamp(0)
 _TIME_BYTES: Final = 8
 _OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
 """The bytes between the time and the offset, including the constructor of the latter."""
-_ULONG_END: Final = encode(X_STREAM_OFFSET) + encode(ULong(2**64 - 1))[:-OFFSET_BYTES]
-"""The end of stored heads in data folders before RabbitMQ's long was written."""
 _FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
 _CACHE_ENTRIES: Final = 4096
 _HEAD: Final = itemgetter(0)
@@ -46,17 +44,6 @@ def kept(messages: Sequence[Message]) -> list[Message]:
     converted = all_to_amqp10(messages)
     heads = {head: kept_head(head) for head in set(map(_HEAD, converted))}
     return [(heads[head], content) for head, content in converted]
-
-
-def kept_now(messages: list[Message]) -> list[Message]:
-    """Convert the stored messages of one chunk, perhaps written when an offset was still a ulong, to today's
-    form.
-    """
-    # A chunk is written at one time, so one message represents all.
-    if not messages[0][0].endswith(_ULONG_END):
-        return messages
-    heads = {head: head[: -len(_OFFSET_KEY)] + _OFFSET_KEY for head in set(map(_HEAD, messages))}
-    return [(heads[head], content) for head, content in messages]
 
 
 def delivered(messages: Sequence[Message], offset: int) -> list[Message]:

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.changes import Changes
+from amqp10broker.metadata.node_directory import NodeDirectory
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.placement import Placement
 from amqp10broker.metadata.plan import (
@@ -39,7 +40,6 @@ from amqp10broker.metadata.queue import (
 from amqp10broker.metadata.usage import Usage
 from amqp10broker.metadata.users import Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
-from amqp10broker.metadata.whereabouts import NodeDirectory
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
 
@@ -69,7 +69,7 @@ class Catalog:
         unknown: other parts of an imported definitions file, kept for the next export.
         cluster: which one it is; None without one.
         placement: chooses nodes for new queues; None: at this node, which is in no cluster.
-        whereabouts: leaders of queues and running nodes; None: this node is in no cluster.
+        node_directory: leaders of queues and running nodes; None: this node is in no cluster.
         on_members: called when a queue has other members; must not raise.
         on_nodes: called when nodes or the cluster change; must not raise.
         decide: in a cluster, submits a request without waiting for its answer; None: this

@@ -8,35 +8,18 @@ only) every call returns at its first line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
+from amqp10broker.storage.catalog_log import CatalogLog
 
 Value = Any
 """An entry's record, as JSON can hold it."""
 
 NUMBERS_RESERVED: Final = 1024
 """Numbers that are reserved at one time, because the journal waits meanwhile."""
-
-
-class ChangeRecorder(Protocol):
-    def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries, all of them or none, in place of those of the same keys. Raises `RefusedError` if
-        they cannot be kept now (the disk is full); none of them is.
-        """
-
-    def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """The same, and they are durable before anything is that queues keep from now on. Raises
-        `RefusedError` if they cannot be kept now.
-        """
-
-    def forget(self, keys: Sequence[Key]) -> None:
-        """Keep entries no more, all at once; those that are not there are no fault.
-
-        Not refused for want of room: then it is written later.
-        """
 
 
 class Changes:
@@ -46,10 +29,10 @@ class Changes:
 
     def __init__(self) -> None:
         self.highest_reserved = 0
-        self._recorder: ChangeRecorder | None = None
+        self._recorder: CatalogLog | None = None
         self._conceal: Conceal = lambda record: record
 
-    def tell(self, recorder: ChangeRecorder, conceal: Conceal) -> None:
+    def tell(self, recorder: CatalogLog, conceal: Conceal) -> None:
         self._recorder = recorder
         self._conceal = conceal
 

@@ -1,6 +1,6 @@
 """Definitions: all metadata as one JSON document in RabbitMQ's shape.
 
-`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` imports a document. A document is
+`definitions_export` writes the catalog; `ImportDefinitions` imports a document. A document is
 planned as one: each entry on a copy of the catalog without queues, to which the plans of earlier entries were
 applied. A refused exchange, queue, binding or policy is left out and reported, since RabbitMQ exports
 bindings of internal exchanges without the exchanges. A malformed document, or one with a refused user,
@@ -24,7 +24,6 @@ from amqp10broker.metadata.definition_entries import (
     password_of,
     shown,
 )
-from amqp10broker.metadata.definitions_export import export
 from amqp10broker.metadata.entry_codec import (
     read_binding,
     read_exchange,
@@ -52,11 +51,9 @@ from amqp10broker.metadata.vhost_requests import (
 )
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueStats
-from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.stats import QueueStats
 from amqp10broker.routing.exchange import Binding
-
-__all__ = ["ImportDefinitions", "ImportReport", "export", "importing"]
 
 T = TypeVar("T")
 
@@ -105,7 +102,7 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """See `plan`. Raises `ConfigError` if the document is refused; names the place."""
+        """Plan it. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))

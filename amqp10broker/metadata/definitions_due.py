@@ -41,7 +41,7 @@ class DeclareDue:
     what: ImportDefinitions
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """See `plan`; the report is empty if it was declared before. Raises `ConfigError` if something of it
+        """Plan it; the report is empty if it was declared before. Raises `ConfigError` if something of it
         cannot be; names the place.
         """
         cluster = catalog.cluster

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
@@ -40,22 +40,6 @@ _BINDING: Final = attrgetter(
 
 RABBIT_VERSION: Final = "4.3.6"
 """Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
-
-
-def export(
-    catalog: Catalog,
-    *,
-    conceal: Callable[[PasswordRecord | None], PasswordRecord | None] = lambda record: record,
-) -> dict[str, Any]:
-    """The catalog as a document, in a stable order.
-
-    Left out is what a file cannot bring back: exclusive queues, names that the broker gives, and what every
-    virtual host has anyway.
-    """
-    return {
-        name: list(section.made()) if isinstance(section, ExportSection) else section
-        for name, section in sections(catalog, conceal).items()
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,12 +150,7 @@ def _can_come_back(queue: DeclaredQueue) -> bool:
     return not queue.exclusive and not queue.name.startswith(RESERVED_PREFIX)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-N = TypeVar("N", bound=_Named)
+N = TypeVar("N")
 
 
 def _sorted_by_name(things: Iterable[N]) -> list[N]:

@@ -11,12 +11,13 @@ import base64
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.users import (
     PasswordAlgorithm,
     PasswordRecord,
@@ -36,23 +37,6 @@ ARGON2_KEY: Final = "argon2id"
 """Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
 _MARK: Final = "!"
 """Begins the one key of an object that stands for a value which JSON has no word for."""
-
-
-class QueueFacts(Protocol):
-    """The fields of a queue's entry: a `QueueSpec` or a `DeclaredQueue`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def vhost(self) -> str: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def durable(self) -> bool: ...
-    @property
-    def auto_delete(self) -> bool: ...
-    @property
-    def arguments(self) -> Mapping[str, Any]: ...
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -147,7 +131,7 @@ def policy_value(policy: Policy, as_json: AsJson) -> Entry:
     }
 
 
-def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
+def queue_entry(queue: QueueSpec | DeclaredQueue, as_json: AsJson) -> Entry:
     return {
         "name": queue.name,
         "vhost": queue.vhost,

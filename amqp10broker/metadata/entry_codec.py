@@ -30,7 +30,7 @@ from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.nodes import ClusterFacts, node_entry, read_node
 from amqp10broker.metadata.plan import Key, Record, VhostFacts
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import Owner, QueueSpec, QueueType
+from amqp10broker.metadata.queue import Owner, QueueSpec
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 
@@ -145,13 +145,15 @@ def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:
 
 
 def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
-    kind = value["type"]
-    # A version that made no ids wrote the entries of streams without: no other queue has its number.
-    declared_as = value.get("declaration_id") or value["number"] if kind == QueueType.STREAM else ""
     return QueueSpec(
-        *(key[1], key[2], kind, value["durable"], value["auto_delete"], unwrapped(value["arguments"])),
+        key[1],
+        key[2],
+        value["type"],
+        value["durable"],
+        value["auto_delete"],
+        unwrapped(value["arguments"]),
         number=value["number"],
-        declaration_id=str(declared_as),
+        declaration_id=value.get("declaration_id", ""),
         owner=Owner(*value["owner"]) if "owner" in value else None,
         home=value.get("home", 0),
         members=tuple(value.get("members", ())),
@@ -185,11 +187,9 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
             "id": cluster.id,
             "name": cluster.name,
             "version": cluster.version,
-            **({"queues_due": True} if cluster.queues_due else {}),
+            "queues_due": cluster.queues_due,
         },
-        lambda key, value: ClusterFacts(
-            value["id"], value["name"], value.get("version", 1), value.get("queues_due", False)
-        ),
+        lambda key, value: ClusterFacts(value["id"], value["name"], value["version"], value["queues_due"]),
     ),
     "vhost": (
         lambda key, facts, conceal: vhost_entry(facts),

@@ -22,7 +22,7 @@ class DeclareExchange:
     exchange: ExchangeSpec
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host.
@@ -43,7 +43,7 @@ class DeleteExchange:
     if_unused: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host.
@@ -62,7 +62,7 @@ class Bind:
     binding: Binding
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host, exchange or queue.
@@ -84,7 +84,7 @@ class Unbind:
     binding: Binding
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host.

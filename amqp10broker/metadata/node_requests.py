@@ -26,7 +26,7 @@ class JoinNode:
     machines: tuple[int, int] = (1, 1)
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """See `plan`. Raises `InvalidArgument` if the name is empty, and `PreconditionFailed` if there is a
+        """Plan it. Raises `InvalidArgument` if the name is empty, and `PreconditionFailed` if there is a
         node of this name, or it does not carry out what the cluster uses.
         """
         if not self.name:
@@ -69,7 +69,7 @@ class NodeStarted:
         return catalog.cluster is None or why_not(self.name, self.machines, catalog.cluster.version) is None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if it is no member (any more), and `PreconditionFailed` if it does
+        """Plan it. Raises `NotFound` if it is no member (any more), and `PreconditionFailed` if it does
         not carry out what the cluster uses.
         """
         node = _lookup(catalog, self.name)
@@ -108,7 +108,7 @@ class ForgetNode:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """See `plan`; the answer is what was known of it. Raises `NotFound` if there is no such node."""
+        """Plan it; the answer is what was known of it. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         gone = keys_of_queues_where(catalog, lambda queue: queue.home == node.number)
         return Plan(node, forgets=[*gone, ("node", self.name)])
@@ -122,7 +122,7 @@ class SetDraining:
     draining: bool
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such node."""
+        """Plan it. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         if node.draining == self.draining:
             return Plan(None)
@@ -155,7 +155,7 @@ class SetClusterName:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `InvalidArgument` if the name is empty."""
+        """Plan it. Raises `InvalidArgument` if the name is empty."""
         cluster = catalog.cluster
         if not self.name:
             raise InvalidArgument("cluster", "the name of a cluster must not be empty")
@@ -176,7 +176,7 @@ class SetMembers:
     members: tuple[int, ...]
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`; the answer is whether the queue is there."""
+        """Plan it; the answer is whether the queue is there."""
         vhost = catalog.find_vhost(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if queue is None or queue.number != self.number:

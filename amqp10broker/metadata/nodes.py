@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from amqp10broker.dataclass import dataclass
@@ -64,10 +64,5 @@ def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
         value["incarnation"],
         value["draining"],
         value["version"],
-        _range(value.get("machines", (1, 1))),
+        (int(value["machines"][0]), int(value["machines"][1])),
     )
-
-
-def _range(value: Sequence[int]) -> tuple[int, int]:
-    oldest, newest = value
-    return int(oldest), int(newest)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -28,8 +28,5 @@ class Placed(NamedTuple):
     incarnation: int = 0
 
 
-class Placement(Protocol):
-    def place(
-        self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
-    ) -> Placed:
-        """Choose the nodes of a queue that a client of this node declares."""
+Placement = Callable[[WantedQueue, Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed]
+"""Chooses the nodes of a queue that a client of this node declares. Last: the number of existing queues."""

@@ -6,8 +6,9 @@ the `RequestRef` of the request. A front end that waits handles no later input o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError
@@ -22,8 +23,8 @@ class Postponed(Enum):
 LATER: Final = Postponed.LATER
 
 
-class Propose(Protocol):
-    def __call__(self, request: CatalogRequest[Any], ref: RequestRef) -> Any: ...
+Propose = Callable[[CatalogRequest[Any], RequestRef], Any]
+"""Has a request decided: returns its answer, or `LATER`."""
 
 
 @dataclass(frozen=True, slots=True)

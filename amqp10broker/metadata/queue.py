@@ -17,9 +17,9 @@ from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.figures import QueueStats, QueueWeight
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stats import QueueStats, QueueWeight
 
 QUEUE_NUMBER_MAX: Final = 2**32 - 1
 """Numbers are the groups of the journal's records, which have 32 bits."""
@@ -131,7 +131,7 @@ class QueueSpec:
 
 
 class QueueHandle(Protocol):
-    """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
+    """Where commands to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
     def post(self, command: Command) -> None: ...
 
@@ -162,6 +162,10 @@ class QueueHandle(Protocol):
     @property
     def down(self) -> str | None:
         """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
+
+
+QueueCommand = tuple[QueueHandle, Command]
+"""A command, and the queue that it is for."""
 
 
 class QueueHost(Protocol):

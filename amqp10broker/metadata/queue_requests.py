@@ -55,7 +55,7 @@ class DeclareQueue:
     internal: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             NotFound: there is no such virtual host.
@@ -158,7 +158,7 @@ class DeleteQueue:
     farewell: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """See `plan`. Raises `NotFound` if there is no such virtual host."""
+        """Plan it. Raises `NotFound` if there is no such virtual host."""
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:
@@ -249,7 +249,7 @@ def _placed(
     definition = effective(vhost.policies, name, kind, arguments).definition
     wanted = WantedQueue(kind, arguments, definition, exclusive, lasting)
     count = sum(each.declared for each in catalog.vhosts.values())
-    return catalog.placement.place(wanted, catalog.nodes.values(), catalog, count)
+    return catalog.placement(wanted, catalog.nodes.values(), catalog, count)
 
 
 def _next_number(catalog: Catalog, resource: str) -> int:

@@ -131,7 +131,7 @@ class DeclareSubscription:
     topic: str
 
     def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
-        """See `plan`.
+        """Plan it.
 
         Raises:
             RefusedError: as for its queue.

@@ -28,7 +28,7 @@ class AddUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL, and `PreconditionFailed`
+        """Plan it. Raises `InvalidArgument` if the name is empty or holds a NUL, and `PreconditionFailed`
         if there is a user of this name.
         """
         name = self.user.name
@@ -45,7 +45,7 @@ class PutUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`. Raises `InvalidArgument` if the name is empty or holds a NUL."""
+        """Plan it. Raises `InvalidArgument` if the name is empty or holds a NUL."""
         check_user_name(self.user.name)
         return _put(catalog.users, self.user)
 
@@ -58,7 +58,7 @@ class SetPassword:
     password: PasswordRecord | None
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`. Raises `NotFound` if there is no such user."""
+        """Plan it. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
 
 
@@ -70,7 +70,7 @@ class SetTags:
     tags: tuple[str, ...]
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`. Raises `NotFound` if there is no such user."""
+        """Plan it. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
 
 
@@ -84,7 +84,7 @@ class ChangeUserLimits:
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """See `plan`. Raises `NotFound` if there is no such user, and `InvalidArgument` if there is no such
+        """Plan it. Raises `NotFound` if there is no such user, and `InvalidArgument` if there is no such
         limit, or it is no integer.
         """
         user = catalog.users.lookup(self.name)
@@ -99,7 +99,7 @@ class DeleteUser:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such user."""
+        """Plan it. Raises `NotFound` if there is no such user."""
         catalog.users.lookup(self.name)
         return Plan(None, forgets=[*permissions_of(catalog.users, user=self.name), ("user", self.name)])
 
@@ -113,7 +113,7 @@ class SetPermission:
     permission: Permission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
+        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) == self.permission:
@@ -129,7 +129,7 @@ class ClearPermission:
     vhost: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
+        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) is None:
@@ -147,7 +147,7 @@ class SetTopicPermission:
     permission: TopicPermission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
+        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
@@ -165,7 +165,7 @@ class ClearTopicPermission:
     exchange: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such user or virtual host."""
+        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         return Plan(

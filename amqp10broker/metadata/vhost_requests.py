@@ -23,7 +23,7 @@ class AddVhost:
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `PreconditionFailed` if there is one of this name, and `InvalidArgument` if the
+        """Plan it. Raises `PreconditionFailed` if there is one of this name, and `InvalidArgument` if the
         name has not 1 to 255 bytes, or the type is no kind of queue.
         """
         name = self.facts.name
@@ -39,7 +39,7 @@ class PutVhost:
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `InvalidArgument` if the name has not 1 to 255 bytes, or the type is no kind of
+        """Plan it. Raises `InvalidArgument` if the name has not 1 to 255 bytes, or the type is no kind of
         queue.
         """
         facts = self.facts
@@ -64,7 +64,7 @@ class ChangeVhostLimits:
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[VhostLimits]:
-        """See `plan`; the answer is all limits that hold then. Raises `NotFound` if there is no such virtual
+        """Plan it; the answer is all limits that hold then. Raises `NotFound` if there is no such virtual
         host, and `InvalidArgument` if there is no such limit, or it is no integer.
         """
         facts = catalog.lookup_vhost(self.vhost).facts
@@ -82,7 +82,7 @@ class DeleteVhost:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[int]:
-        """See `plan`. Raises `NotFound` if there is none."""
+        """Plan it. Raises `NotFound` if there is none."""
         vhost = catalog.lookup_vhost(self.name)
         within = [put.key for put in reversed(entries_in(vhost))]
         parameters = [("parameter", *key) for key in catalog.parameters if key[0] == self.name]
@@ -101,7 +101,7 @@ class SetPolicy:
     policy: Policy
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is no such virtual host."""
+        """Plan it. Raises `NotFound` if there is no such virtual host."""
         policy = self.policy
         there = catalog.lookup_vhost(self.vhost).policies.find(policy.name, operator=policy.operator)
         if there == policy:
@@ -119,7 +119,7 @@ class ClearPolicy:
     operator: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[Policy]:
-        """See `plan`. Raises `NotFound` if there is no such virtual host or policy."""
+        """Plan it. Raises `NotFound` if there is no such virtual host or policy."""
         policies = catalog.lookup_vhost(self.vhost).policies
         policy = policies.lookup(self.name, operator=self.operator)
         return Plan(
@@ -152,7 +152,7 @@ class ClearParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is none of this component and name."""
+        """Plan it. Raises `NotFound` if there is none of this component and name."""
         key = self.vhost, self.component, self.name
         if key not in catalog.parameters:
             what = f"parameter '{self.name}' of component '{self.component}'"
@@ -178,7 +178,7 @@ class ClearGlobalParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """See `plan`. Raises `NotFound` if there is none of this name."""
+        """Plan it. Raises `NotFound` if there is none of this name."""
         if self.name not in catalog.global_parameters:
             raise NotFound(f"global parameter '{self.name}'", f"there is no global parameter '{self.name}'")
         return Plan(None, forgets=[("global_parameter", self.name)])

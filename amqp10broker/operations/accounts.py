@@ -1,23 +1,25 @@
 """Operations on users, permissions and virtual hosts.
 
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others. A missing user or virtual host raises `NotFound`, an entry of a document that
-is not valid `BadRequest`, and a pattern that is not valid `InvalidArgument`.
+A missing user or virtual host raises `NotFound`, an entry of a document that is not valid `BadRequest`, and a
+pattern that is not valid `InvalidArgument`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported, PreconditionFailed
 from amqp10broker.metadata.definition_entries import DefinitionEntry, password_of
 from amqp10broker.metadata.entry_codec import read_user, read_vhost
 from amqp10broker.metadata.patterns import check_bounded
 from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.queue import QueueType
 from amqp10broker.metadata.user_requests import (
     AddUser,
+    ChangeUserLimits,
     ClearPermission,
     ClearTopicPermission,
     DeleteUser,
@@ -28,85 +30,198 @@ from amqp10broker.metadata.user_requests import (
     SetTopicPermission,
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.metadata.vhost_requests import AddVhost, DeleteVhost, PutVhost
-from amqp10broker.operations.caller import Caller, ProposedChange
+from amqp10broker.metadata.vhost_requests import AddVhost, ChangeVhostLimits, DeleteVhost, PutVhost
+from amqp10broker.operations.arguments import EMPTY, Check, Name, Vhost, counted
+from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.operation import Command, operation
 
 PROTECTED: Final = "protected_from_deletion"
 """Key in the metadata of a virtual host."""
+UserName = Annotated[str, "name of the user"]
+Password = Annotated[str | None, "none: nobody can log in with one", Check(secret=True)]
+QUEUE_TYPES: Final = tuple(QueueType)
+_LIMITS: Final = "by name; a negative number lifts one"
+_REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 
 
-def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> ProposedChange:
-    """Add a user without permissions. Raises `PreconditionFailed` if the name exists, and `InvalidArgument`
-    if name or password is not allowed.
+def _where(given: Mapping[str, Any]) -> str:
+    return "" if given["vhost"] is None else f" in vhost '{given['vhost']}'"
+
+
+def _topics(given: Mapping[str, Any]) -> str:
+    on = "all exchanges" if given["exchange"] is None else f"'{given['exchange']}'"
+    return f"topic permissions of user '{given['user']}' on {on}{_where(given)}"
+
+
+def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
+    return f"limits of {whose}: {', '.join(f'{name} {value}' for name, value in limits.items()) or 'none'}"
+
+
+@operation(
+    "add-user",
+    "user",
+    command=Command(
+        "echo a-password | amqp10broker add-user ann --tag management --password-file -",
+        "user '{user}' added; it may do nothing yet, see 'amqp10broker set-permissions --help'",
+        description="Add a user, without permissions. The password is not given on the command line, "
+        "where others on this machine could see it.",
+    ),
+)
+def add_user(
+    caller: Caller,
+    user: UserName,
+    password: Password = None,
+    tags: Annotated[Sequence[str], "administrator, monitoring, impersonator or another, repeatable"] = (),
+) -> Steps[dict[str, Any]]:
+    """Add a user, without permissions.
+
+    Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if name or password is not allowed.
     """
-    caller.may_administer("add-user")
     wanted = User(user, _optional(caller, password), tuple(tags))
-    return ProposedChange(AddUser(wanted), lambda added: {"user": added.name, "tags": list(added.tags)})
+    added = yield from caller.change(AddUser(wanted))
+    return {"user": added.name, "tags": list(added.tags)}
 
 
-def put_user(caller: Caller, user: str, entry: dict[str, Any]) -> ProposedChange:
-    """Add a user, or replace all of it except its permissions. Raises `InvalidArgument` if name, password or
-    a limit is not allowed.
+@operation("put-user", "user")
+def put_user(
+    caller: Caller,
+    user: UserName,
+    entry: Annotated[
+        dict[str, Any],
+        "as in a definitions document: password or password_hash, hashing_algorithm, tags, limits",
+    ] = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Add a user, or replace all of it except its permissions.
+
+    Raises `InvalidArgument` if name, password or a limit is not allowed.
     """
-    caller.may_administer("put-user")
     given = DefinitionEntry(f"user '{user}'", {**entry, "name": user})
     created = user not in caller.catalog.users
     try:
         wanted = read_user(given, password_of(given, partial(_record, caller)))
     except ConfigError as error:
         raise BadRequest(f"user '{user}'", str(error)) from error
-    return ProposedChange(PutUser(wanted), lambda put: {"created": created})
+    yield from caller.change(PutUser(wanted))
+    return {"created": created}
 
 
-def change_password(caller: Caller, user: str, password: str | None) -> ProposedChange:
-    """Replace the password of a user, or remove it, so that no login with a password is possible. Raises
-    `InvalidArgument` if the password is not allowed.
+@operation(
+    "change-password",
+    "user",
+    command=Command(
+        "ann --password-file password",
+        said=lambda given, done: (
+            f"user '{given['user']}' has {'none' if given['password'] is None else 'another password'}"
+        ),
+    ),
+)
+def change_password(caller: Caller, user: UserName, password: Password = None) -> Steps[None]:
+    """Give a user another password.
+
+    Raises `InvalidArgument` if the password is not allowed.
     """
-    caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
-    return ProposedChange(SetPassword(user, _optional(caller, password)))
+    yield from caller.change(SetPassword(user, _optional(caller, password)))
 
 
-def delete_user(caller: Caller, user: str) -> ProposedChange:
+@operation("delete-user", "user", command=Command("ann", "user '{user}' deleted"))
+def delete_user(caller: Caller, user: UserName) -> Steps[None]:
     """Delete a user and its permissions, and close its connections."""
-    node = caller.administered("delete-user")
-    return ProposedChange(
-        DeleteUser(user), lambda gone: node.close_connections(f"user '{user}' is deleted", user=user)
-    )
+    yield from caller.change(DeleteUser(user))
+    caller.node.close_connections(f"user '{user}' is deleted", user=user)
 
 
-def set_tags(caller: Caller, user: str, tags: list[str]) -> ProposedChange:
-    """Replace the tags of a user."""
-    caller.may_administer("set-tags")
-    return ProposedChange(SetTags(user, tuple(tags)))
+@operation(
+    "set-tags",
+    "user",
+    command=Command(
+        "ann administrator",
+        said=lambda given, done: f"tags of user '{given['user']}': {', '.join(given['tags']) or 'none'}",
+    ),
+)
+def set_tags(
+    caller: Caller, user: UserName, tags: Annotated[Sequence[str], "all that the user has from now on"]
+) -> Steps[None]:
+    """Give a user other tags."""
+    yield from caller.change(SetTags(user, tuple(tags)))
 
 
+@operation(
+    "set-user-limits",
+    "user",
+    command=Command(
+        "ann --max-connections 100",
+        said=lambda given, limits: _limits_said(f"user '{given['user']}'", limits),
+    ),
+)
+def set_user_limits(
+    caller: Caller,
+    user: UserName,
+    limits: Annotated[
+        dict[str, Any],
+        _LIMITS,
+        Check(
+            keys={
+                "max-connections": "connections that the user may have open",
+                "max-channels": "channels of AMQP 0-9-1 and sessions of AMQP 1.0 that the user may have open",
+            }
+        ),
+    ],
+) -> Steps[dict[str, Any]]:
+    """Limit connections and channels of a user.
+
+    Open connections stay open. Raises `InvalidArgument` if the limit does not exist, or is not an integer.
+    """
+    changed = yield from caller.change(ChangeUserLimits(user, limits))
+    return changed.limits.as_dict()
+
+
+@operation("list-users", "user", changes=False, command=Command("--format json"))
 def list_users(caller: Caller) -> list[dict[str, Any]]:
-    """List all users with their tags, by name."""
-    caller.may_administer("list-users")
+    """List users."""
     users = sorted(caller.catalog.users, key=lambda user: user.name)
     return [{"user": user.name, "tags": list(user.tags), "limits": user.limits.as_dict()} for user in users]
 
 
+@operation(
+    "set-permissions",
+    "permission",
+    command=Command(
+        "ann '^ann-' '.*' '.*'",
+        said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} set",
+    ),
+)
 def set_permissions(
-    caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
-) -> ProposedChange:
-    """Set the permissions of a user in a virtual host."""
-    caller.may_administer("set-permissions")
+    caller: Caller,
+    *,
+    user: UserName,
+    vhost: Vhost = None,
+    configure: Annotated[str, f"names to declare and delete: {_REGULAR}"],
+    write: Annotated[str, "names to publish to and bind"],
+    read: Annotated[str, "names to consume from and bind to"],
+) -> Steps[None]:
+    """Say what a user may do in a virtual host."""
     check_bounded((configure, write, read), f"permissions of user '{user}'")
     permission = Permission(configure, write, read)
-    return ProposedChange(SetPermission(user, _vhost(caller, vhost), permission))
+    yield from caller.change(SetPermission(user, _vhost(caller, vhost), permission))
 
 
-def clear_permissions(caller: Caller, user: str, vhost: str | None) -> ProposedChange:
-    """Remove a user's permissions in a virtual host, with the right to enter it."""
-    caller.may_administer("clear-permissions")
-    return ProposedChange(ClearPermission(user, _vhost(caller, vhost)))
+@operation(
+    "clear-permissions",
+    "permission",
+    command=Command(
+        "ann --vhost shop",
+        said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} cleared",
+    ),
+)
+def clear_permissions(caller: Caller, user: UserName, vhost: Vhost = None) -> Steps[None]:
+    """Let a user enter a virtual host no more."""
+    yield from caller.change(ClearPermission(user, _vhost(caller, vhost)))
 
 
-def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """List the permissions in a virtual host, by user."""
-    caller.may_administer("list-permissions")
+@operation("list-permissions", "permission", changes=False, command=Command("--vhost shop"))
+def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
+    """List the permissions of users in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
         (
@@ -124,27 +239,46 @@ def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
     )
 
 
+@operation(
+    "set-topic-permissions",
+    "permission",
+    command=Command("ann amq.topic '^ann[.]' '.*'", said=lambda given, done: f"{_topics(given)} set"),
+)
 def set_topic_permissions(
-    caller: Caller, user: str, vhost: str | None, exchange: str, write: str, read: str
-) -> ProposedChange:
+    caller: Caller,
+    *,
+    user: UserName,
+    vhost: Vhost = None,
+    exchange: Annotated[str, "a topic exchange; it need not be there yet"],
+    write: Annotated[str, f"routing keys to publish with: {_REGULAR}"],
+    read: Annotated[str, "routing keys to bind with"],
+) -> Steps[None]:
     """Restrict a user's routing keys at a topic exchange."""
-    caller.may_administer("set-topic-permissions")
     check_bounded((write, read), f"topic permissions of user '{user}'")
     permission = TopicPermission(write, read)
-    return ProposedChange(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
+    yield from caller.change(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
 
 
+@operation(
+    "clear-topic-permissions",
+    "permission",
+    command=Command(
+        "ann amq.topic", said=lambda given, done: f"{_topics(given)} cleared", positional=("exchange",)
+    ),
+)
 def clear_topic_permissions(
-    caller: Caller, user: str, vhost: str | None, exchange: str | None
-) -> ProposedChange:
-    """Remove the restriction at one exchange, or at all of the virtual host."""
-    caller.may_administer("clear-topic-permissions")
-    return ProposedChange(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
+    caller: Caller,
+    user: UserName,
+    vhost: Vhost = None,
+    exchange: Annotated[str | None, "without it those on all exchanges"] = None,
+) -> Steps[None]:
+    """Lift the restriction of a user's routing keys."""
+    yield from caller.change(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
-def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
-    """List the topic permissions in a virtual host, by user and exchange."""
-    caller.may_administer("list-topic-permissions")
+@operation("list-topic-permissions", "permission", changes=False, command=Command(""))
+def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
+    """List the users with restricted routing keys in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
     return sorted(
         (
@@ -156,22 +290,45 @@ def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, 
     )
 
 
+@operation(
+    "add-vhost",
+    "vhost",
+    command=Command(
+        "shop --default-queue-type quorum",
+        "vhost '{name}' added; nobody may enter it yet, see 'amqp10broker set-permissions --help'",
+    ),
+)
 def add_vhost(
-    caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
-) -> ProposedChange:
-    """Add a virtual host, which no user may enter yet. Raises `PreconditionFailed` if the name exists, and
-    `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
+    caller: Caller,
+    name: Name,
+    description: Annotated[str, "for people"] = "",
+    tags: Annotated[Sequence[str], "for people, repeatable"] = (),
+    default_queue_type: Annotated[
+        str | None, "of queues that are declared without a type", Check(choices=QUEUE_TYPES)
+    ] = None,
+) -> Steps[dict[str, Any]]:
+    """Add a virtual host, in which no user has permissions yet.
+
+    Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if the name is not allowed, or the
+    type is not a kind of queue.
     """
-    caller.may_administer("add-vhost")
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
-    return ProposedChange(AddVhost(facts), lambda answer: {"name": name})
+    yield from caller.change(AddVhost(facts))
+    return {"name": name}
 
 
-def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> ProposedChange:
-    """Add a virtual host, or change its description; its content and limits stay. Raises `InvalidArgument` if
-    the name is not allowed, or the type is not a kind of queue.
+@operation("put-vhost", "vhost")
+def put_vhost(
+    caller: Caller,
+    name: Name,
+    entry: Annotated[
+        dict[str, Any], "as in a definitions document: description, tags, default_queue_type, metadata"
+    ] = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Add a virtual host, or change its description; its content and limits stay.
+
+    Raises `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
     """
-    caller.may_administer("put-vhost")
     there = caller.catalog.find_vhost(name)
     try:
         facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
@@ -179,30 +336,77 @@ def put_vhost(caller: Caller, name: str, entry: dict[str, Any]) -> ProposedChang
         raise BadRequest(f"vhost '{name}'", str(error)) from error
     if there is not None:
         facts = replace(facts, limits=there.limits)
-    return ProposedChange(PutVhost(facts), lambda put: {"created": there is None})
+    yield from caller.change(PutVhost(facts))
+    return {"created": there is None}
 
 
-def delete_vhost(caller: Caller, name: str) -> ProposedChange:
-    """Delete a virtual host with its content, and close the connections to it. Raises `NotFound` if it does
-    not exist, and `PreconditionFailed` if it is protected from deletion.
+@operation(
+    "delete-vhost",
+    "vhost",
+    command=Command(
+        "shop",
+        said=lambda given, gone: f"vhost '{given['name']}' deleted with {counted(gone['queues'], 'queue')}",
+    ),
+)
+def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
+    """Delete a virtual host with all that is in it, and close its connections.
+
+    Raises `NotFound` if it does not exist, and `PreconditionFailed` if it is protected from deletion.
     """
-    node = caller.administered("delete-vhost")
     there = caller.catalog.find_vhost(name)
     if there is not None and there.facts.metadata.get(PROTECTED):
         raise PreconditionFailed(
             f"vhost '{name}'",
             f"vhost '{name}' is protected from deletion; take the protection away first",
         )
-
-    def then(queues: int) -> dict[str, Any]:
-        node.close_connections(f"vhost '{name}' is deleted", vhost=name)
-        return {"name": name, "queues": queues}
-
-    return ProposedChange(DeleteVhost(name), then)
+    queues = yield from caller.change(DeleteVhost(name))
+    caller.node.close_connections(f"vhost '{name}' is deleted", vhost=name)
+    return {"name": name, "queues": queues}
 
 
+@operation(
+    "set-vhost-limits",
+    "vhost",
+    command=Command(
+        "--vhost shop --max-queues 1000",
+        said=lambda given, limits: _limits_said(
+            "the default vhost" if given["vhost"] is None else f"vhost '{given['vhost']}'", limits
+        ),
+    ),
+)
+def set_vhost_limits(
+    caller: Caller,
+    *,
+    vhost: Vhost = None,
+    limits: Annotated[
+        dict[str, Any],
+        _LIMITS,
+        Check(
+            keys={
+                "max-connections": "connections that may be open to it",
+                "max-queues": "queues that it may have",
+            }
+        ),
+    ],
+) -> Steps[dict[str, Any]]:
+    """Limit connections and queues of a virtual host.
+
+    Existing objects stay, even if there are more than the limit. Raises `InvalidArgument` if the limit does
+    not exist, or is not an integer.
+    """
+    changed = yield from caller.change(ChangeVhostLimits(_vhost(caller, vhost), limits))
+    return changed.as_dict()
+
+
+@operation(
+    "list-vhosts",
+    "vhost",
+    permission="a permission in each, or the tag administrator",
+    changes=False,
+    command=Command("name tags"),
+)
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
-    """List all virtual hosts by name; for users without that tag, those they may enter."""
+    """List virtual hosts."""
     access = caller.access
     vhosts = sorted(caller.catalog.vhosts.values(), key=lambda vhost: vhost.name)
     return [

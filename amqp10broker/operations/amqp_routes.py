@@ -5,7 +5,9 @@ The status of a refusal depends on its class, with exceptions in `ManagementRout
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -26,11 +28,10 @@ from amqp10broker.errors import (
 )
 from amqp10broker.operations.amqp_values import binding_map, count_map, plain_table, queue_map
 from amqp10broker.operations.arguments import shown
+from amqp10broker.operations.caller import Caller, Steps, Wait
 from amqp10broker.operations.names import RESERVED_PREFIX
+from amqp10broker.operations.registry import perform
 from amqp10broker.operations.uri import Uri, UriError, decode
-
-OFFER_TOKEN: Final = "offer-token"
-"""Used instead of an operation's name, since the connection decides about tokens."""
 
 Statuses = Mapping[type[RefusedError], int]
 
@@ -82,83 +83,70 @@ def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
     return error.description
 
 
-Taken = tuple[str, dict[str, Any]]
-
-
 @dataclass(frozen=True, slots=True)
 class ManagementRoute:
-    """One method of one path."""
+    """One method of one path.
 
-    take: Callable[[Uri, Any], Taken]
-    answer: Callable[[Any], tuple[int, Any]]
-    statuses: Statuses
+    Attributes:
+        path: its segments; one that begins with a colon may be any.
+        operation: its name; empty: the request offers a token.
+        take: makes arguments of the operation from the URI and the body.
+        answer: makes status and body of the response from the result.
+        statuses: exceptions from `STATUSES`.
+    """
+
+    method: str
+    path: str
+    operation: str
+    take: Callable[[Uri, Any], dict[str, Any]]
+    answer: Callable[[Any], tuple[int, Any]] = lambda result: (204, None)
+    statuses: Statuses = field(default_factory=dict)
+
+    def run(self, caller: Caller, uri: Uri, body: Any) -> Steps[Any]:
+        """Execute a request, and return the result. Raises `RefusedError`."""
+        arguments = self.take(uri, body)
+        return perform(caller, self.operation, arguments) if self.operation else _offer(caller, **arguments)
+
+
+def _offer(caller: Caller, token: bytes) -> Steps[None]:
+    # The connection decides; a token that it refuses ends it.
+    if caller.offer_token is not None:
+        ref = caller.new_request()
+        caller.offer_token(token, ref)
+        yield Wait(ref)
 
 
 def route_of(method: str, uri: Uri) -> ManagementRoute:
     """Return the route of a request. Raises `UnknownPath` if the path does not exist, and `MethodNotAllowed`
     if it exists, but not with this method.
     """
-    match uri.segments:
-        case ["queues", _]:
-            methods = _QUEUE
-        case ["queues", _, "messages"]:
-            methods = _MESSAGES
-        case ["exchanges", _]:
-            methods = _EXCHANGE
-        case ["bindings"]:
-            methods = _BINDINGS
-        case ["bindings", _]:
-            methods = _BINDING
-        case ["auth", "tokens"]:
-            methods = _TOKENS
-        case _:
-            raise UnknownPath(
-                "path",
-                f"unknown path '/{'/'.join(uri.segments)}': known are /queues/:queue, "
-                "/queues/:queue/messages, /exchanges/:exchange, /bindings, /bindings/:binding, /auth/tokens",
-            )
-    route = methods.get(method)
-    if route is None:
+    path = f"/{'/'.join(uri.segments)}"
+    methods = {each.method: each for each in ROUTES if _matches(each.path.split("/")[1:], uri.segments)}
+    if not methods:
+        known = dict.fromkeys(each.path for each in ROUTES)
+        raise UnknownPath("path", f"unknown path '{path}': known are {', '.join(known)}")
+    if method not in methods:
         raise MethodNotAllowed(
-            "method",
-            f"method '{method}' not allowed for '/{'/'.join(uri.segments)}': use {', '.join(methods)}",
+            "method", f"method '{method}' not allowed for '{path}': use {', '.join(methods)}"
         )
-    return route
+    return methods[method]
 
 
-def _get_queue(uri: Uri, body: Any) -> Taken:
-    return "get-queue", {"name": _name(uri.segments[1])}
+def _matches(pattern: Sequence[str], segments: Sequence[str]) -> bool:
+    return len(pattern) == len(segments) and all(
+        part == segment or part.startswith(":") for part, segment in zip(pattern, segments, strict=True)
+    )
 
 
-def _put_queue(uri: Uri, body: Any) -> Taken:
-    return "declare-queue", _properties("queue", body, {"name": _name(uri.segments[1])})
+def _named(uri: Uri, body: Any) -> dict[str, Any]:
+    return {"name": _name(uri.segments[1])}
 
 
-def _delete_queue(uri: Uri, body: Any) -> Taken:
-    return "delete-queue", {"name": _name(uri.segments[1])}
+def _declaration(noun: str, uri: Uri, body: Any) -> dict[str, Any]:
+    return _properties(noun, body, {"name": _name(uri.segments[1])})
 
 
-def _purge_queue(uri: Uri, body: Any) -> Taken:
-    return "purge-queue", {"name": _name(uri.segments[1])}
-
-
-def _put_exchange(uri: Uri, body: Any) -> Taken:
-    return "declare-exchange", _properties("exchange", body, {"name": _name(uri.segments[1])})
-
-
-def _delete_exchange(uri: Uri, body: Any) -> Taken:
-    return "delete-exchange", {"name": _name(uri.segments[1])}
-
-
-def _post_binding(uri: Uri, body: Any) -> Taken:
-    return "bind", _properties("binding", body, {})
-
-
-def _delete_binding(uri: Uri, body: Any) -> Taken:
-    return "unbind-by-segment", {"segment": uri.segments[1]}
-
-
-def _get_bindings(uri: Uri, body: Any) -> Taken:
+def _search(uri: Uri, body: Any) -> dict[str, Any]:
     query = uri.query
     for name in query:
         if name not in _QUERY:
@@ -167,7 +155,7 @@ def _get_bindings(uri: Uri, body: Any) -> Taken:
         raise BadRequest("query", f"missing 'src' in query: {shown(dict(query))}")
     if "dstq" not in query and "dste" not in query:
         raise BadRequest("query", f"missing 'dste' or 'dstq' in query: {shown(dict(query))}")
-    return "get-bindings", {argument: query[name] for name, argument in _QUERY.items() if name in query}
+    return {argument: query[name] for name, argument in _QUERY.items() if name in query}
 
 
 _QUERY: Final = {
@@ -178,40 +166,18 @@ _QUERY: Final = {
 }
 
 
-def _put_token(uri: Uri, body: Any) -> Taken:
+def _token(uri: Uri, body: Any) -> dict[str, Any]:
     if not isinstance(body, bytes):
         raise BadRequest("token", "the body of PUT /auth/tokens must be the token as binary")
-    return OFFER_TOKEN, {"token": body}
+    return {"token": body}
 
 
 def _declared(result: dict[str, Any]) -> tuple[int, Any]:
     return (201 if result["created"] else 200), queue_map(result["queue"])
 
 
-def _nothing(result: Any) -> tuple[int, Any]:
-    return 204, None
-
-
-def _shown_bindings(result: list[dict[str, Any]]) -> tuple[int, Any]:
-    return 200, [binding_map(binding) for binding in result]
-
-
-_QUEUE: Final = {
-    "GET": ManagementRoute(_get_queue, lambda result: (200, queue_map(result)), {}),
-    "PUT": ManagementRoute(_put_queue, _declared, {}),
-    "DELETE": ManagementRoute(_delete_queue, lambda result: (200, count_map(result)), {}),
-}
-_MESSAGES: Final = {"DELETE": ManagementRoute(_purge_queue, lambda result: (200, count_map(result)), {})}
-_EXCHANGE: Final = {
-    "PUT": ManagementRoute(_put_exchange, _nothing, {InvalidArgument: 400}),
-    "DELETE": ManagementRoute(_delete_exchange, _nothing, {}),
-}
-_BINDINGS: Final = {
-    "GET": ManagementRoute(_get_bindings, _shown_bindings, _BODY_FAULTS),
-    "POST": ManagementRoute(_post_binding, _nothing, _BODY_FAULTS),
-}
-_BINDING: Final = {"DELETE": ManagementRoute(_delete_binding, _nothing, _BODY_FAULTS)}
-_TOKENS: Final = {"PUT": ManagementRoute(_put_token, _nothing, {})}
+def _counted(result: dict[str, Any]) -> tuple[int, Any]:
+    return 200, count_map(result)
 
 
 def _name(segment: str) -> str:
@@ -234,3 +200,32 @@ def _properties(noun: str, body: Any, rest: dict[str, Any]) -> dict[str, Any]:
                 noun, f"bad {noun} property {{'{name}',{shown(given[name])}}}: it is in the path"
             )
     return {**given, **rest}
+
+
+ROUTES: Final = (
+    ManagementRoute("GET", "/queues/:queue", "get-queue", _named, lambda result: (200, queue_map(result))),
+    ManagementRoute("PUT", "/queues/:queue", "declare-queue", partial(_declaration, "queue"), _declared),
+    ManagementRoute("DELETE", "/queues/:queue", "delete-queue", _named, _counted),
+    ManagementRoute("DELETE", "/queues/:queue/messages", "purge-queue", _named, _counted),
+    ManagementRoute(
+        *("PUT", "/exchanges/:exchange", "declare-exchange", partial(_declaration, "exchange")),
+        statuses={InvalidArgument: 400},
+    ),
+    ManagementRoute("DELETE", "/exchanges/:exchange", "delete-exchange", _named),
+    ManagementRoute(
+        *("GET", "/bindings", "get-bindings", _search),
+        lambda result: (200, [binding_map(binding) for binding in result]),
+        _BODY_FAULTS,
+    ),
+    ManagementRoute(
+        *("POST", "/bindings", "bind", lambda uri, body: _properties("binding", body, {})),
+        statuses=_BODY_FAULTS,
+    ),
+    ManagementRoute(
+        *("DELETE", "/bindings/:binding", "unbind-by-segment"),
+        lambda uri, body: {"segment": uri.segments[1]},
+        statuses=_BODY_FAULTS,
+    ),
+    ManagementRoute("PUT", "/auth/tokens", "", _token),
+)
+"""The routes, in the order in which errors name their paths and methods."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
@@ -22,17 +22,18 @@ class Kind(Enum):
     ANY = "any value"
 
 
-_REQUIRED: Final = object()
-
-
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of an operation. `secret`: it must not be logged."""
+class Check:
+    """The limits of an argument's value.
 
-    name: str
-    kind: Kind
-    help: str
-    default: object = _REQUIRED
+    Attributes:
+        secret: it must not be logged.
+        known: examples of values; others are allowed.
+        keys: of a table, with their descriptions.
+        bounds: the smallest and the largest integer.
+        word: a text that is allowed in place of an integer.
+    """
+
     secret: bool = False
     choices: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
@@ -40,15 +41,28 @@ class Argument:
     bounds: tuple[int, int] | None = None
     word: str | None = None
 
-    @property
-    def usual(self) -> object:
-        """The default, if there is one."""
-        return None if self.required else self.default
 
-    @property
-    def required(self) -> bool:
-        """Whether every request must contain it."""
-        return self.default is _REQUIRED
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation. `default`: None if it is required."""
+
+    name: str
+    kind: Kind
+    help: str
+    required: bool
+    default: object
+    check: Check
+
+
+Name = Annotated[str, "its name"]
+XArguments = Annotated[dict[str, Any], "x-arguments"]
+IfUnused = Annotated[bool, "only if nobody uses it"]
+Durable = Annotated[bool, "it survives a restart"]
+Vhost = Annotated[str | None, "name of the virtual host; the caller's own if not given"]
+NodeName = Annotated[str, "name of the node; what stands behind an @ does not matter"]
+Found = Annotated[str, "regular expression, found anywhere in the name"]
+EMPTY: Final[dict[str, Any]] = {}
+"""The default of a table."""
 
 
 def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
@@ -63,25 +77,21 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
             )
     values: dict[str, Any] = {}
     for argument in arguments:
-        value = given.get(argument.name)
+        check, value = argument.check, given.get(argument.name)
+        wanted = None
         if value is None:
             if argument.required:
                 raise BadRequest(
                     noun, f"{noun} property '{argument.name}' is missing: give {argument.kind.value}"
                 )
             value = argument.default
-        elif not _fits(argument.kind, value) and (argument.word is None or value != argument.word):
-            raise BadRequest(
-                noun,
-                f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
-                f"it must be {argument.kind.value}{'' if argument.word is None else f' or {argument.word}'}",
-            )
-        elif argument.choices and value not in argument.choices:
-            raise BadRequest(
-                noun,
-                f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
-                f"it must be one of {', '.join(argument.choices)}",
-            )
+        elif not _fits(argument.kind, value) and (check.word is None or value != check.word):
+            wanted = argument.kind.value if check.word is None else f"{argument.kind.value} or {check.word}"
+        elif check.choices and value not in check.choices:
+            wanted = f"one of {', '.join(check.choices)}"
+        if wanted is not None:
+            named = f"{{{shown(argument.name)},{shown(value)}}}"
+            raise BadRequest(noun, f"bad {noun} property {named}: it must be {wanted}")
         values[argument.name] = value
     return values
 
@@ -111,3 +121,8 @@ def shown(value: object) -> str:
     else:
         text = "null" if value is None else str(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a count with a noun: ``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -8,32 +8,40 @@ percent-encoded; the hash stands for the arguments and is empty without any. A m
 from __future__ import annotations
 
 import re
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.exchange_requests import Bind, Unbind
-from amqp10broker.operations.caller import Caller, ProposedChange
+from amqp10broker.operations.arguments import EMPTY, XArguments
+from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.names import check_name, check_not_default
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 PATH: Final = "/bindings/"
+Source = Annotated[str, "the exchange where messages come from"]
+BoundQueue = Annotated[str | None, "name of the bound queue"]
+BoundExchange = Annotated[str | None, "name of the bound exchange, instead of a queue"]
+BindingKey = Annotated[str, "routing key or pattern"]
+_MAY_BIND: Final = "write on the destination, read on the source, and its topic permission"
 _SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
 
 
+@operation("bind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
 def bind(
     caller: Caller,
-    source: str,
-    destination_queue: str | None,
-    destination_exchange: str | None,
-    binding_key: str,
-    arguments: dict[str, Any],
-) -> ProposedChange:
-    """Bind a queue or an exchange to an exchange, unless the binding exists.
+    source: Source,
+    destination_queue: BoundQueue = None,
+    destination_exchange: BoundExchange = None,
+    binding_key: BindingKey = "",
+    arguments: XArguments = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Bind a queue or an exchange to an exchange.
 
     Raises:
         AccessRefused: source or destination is the default exchange, or a queue of direct replies.
@@ -44,47 +52,59 @@ def bind(
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
     _check_change(caller, source, destination, binding_key)
-    return ProposedChange(Bind(caller.vhost.named(), binding), lambda new: describe(binding))
+    yield from caller.change(Bind(caller.vhost.named(), binding))
+    return describe(binding)
 
 
+@operation("unbind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
 def unbind(
     caller: Caller,
-    source: str,
-    destination_queue: str | None,
-    destination_exchange: str | None,
-    binding_key: str,
-    arguments: dict[str, Any],
-) -> ProposedChange:
-    """Remove a binding; a missing one is not an error.
+    source: Source,
+    destination_queue: BoundQueue = None,
+    destination_exchange: BoundExchange = None,
+    binding_key: BindingKey = "",
+    arguments: XArguments = EMPTY,
+) -> Steps[None]:
+    """Undo a bind.
 
     Raises:
         AccessRefused, BadRequest, ResourceLocked, PermissionDenied: as `bind`.
     """
     destination = _one_destination(destination_queue, destination_exchange)
     _check_change(caller, source, destination, binding_key)
-    return _unbound(caller, Binding(source, destination, binding_key, arguments))
+    binding = Binding(source, destination, binding_key, arguments)
+    yield from caller.change(Unbind(caller.vhost.named(), binding))
 
 
-def unbind_by_segment(caller: Caller, segment: str) -> ProposedChange | None:
-    """Remove the binding of a path segment; a missing one is not an error. Raises `BadRequest` if the segment
-    is not valid, and `AccessRefused` if source or destination is the default exchange, or a queue of direct
-    replies.
+@operation("unbind-by-segment", "binding", permission=_MAY_BIND)
+def unbind_by_segment(
+    caller: Caller, segment: Annotated[str, "the last part of its location"]
+) -> Steps[None]:
+    """Remove the binding of a path segment; a missing one is not an error.
+
+    Raises `BadRequest` if the segment is not valid, and `AccessRefused` if source or destination is the
+    default exchange, or a queue of direct replies.
     """
     named = parse_segment(segment)
     _check_change(caller, named.source, named.destination, named.binding_key)
     topology = caller.vhost.topology
     binding = topology.find_binding(named.source, named.destination, named.binding_key, named.arguments_hash)
-    return None if binding is None else _unbound(caller, binding)
+    if binding is not None:
+        yield from caller.change(Unbind(caller.vhost.named(), binding))
 
 
+@operation(
+    "get-bindings", "binding", permission="write on the destination, read on the source", changes=False
+)
 def get_bindings(
     caller: Caller,
-    source: str,
-    destination_queue: str | None,
-    destination_exchange: str | None,
-    binding_key: str,
+    source: Source,
+    destination_queue: BoundQueue = None,
+    destination_exchange: BoundExchange = None,
+    binding_key: BindingKey = "",
 ) -> list[dict[str, Any]]:
     """List bindings between an exchange and a queue or exchange with one key; they differ in arguments.
+
     Raises `BadRequest` if there is not exactly one destination.
     """
     destination = _one_destination(destination_queue, destination_exchange)
@@ -94,8 +114,15 @@ def get_bindings(
     return [describe(binding) for binding in found if binding.routing_key == binding_key]
 
 
+@operation(
+    "list-bindings",
+    "binding",
+    permission="any permission on the source or the destination of each",
+    changes=False,
+    command=Command(""),
+)
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
-    """List all bindings of the virtual host with a permission of the user on either end.
+    """List bindings of a virtual host.
 
     Those of the default exchange, of which every queue has one, come first.
     """
@@ -150,10 +177,6 @@ def parse_segment(segment: str) -> NamedBinding:
         return NamedBinding(decode(found[1]), Destination(kind, decode(found[3])), decode(found[4]), found[5])
     except UriError as error:
         raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
-
-
-def _unbound(caller: Caller, binding: Binding) -> ProposedChange:
-    return ProposedChange(Unbind(caller.vhost.named(), binding), lambda gone: None)
 
 
 def _one_destination(queue: str | None, exchange: str | None) -> Destination:

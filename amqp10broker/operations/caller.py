@@ -1,9 +1,9 @@
-"""The caller of an operation, and the intermediate results of operations."""
+"""The caller of an operation, and the steps in which an operation waits."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from amqp10broker.auth.authorise import Access, Kind
 from amqp10broker.dataclass import dataclass
@@ -11,30 +11,34 @@ from amqp10broker.errors import NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided, Propose
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
-from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.node import Node, TraceSink
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 
+if TYPE_CHECKING:
+    from amqp10broker.auth.passwords import Passwords, ReadyRecords  # argon2 takes as long as all else
 
-class RecordMaker(Protocol):
-    """Makes records of passwords: `auth.passwords.Passwords`, or one that runs it in a thread."""
-
-    def make(self, password: str) -> PasswordRecord:
-        """Return the record of a new password."""
-
-    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        """Return the record in the form for a definitions file."""
+T = TypeVar("T")
 
 
-class Report(Protocol):
-    """Logs operations that change something."""
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A step of an operation, which the front end resumes with the reply to `ref`.
 
-    def __call__(self, operation: str, subject: str, refusal: str | None) -> None: ...
+    Without a queue the reply is a `Decided`; the front end handles no later input of its client before.
+    With one it is an `Answer`, for which the front end first posts `command` to `queue`.
+    """
+
+    ref: RequestRef
+    queue: QueueHandle | None = None
+    command: Command | None = None
 
 
-_NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
+Steps: TypeAlias = Generator[Wait | Awaitable[Any], Any, T]
+"""An operation under way. It is resumed with the reply to a `Wait`, or the result of an awaitable; a
+`RefusedError` of the latter is thrown into it. Awaitables come only where the caller has a node.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,14 @@ class Caller:
     Attributes:
         access: the user's permissions; None: the machine's owner at the local socket, without restrictions.
         connection: identity of the connection, the owner of exclusive queues; None: there can be none.
-        node: the running node; None if the front end does not offer it.
+        running: makes the running node; None if the front end does not offer it.
         propose: sends requests to the catalog; None: the catalog decides at once.
+        new_request: makes a reference at the front end's reply address.
         new_name: makes a name for a queue that is declared without; None: it must have one.
         passwords: makes records of passwords; None where they cannot be set.
+        offer_token: has another token of the client verified, and replies with a `Decided` if it is
+            accepted; None: tokens are not verified.
+        report: logs an operation that changes something: its name, its object, the text of its refusal.
     """
 
     catalog: Catalog
@@ -55,12 +63,30 @@ class Caller:
     access: Access | None
     connection: object
     node_name: str = "amqp10broker"
-    node: Node | None = None
+    running: Callable[[], Node] | None = None
     propose: Propose | None = None
-    reply_to: ReplyTo = _NOBODY
+    new_request: Callable[[], RequestRef] = ReplyTo(PeerId(0, 0, 0), "nobody").request
     new_name: Callable[[], str] | None = None
-    passwords: RecordMaker | None = None
-    report: Report | None = None
+    passwords: Passwords | ReadyRecords | None = None
+    offer_token: Callable[[bytes, RequestRef], None] | None = None
+    report: Callable[[str, str, str | None], None] | None = None
+
+    def change(self, request: CatalogRequest[T]) -> Steps[T]:
+        """Change the catalog, and return the answer. Raises `RefusedError` if nothing was changed."""
+        if self.propose is None:
+            return self.catalog.propose(request)
+        ref = self.new_request()
+        answer: T | object = self.propose(request, ref)
+        if answer is LATER:
+            decided: Decided = yield Wait(ref)
+            answer = decided.result()
+        return answer  # type: ignore[return-value]
+
+    def ask(self, queue: QueueHandle, command: Callable[[RequestRef], Command]) -> Steps[Answer]:
+        """Send a command to a queue, and return its answer."""
+        ref = self.new_request()
+        answer: Answer = yield Wait(ref, queue, command(ref))
+        return answer
 
     def may_configure(self, kind: Kind, name: str) -> None:
         """Check that the user may create and delete it; raises `PermissionDenied`."""
@@ -95,16 +121,12 @@ class Caller:
                 f"{what} refused for user '{self.access.user}': it needs the tag '{ADMINISTRATOR}'",
             )
 
-    def administered(self, what: str) -> Node:
-        """Return the running node, for an administrator. Raises `PermissionDenied` if the user is not an
-        administrator, and `NotSupported` if this front end does not offer the node.
-        """
-        self.may_administer(what)
-        if self.node is None:
-            raise NotSupported(
-                "node", f"{what} cannot be asked for here: use the command line's local socket"
-            )
-        return self.node
+    @property
+    def node(self) -> Node:
+        """The running node. Raises `NotSupported` if this front end does not offer it."""
+        if self.running is None:
+            raise NotSupported("node", "it cannot be asked for here: use the command line's local socket")
+        return self.running()
 
     @property
     def is_administrator(self) -> bool:
@@ -136,59 +158,6 @@ ADMINISTRATOR = "administrator"
 
 
 @dataclass(frozen=True, slots=True)
-class ProposedChange:
-    """The result of an operation that changes the catalog."""
-
-    request: CatalogRequest[Any]
-    then: Callable[[Any], Any] = lambda answer: None
-
-    def carried_out(self, caller: Caller) -> Any:
-        """Execute the change, and return the result, or an `QueueQuestion` or a `WaitForDecision`. Raises
-        `RefusedError` if nothing was changed.
-        """
-        if caller.propose is None:
-            return self.then(caller.catalog.propose(self.request))
-        ref = caller.reply_to.request()
-        answer = caller.propose(self.request, ref)
-        if answer is LATER:
-            return WaitForDecision(ref, lambda decided: self.then(decided.result()))
-        return self.then(answer)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitForDecision:
-    """The result of an operation that needs a later decision.
-
-    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `QueueQuestion`.
-    `then`: continues, or raises the `RefusedError` of the decision.
-    """
-
-    ref: RequestRef
-    then: Callable[[Decided], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class QueueQuestion:
-    """The result of an operation that needs a queue's answer.
-
-    Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
-    `then`: makes the result, or raises a `RefusedError`.
-    """
-
-    handle: QueueHandle
-    command: Callable[[RequestRef], Command]
-    then: Callable[[Answer], Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The result of an operation that takes time, for front ends that can wait."""
-
-    run: Callable[[], Awaitable[Any]]
-    then: Callable[[Any], Any] = lambda done: done
-
-
-@dataclass(frozen=True, slots=True)
 class Lines:
     """The result of an operation that consists of lines until one side ends it. `begin`: starts writing into
     a sink of the front end, and returns the answer that precedes the lines.
@@ -196,3 +165,19 @@ class Lines:
 
     begin: Callable[[TraceSink], Any]
     end: Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The user of a front end that can wait for tasks.
+
+    Attributes:
+        by: for the log.
+        access: the user's permissions; None: everything, or the caller has checked them.
+        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
+            any argument.
+    """
+
+    by: str
+    access: Access | None = None
+    types: bool = False

@@ -1,22 +1,20 @@
 """Operations on the cluster itself: status, name and members.
 
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others. Columns, keys and refusals are RabbitMQ's where it has the same concept. A node
-in no cluster is shown as a cluster of one. A missing node raises `NotFound`.
+Columns, keys and refusals are RabbitMQ's where it has the same concept. A node in no cluster is shown as a
+cluster of one. A missing node raises `NotFound`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.node_requests import ForgetNode, SetClusterName
-from amqp10broker.operations.caller import Caller, Job, ProposedChange
+from amqp10broker.operations.arguments import Check, Name, NodeName
+from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.cluster_node import ClusterNode
-from amqp10broker.operations.members import names, node_named, others, raft_row, runs, shrink
-
-if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import ClusterIdentity
+from amqp10broker.operations.members import RAFT_COLUMNS, names, node_named, others, raft_row, runs, shrink
+from amqp10broker.operations.operation import Command, operation
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0
@@ -37,8 +35,17 @@ PURPOSES: Final = {
 Document = dict[str, Any]
 
 
-def cluster_status(caller: Caller) -> Job:
-    """Return the status of the cluster in the view of this node.
+def _forgotten(done: Document) -> str:
+    queues = ", ".join(f"'{row['name']}' in vhost '{row['vhost']}'" for row in done["failed"])
+    failed = f"; its members of these quorum queues are still to be removed: {queues}" if queues else ""
+    return f"node '{done['node']}' is out of the cluster{failed}"
+
+
+@operation(
+    "cluster-status", "cluster", changes=False, takes_s=60, command=Command("--formatter json", tool=True)
+)
+async def cluster_status(caller: Caller) -> Document:
+    """Show the members of the cluster, which of them run, and where they listen.
 
     Returns:
         ``cluster_name``, ``cluster_tags``, ``disk_nodes`` (all members), ``running_nodes``, ``versions`` (of
@@ -46,43 +53,40 @@ def cluster_status(caller: Caller) -> Job:
             ``partitions`` (always empty: each group goes on where its majority is), ``listeners``,
             ``maintenance_status`` and ``feature_flags`` (always empty).
     """
-    cluster = caller.administered("cluster-status").cluster
+    cluster = caller.node.cluster
 
-    async def found() -> Document:
-        named = dict(sorted(names(caller).items(), key=lambda each: each[1]))
-        told = {cluster.number: list_listeners(caller)}
-        told |= await cluster.run_at_each(others(caller, cluster), "list-listeners", {}, None)
-        running = [number for number in named if number in told]  # others have gone just now
-        facts = {node.number: node for node in caller.catalog.nodes.values()}
-        return {
-            "cluster_name": caller.catalog.cluster_name(caller.node_name),
-            "cluster_tags": [],
-            "disk_nodes": list(named.values()),
-            "running_nodes": [named[number] for number in running],
-            "versions": {
-                named[number]: {
-                    PRODUCT: facts[number].version,
-                    "machine_versions": list(facts[number].machines),
-                }
-                for number in running
-                if number in facts
-            },
-            "alarms": [
-                {"node": named.get(number, f"node {number}"), "alarm": alarm}
-                for number, alarms in cluster.alarms().items()
-                for alarm in sorted(alarms)
-            ],
-            "partitions": {},
-            "listeners": {named[number]: told[number] for number in running},
-            "maintenance_status": {
-                name: "under maintenance" if number in facts and facts[number].draining else NOT_DRAINED
-                for number, name in named.items()
-            },
-            "feature_flags": [],
-            "queues_without_leader": without_leader(cluster),
-        }
-
-    return Job(found)
+    named = dict(sorted(names(caller).items(), key=lambda each: each[1]))
+    told = {cluster.number: list_listeners(caller)}
+    told |= await cluster.run_at_each(others(caller, cluster), "list-listeners", {}, None)
+    running = [number for number in named if number in told]  # others have gone just now
+    facts = {node.number: node for node in caller.catalog.nodes.values()}
+    return {
+        "cluster_name": caller.catalog.cluster_name(caller.node_name),
+        "cluster_tags": [],
+        "disk_nodes": list(named.values()),
+        "running_nodes": [named[number] for number in running],
+        "versions": {
+            named[number]: {
+                PRODUCT: facts[number].version,
+                "machine_versions": list(facts[number].machines),
+            }
+            for number in running
+            if number in facts
+        },
+        "alarms": [
+            {"node": named.get(number, f"node {number}"), "alarm": alarm}
+            for number, alarms in cluster.alarms().items()
+            for alarm in sorted(alarms)
+        ],
+        "partitions": {},
+        "listeners": {named[number]: told[number] for number in running},
+        "maintenance_status": {
+            name: "under maintenance" if number in facts and facts[number].draining else NOT_DRAINED
+            for number, name in named.items()
+        },
+        "feature_flags": [],
+        "queues_without_leader": without_leader(cluster),
+    }
 
 
 def without_leader(cluster: ClusterNode) -> Document:
@@ -93,9 +97,10 @@ def without_leader(cluster: ClusterNode) -> Document:
     return {"queues": found.queues, "names": list(found.names), "reason": found.reason}
 
 
+@operation("list-listeners", "node", changes=False, command=Command("--format plain"))
 def list_listeners(caller: Caller) -> list[Document]:
-    """List the addresses on which this node listens."""
-    cluster = caller.administered("list-listeners").cluster
+    """List where this node listens."""
+    cluster = caller.node.cluster
     name = names(caller)[cluster.number]
     return [
         {"node": name, "interface": host, "port": port, "protocol": protocol, "purpose": PURPOSES[protocol]}
@@ -103,30 +108,45 @@ def list_listeners(caller: Caller) -> list[Document]:
     ]
 
 
-def await_online_nodes(caller: Caller, count: int, timeout: int) -> Job:
-    """Wait until so many members run. Raises `PreconditionFailed` if the time-out."""
-    cluster = caller.administered("await-online-nodes").cluster
+@operation(
+    "await-online-nodes",
+    "cluster",
+    changes=False,
+    takes_s=3700,
+    command=Command("3 --timeout 60", "{running} nodes of the cluster run", tool=True),
+)
+async def await_online_nodes(
+    caller: Caller,
+    count: Annotated[int, "members that shall run", Check(bounds=(1, 255))],
+    timeout: Annotated[int, "seconds to wait", Check(bounds=(0, 3600))] = 300,
+) -> Document:
+    """Wait until so many members of the cluster run.
 
-    async def wait() -> Document:
-        left = float(timeout)
-        while (online := sum(runs(caller, number) for number in names(caller))) < count:
-            if left <= 0:
-                raise PreconditionFailed(
-                    "cluster",
-                    f"timed out while waiting. Not enough nodes joined the cluster: {online} of {count} run",
-                )
-            await cluster.pause(LOOK_AGAIN_S)
-            left -= LOOK_AGAIN_S
-        return {"running": online}
-
-    return Job(wait)
-
-
-def has_reached_target_cluster_size(caller: Caller) -> Document:
-    """Return whether as many members run as make the cluster whole. Returns ``{"result": "ok" | "error",
-    "message": str}``, and on failure ``online`` and ``target``.
+    Raises `PreconditionFailed` if the time-out.
     """
-    cluster = caller.administered("has-reached-target-cluster-size").cluster
+    cluster = caller.node.cluster
+
+    left = float(timeout)
+    while (online := sum(runs(caller, number) for number in names(caller))) < count:
+        if left <= 0:
+            raise PreconditionFailed(
+                "cluster",
+                f"timed out while waiting. Not enough nodes joined the cluster: {online} of {count} run",
+            )
+        await cluster.pause(LOOK_AGAIN_S)
+        left -= LOOK_AGAIN_S
+    return {"running": online}
+
+
+@operation(
+    "has-reached-target-cluster-size", "cluster", changes=False, command=Command("", "{message}", tool=True)
+)
+def has_reached_target_cluster_size(caller: Caller) -> Document:
+    """Fail if fewer nodes run than make the cluster whole.
+
+    Returns ``{"result": "ok" | "error", "message": str}``, and on failure ``online`` and ``target``.
+    """
+    cluster = caller.node.cluster
     target, online = cluster.target_size, sum(runs(caller, number) for number in names(caller))
     me = names(caller)[cluster.number]
     if online >= target:
@@ -140,49 +160,71 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
     }
 
 
-def metadata_store_status(caller: Caller) -> Job:
-    """Return the state of each member of the metadata's group."""
-    cluster = caller.administered("metadata-store-status").cluster
+@operation(
+    "metadata-store-status", "cluster", changes=False, command=Command("", columns=RAFT_COLUMNS, tool=True)
+)
+async def metadata_store_status(caller: Caller) -> list[Document]:
+    """Show how each member of the group that has the metadata stands."""
+    cluster = caller.node.cluster
 
-    async def rows() -> list[Document]:
-        named = names(caller)
-        states = await cluster.member_states(None, named)
-        found = [raft_row(named[number], state) for number, state in states.items()]
-        return sorted(found, key=lambda row: str(row["Node Name"]))
-
-    return Job(rows)
-
-
-def set_cluster_name(caller: Caller, name: str) -> ProposedChange:
-    """Change the name of the cluster."""
-    caller.may_administer("set-cluster-name")
-    return ProposedChange(SetClusterName(name), lambda answer: {"name": name})
+    named = names(caller)
+    states = await cluster.member_states(None, named)
+    found = [raft_row(named[number], state) for number, state in states.items()]
+    return sorted(found, key=lambda row: str(row["Node Name"]))
 
 
-def forget_cluster_node(caller: Caller, node: str) -> Job:
-    """Remove a node that will not come back from the cluster, with its members of quorum queues. Returns
-    ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in `shrink`; they
-    do not prevent the removal. Raises `PreconditionFailed` if it runs.
+@operation(
+    "set-cluster-name",
+    "cluster",
+    command=Command("shop-production", "the cluster is called '{name}'", tool=True),
+)
+def set_cluster_name(caller: Caller, name: Name) -> Steps[Document]:
+    """Give the cluster another name."""
+    yield from caller.change(SetClusterName(name))
+    return {"name": name}
+
+
+@operation(
+    "forget-cluster-node",
+    "cluster",
+    takes_s=3600,
+    command=Command("c", said=lambda given, done: _forgotten(done), tool=True),
+)
+def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
+    """Take a node that does not run out of the cluster, for good.
+
+    Returns ``{"node": name, "failed": [row]}``: queues of which its member could not be removed, as in
+    `shrink`; they do not prevent the removal. Raises `PreconditionFailed` if it runs.
     """
-    cluster = caller.administered("forget-cluster-node").cluster
+    cluster = caller.node.cluster
     number = node_named(caller, node)
     name = names(caller)[number]
     if number == cluster.number or runs(caller, number):
         raise PreconditionFailed(
             f"node '{name}'", f"node '{name}' runs: stop it first, and give the command at another node"
         )
-    shrinking = shrink(caller, name, True)
-
-    def forget(rows: Any) -> Any:
-        failed = [row for row in rows if row["result"] != "ok"]
-        request = ProposedChange(ForgetNode(name), lambda done: {"node": name, "failed": failed})
-        return request.carried_out(caller)
-
-    return Job(shrinking.run, forget)
+    rows: list[Document] = yield shrink(caller, name, True)
+    yield from caller.change(ForgetNode(name))
+    return {"node": name, "failed": _failed(rows)}
 
 
-def join_cluster(caller: Caller, node: str) -> Job | Document:
-    """Let this node, which must be alone, join the cluster of another, and lose all its data.
+@operation(
+    "join-cluster",
+    "cluster",
+    command=Command(
+        "a=10.0.0.1:25672",
+        said=lambda given, done: (
+            f"the node joins the cluster of node '{done['node']}'; what it had is gone"
+            if done["joined"]
+            else "The node is already a member of this cluster"
+        ),
+        tool=True,
+    ),
+)
+async def join_cluster(
+    caller: Caller, node: Annotated[str, "a node of it: a name that --cluster-nodes has, or NAME=HOST:PORT"]
+) -> Document:
+    """Have this node, which is alone, join a cluster; its own data is gone then, and clients are closed.
 
     Returns:
         ``{"node": name, "joined": bool}``; not joined: it is in that cluster already.
@@ -192,7 +234,7 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
         PreconditionFailed: it is this node, or cannot be reached; or this one is in a cluster with others.
         Unavailable: the cluster cannot decide it now; nothing was changed.
     """
-    cluster = caller.administered("join-cluster").cluster
+    cluster = caller.node.cluster
     named = names(caller)
     me, name = named[cluster.number], node.partition("=")[0].partition("@")[0]
     if name == me:
@@ -205,52 +247,67 @@ def join_cluster(caller: Caller, node: str) -> Job | Document:
             f"node '{me}' is in a cluster with {', '.join(each for each in named.values() if each != me)}: "
             "take it out of that first, with 'amqp10broker reset' at it",
         )
-
-    def join(membership: ClusterIdentity) -> Document:
-        cluster.begin_anew(membership)
-        return {"node": name, "joined": True}
-
-    return Job(lambda: cluster.let_in_by(node), join)
+    cluster.begin_anew(await cluster.let_in_by(node))
+    return {"node": name, "joined": True}
 
 
-def reset(caller: Caller) -> Job:
-    """Let this node leave its cluster, lose all its data, and end.
+@operation(
+    "reset",
+    "cluster",
+    command=Command(
+        "--port 5674",
+        said=lambda given, done: f"{_forgotten(done)}, has no data any more, and ends",
+        tool=True,
+    ),
+)
+async def reset(caller: Caller) -> Document:
+    """Have this node leave its cluster and lose all its data; its process ends.
 
     Its leaderships are handed over, and its members of quorum queues removed, before. Raises `Unavailable` if
     there is no majority of the cluster; the node is still a member.
     """
-    cluster = caller.administered("reset").cluster
+    cluster = caller.node.cluster
     me = names(caller)[cluster.number]
-
-    async def leave() -> list[Document]:
-        if not others(caller, cluster) and len(names(caller)) == 1:
-            return []
-        left = CHIEF_S
-        while cluster.chief() is None and left > 0:
-            await cluster.pause(LOOK_AGAIN_S)
-            left -= LOOK_AGAIN_S
-        running = others(caller, cluster)
-        if cluster.chief() is None or not running:
-            raise Unavailable(
-                "cluster",
-                "the operation timed out: no majority of the cluster's nodes can be reached; node "
-                f"'{me}' is a member still",
-            )
-        await cluster.leave()
-        rows: list[Document] = await shrink(caller, me, True).run()
-        chief = cluster.chief()
-        await cluster.leave_by(chief if chief in running else running[0])
-        return rows
-
-    return Job(leave, lambda rows: _blank(cluster, me, rows))
+    if not others(caller, cluster) and len(names(caller)) == 1:
+        return _blank(cluster, me, [])
+    left = CHIEF_S
+    while cluster.chief() is None and left > 0:
+        await cluster.pause(LOOK_AGAIN_S)
+        left -= LOOK_AGAIN_S
+    running = others(caller, cluster)
+    if cluster.chief() is None or not running:
+        raise Unavailable(
+            "cluster",
+            "the operation timed out: no majority of the cluster's nodes can be reached; node "
+            f"'{me}' is a member still",
+        )
+    await cluster.leave()
+    rows = await shrink(caller, me, True)
+    chief = cluster.chief()
+    await cluster.leave_by(chief if chief in running else running[0])
+    return _blank(cluster, me, rows)
 
 
+@operation(
+    "force-reset",
+    "cluster",
+    command=Command(
+        "--port 5674",
+        "node '{node}' has no data any more, and ends; have another node forget it: forget-cluster-node "
+        "{node}",
+        tool=True,
+    ),
+)
 def force_reset(caller: Caller) -> Document:
-    """Let this node lose all its data, and end; the other nodes are not notified, and must forget it."""
-    cluster = caller.administered("force-reset").cluster
+    """Have this node lose all its data; its process ends, and others must forget the node."""
+    cluster = caller.node.cluster
     return _blank(cluster, names(caller)[cluster.number], [])
 
 
 def _blank(cluster: ClusterNode, me: str, rows: list[Document]) -> Document:
     cluster.begin_anew(None)
-    return {"node": me, "failed": [row for row in rows if row["result"] != "ok"]}
+    return {"node": me, "failed": _failed(rows)}
+
+
+def _failed(rows: list[Document]) -> list[Document]:
+    return [row for row in rows if row["result"] != "ok"]

@@ -6,9 +6,10 @@ A node in no cluster is number 0, and its quorum queues have one member, there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import NotSupported
 from amqp10broker.metadata.queue import DeclaredQueue
 
 if TYPE_CHECKING:
@@ -79,27 +80,32 @@ class Leaderless:
         return "; ".join(clauses)
 
 
-class ClusterNode(Protocol):
-    """The running node as a member of a cluster."""
+class ClusterNode:
+    """The running node as a member of a cluster; this class itself is in none, and refuses what needs one."""
 
-    number: int
-    target_size: int
-    rebalancing: bool
+    number = 0
+    target_size = 1
+    rebalancing = False
 
     def group(self, queue: DeclaredQueue | None) -> GroupSeen | None:
         """Return the members of a queue's group, or of the metadata's (None); None: no member is here."""
+        return GroupSeen((0,))
 
     def chief(self) -> int | None:
         """Return the node that leads the metadata; None: none is known."""
+        return None
 
     def leaderless(self) -> Leaderless | None:
         """Return the quorum queues with a member here that have no leader; None: there are none."""
+        return None
 
     def alarms(self) -> Mapping[int, Collection[str]]:
         """Return the names of the present alarms by node; nodes without any may be left out."""
+        raise NotImplementedError
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
+        raise NotImplementedError
 
     async def add_member(
         self,
@@ -119,6 +125,7 @@ class ClusterNode(Protocol):
             PreconditionFailed: another change is under way, or it cannot be made now.
             Unavailable: it was not done in time, or there is no leader.
         """
+        raise _alone()
 
     async def delete_member(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
         """Remove the member on a node, which need not run, and return the number of those left.
@@ -126,16 +133,19 @@ class ClusterNode(Protocol):
         Raises:
             PreconditionFailed, Unavailable: as `add_member`; or it is the last.
         """
+        raise _alone()
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
         """Hand the leadership of a queue over to the member on a node. Raises `PreconditionFailed` if that
         cannot lead, or leads, and `Unavailable` if there is no leader, or it still leads.
         """
+        raise _alone()
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
         """Make this node's member the only one, by force: data that only other members have are lost. Raises
         `PreconditionFailed` if there is none here.
         """
+        raise _alone()
 
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
@@ -144,33 +154,40 @@ class ClusterNode(Protocol):
 
         The requests are concurrent; ``state`` marks nodes that do not answer within a second.
         """
+        raise NotImplementedError
 
     async def drain(self) -> None:
         """Take the node out of service: no clients and no leadership."""
+        raise NotImplementedError
 
     async def revive(self) -> None:
         """Take the node back into service."""
+        raise NotImplementedError
 
     async def let_in_by(self, node: str) -> OfCluster:
         """Request membership of another node's cluster for this one, which must be alone. Raises
         `RefusedError` if nothing was changed.
         """
+        raise _alone()
 
     async def leave_by(self, node: int) -> None:
         """Let another node remove this one from the cluster. Raises `RefusedError` if it is not decided in
         time; this node is still a member.
         """
+        raise _alone()
 
     async def leave(self) -> None:
         """Hand leaderships over, as far as others can take them within 2 s."""
 
     def begin_anew(self, as_: OfCluster | None) -> None:
         """Stop in order, delete all data, and then begin as a member, or, with None, end."""
+        raise _alone()
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         """Execute an operation on another node, and return its result. Raises `RefusedError` if it refuses,
         and `Unavailable` if it does not answer within 5 s.
         """
+        raise _alone()
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None
@@ -179,5 +196,12 @@ class ClusterNode(Protocol):
 
         A node that refuses, or does not answer within 5 s, is left out.
         """
+        return {}
 
-    async def pause(self, seconds: float) -> None: ...
+    async def pause(self, seconds: float) -> None:
+        """Wait, while other tasks run."""
+        raise NotImplementedError
+
+
+def _alone() -> NotSupported:
+    return NotSupported("node", "this node is in no cluster; start it with --cluster-nodes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError
@@ -10,47 +10,44 @@ from amqp10broker.metadata import definitions, definitions_export
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.plan import Plan
-from amqp10broker.operations.caller import Caller, Job, ProposedChange
+from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.operation import operation
 
 ENTRIES_AT_ONCE: Final = 200
 """Entries that are made in one step, which takes a millisecond or two."""
 
 
-def export_definitions(caller: Caller) -> dict[str, Any] | Job:
+@operation("export-definitions", "definitions", changes=False)
+async def export_definitions(caller: Caller) -> dict[str, Any]:
     """Export all definitions as one document for `import_definitions`.
 
     It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
     hashes can be made. Raises `PermissionDenied` if the caller is not an administrator.
     """
-    caller.may_administer("export-definitions")
-    passwords, node = caller.passwords, caller.node
+    passwords = caller.passwords
     conceal = passwords.exportable if passwords is not None else lambda record: None
-    if node is None:
-        return definitions.export(caller.catalog, conceal=conceal)
-    cluster, sections = node.cluster, definitions_export.sections(caller.catalog, conceal)
-
-    async def gather() -> dict[str, Any]:
-        document: dict[str, Any] = {}
-        for name, section in sections.items():
-            if not isinstance(section, definitions_export.ExportSection):
-                document[name] = section
-                continue
-            made = document[name] = []
-            for begin in range(0, len(section.things), ENTRIES_AT_ONCE):
-                made += section.made(begin, begin + ENTRIES_AT_ONCE)
-                await cluster.pause(0)
-        return document
-
-    return Job(gather)
+    document: dict[str, Any] = {}
+    for name, section in definitions_export.sections(caller.catalog, conceal).items():
+        if not isinstance(section, definitions_export.ExportSection):
+            document[name] = section
+            continue
+        made = document[name] = []
+        for begin in range(0, len(section.things), ENTRIES_AT_ONCE):
+            made += section.made(begin, begin + ENTRIES_AT_ONCE)
+            await caller.node.cluster.pause(0)
+    return document
 
 
-def import_definitions(caller: Caller, document: object) -> ProposedChange:
-    """Import a document, except for those exchanges, queues, bindings and policies that are refused. Returns
-    ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest` if the
-    document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
+@operation("import-definitions", "definitions")
+def import_definitions(
+    caller: Caller, document: Annotated[Any, "as exported, parsed"]
+) -> Steps[dict[str, Any]]:
+    """Import a document, except for those exchanges, queues, bindings and policies that are refused.
+
+    Returns ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest`
+    if the document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
     administrator.
     """
-    node = caller.administered("import-definitions")
     passwords = caller.passwords
     try:
         request = definitions.importing(
@@ -61,12 +58,9 @@ def import_definitions(caller: Caller, document: object) -> ProposedChange:
         )
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error
-
-    def then(report: ImportReport) -> dict[str, Any]:
-        node.definitions_imported(report.skipped)
-        return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
-
-    return ProposedChange(_Refusable(request), then)
+    report = yield from caller.change(_Refusable(request))
+    caller.node.definitions_imported(report.skipped)
+    return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
 
 
 @dataclass(frozen=True, slots=True)

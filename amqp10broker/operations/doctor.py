@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from amqp10broker.operations.caller import Caller, Job
+from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.checklist import ClusterSeen, Facts, PeerSeen, findings
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
+from amqp10broker.operations.operation import operation
 from amqp10broker.operations.snapshot import document
 
 
-def doctor(caller: Caller, by_itself: bool) -> Job:
-    """Evaluate the checklist on this node.
+@operation("doctor", "node", changes=False)
+async def doctor(
+    caller: Caller, by_itself: Annotated[bool, "do not ask the other nodes of the cluster"] = False
+) -> dict[str, Any]:
+    """Say what of this node is not as it should be in production.
 
     Args:
         by_itself: send no requests to other nodes; facts that need them are unknown then.
@@ -28,34 +32,31 @@ def doctor(caller: Caller, by_itself: bool) -> Job:
     Raises:
         PermissionDenied: the caller is not an administrator.
     """
-    node = caller.administered("doctor")
+    node = caller.node
     cluster = node.cluster
 
-    async def look() -> dict[str, Any]:
-        before_ms = node.now_ms()
-        asked = [] if by_itself else others(caller, cluster)
-        answers = await cluster.run_at_each(asked, "doctor", {"by_itself": True}, None)
-        after_ms = node.now_ms()
-        seen = await node.inspect()
-        named = names(caller)
-        peers = tuple(_peers(answers, named, before_ms, after_ms))
-        alarms = cluster.alarms().items()
-        facts = Facts(
-            seen=seen,
-            cluster=replace(_cluster(caller, cluster), peers=peers, asked=not by_itself),
-            alarms={named.get(number, f"node {number}"): tuple(on) for number, on in alarms if on},
-            durable_queues=sum(queue.durable and not queue.exclusive for queue in caller.catalog),
-            streams=sum(queue.kind.own_files and queue.home == cluster.number for queue in caller.catalog),
-            formed=bool(caller.catalog.nodes),
-        )
-        return {
-            "node": named[cluster.number],
-            "at_ms": seen.at_ms,
-            "boot_id": seen.boot_id,
-            "checks": [document(each) for each in findings(facts)],
-        }
-
-    return Job(look)
+    before_ms = node.now_ms()
+    asked = [] if by_itself else others(caller, cluster)
+    answers = await cluster.run_at_each(asked, "doctor", {"by_itself": True}, None)
+    after_ms = node.now_ms()
+    seen = await node.inspect()
+    named = names(caller)
+    peers = tuple(_peers(answers, named, before_ms, after_ms))
+    alarms = cluster.alarms().items()
+    facts = Facts(
+        seen=seen,
+        cluster=replace(_cluster(caller, cluster), peers=peers, asked=not by_itself),
+        alarms={named.get(number, f"node {number}"): tuple(on) for number, on in alarms if on},
+        durable_queues=sum(queue.durable and not queue.exclusive for queue in caller.catalog),
+        streams=sum(queue.kind.own_files and queue.home == cluster.number for queue in caller.catalog),
+        formed=bool(caller.catalog.nodes),
+    )
+    return {
+        "node": named[cluster.number],
+        "at_ms": seen.at_ms,
+        "boot_id": seen.boot_id,
+        "checks": [document(each) for each in findings(facts)],
+    }
 
 
 def _cluster(caller: Caller, cluster: ClusterNode) -> ClusterSeen:

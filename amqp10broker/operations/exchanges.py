@@ -5,28 +5,36 @@ A missing permission raises `PermissionDenied`, a name with a line end `BadReque
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from amqp10broker.errors import ReservedName
 from amqp10broker.metadata.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.metadata.queue_settings import EXCHANGE
-from amqp10broker.operations.caller import Caller, ProposedChange
+from amqp10broker.operations.arguments import EMPTY, Check, Durable, IfUnused, Name, XArguments
+from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
+from amqp10broker.routing.registry import EXCHANGE_TYPES
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
 
+@operation(
+    "declare-exchange",
+    "exchange",
+    permission="configure on the exchange; with an alternate exchange also read on it and write on that one",
+)
 def declare_exchange(
     caller: Caller,
-    name: str,
-    type: str,
-    durable: bool,
-    auto_delete: bool,
-    internal: bool,
-    arguments: dict[str, Any],
-) -> ProposedChange:
-    """Declare an exchange, unless it exists with the same properties.
+    name: Name,
+    type: Annotated[str, "an installed one", Check(known=EXCHANGE_TYPES)] = "direct",
+    durable: Durable = True,
+    auto_delete: Annotated[bool, "it goes with its last binding"] = False,
+    internal: Annotated[bool, "clients cannot publish to it"] = False,
+    arguments: XArguments = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Make an exchange, unless it is there and as asked for.
 
     Raises:
         AccessRefused: it is the default exchange, or the name is reserved.
@@ -44,14 +52,16 @@ def declare_exchange(
             caller.may_read("exchange", name)
             caller.may_write("exchange", alternate)
     exchange = ExchangeSpec(name, type, durable, auto_delete, internal, arguments)
-    return ProposedChange(
-        DeclareExchange(caller.vhost.named(), exchange), lambda created: {"created": created}
-    )
+    created = yield from caller.change(DeclareExchange(caller.vhost.named(), exchange))
+    return {"created": created}
 
 
-def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> ProposedChange:
-    """Delete an exchange and its bindings; a missing one is not an error. Raises `AccessRefused` if it is the
-    default exchange, or one of the broker's own, and `InUse` if it has bindings, and `if_unused` is set.
+@operation("delete-exchange", "exchange", permission="configure on the exchange")
+def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> Steps[None]:
+    """Delete an exchange with its bindings.
+
+    Raises `AccessRefused` if it is the default exchange, or one of the broker's own, and `InUse` if it has
+    bindings, and `if_unused` is set.
     """
     check_name("exchange", name)
     check_not_default(name)
@@ -61,20 +71,29 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
             f"deletion of system exchange '{name}' in vhost '{caller.vhost.name}' not allowed",
         )
     caller.may_configure("exchange", name)
-    return ProposedChange(DeleteExchange(caller.vhost.named(), name, if_unused))
+    yield from caller.change(DeleteExchange(caller.vhost.named(), name, if_unused))
 
 
-def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
-    """Describe an exchange as in `list_exchanges`. Raises `AccessRefused` if it is the default exchange, and
-    `NotFound` if it does not exist.
+@operation("get-exchange", "exchange", permission="any permission on the exchange", changes=False)
+def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
+    """Describe an exchange as in `list_exchanges`.
+
+    Raises `AccessRefused` if it is the default exchange, and `NotFound` if it does not exist.
     """
     check_not_default(name)
     caller.may_see("exchange", name)
     return _describe(caller, caller.vhost.topology.lookup_exchange(name))
 
 
+@operation(
+    "list-exchanges",
+    "exchange",
+    permission="any permission on each",
+    changes=False,
+    command=Command("name type --format csv"),
+)
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
-    """List the exchanges of the virtual host on which the user has any permission, by name."""
+    """List exchanges of a virtual host."""
     exchanges = sorted(caller.vhost.topology, key=lambda each: each.name)
     return [_describe(caller, exchange) for exchange in exchanges if caller.sees("exchange", exchange.name)]
 

@@ -1,21 +1,22 @@
 """Operations before a node is stopped, and after it was started: checks, drain and revive.
 
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others. A failed check is a result with a line for each reason.
+A failed check is a result with a line for each reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.balance import is_critical
 from amqp10broker.metadata.patterns import PatternSearch, check_bounded
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.caller import Caller, Job
+from amqp10broker.operations.arguments import Check, Vhost
+from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen
 from amqp10broker.operations.members import leader_number, member_nodes, names, quorum_queues, runs
+from amqp10broker.operations.operation import Command, operation
 
 LOOK_AGAIN_S: Final = 0.5
 LEADER_S: Final = 5.0
@@ -29,15 +30,42 @@ METADATA: Final = {
 }
 """The group of the metadata where a check shows it among queues."""
 
-Check = dict[str, Any]
+Checked = dict[str, Any]
 """``{"result": "ok" | "error", "message": str, "queues": [{...}]}`` with RabbitMQ's keys: the message has a
 line for each of the queues for which the check fails; `queues` is absent on success.
 """
 
 
-def check_quorum_critical(caller: Caller) -> Check:
-    """Check that every group with a member here would keep its majority without this node."""
-    cluster = caller.administered("check-if-node-is-quorum-critical").cluster
+@operation(
+    "drain",
+    "node",
+    takes_s=120,
+    command=Command(
+        "",
+        "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker revive' ends "
+        "that, and so does a restart",
+        tool=True,
+    ),
+)
+async def drain(caller: Caller) -> dict[str, bool]:
+    """Take the node out of service: no clients, no leaders."""
+    await caller.node.cluster.drain()
+    return {"draining": True}
+
+
+@operation("revive", "node", command=Command("", "the node is in service again", tool=True))
+async def revive(caller: Caller) -> dict[str, bool]:
+    """Take the node back into service."""
+    await caller.node.cluster.revive()
+    return {"draining": False}
+
+
+@operation(
+    "check-if-node-is-quorum-critical", "node", changes=False, command=Command("", "{message}", tool=True)
+)
+def check_quorum_critical(caller: Caller) -> Checked:
+    """Fail if a quorum queue, or the metadata, would lose its majority without this node."""
+    cluster = caller.node.cluster
     if len(names(caller)) == 1:
         return _passed("a cluster of one node: the check does not apply")
     if is_draining(caller, cluster):
@@ -50,31 +78,46 @@ def check_quorum_critical(caller: Caller) -> Check:
     )
 
 
-def await_online_quorum_plus_one(caller: Caller, timeout: int) -> Job:
-    """Wait until the node is not needed for a majority; the check fails at the time-out."""
-    cluster = caller.administered("await-online-quorum-plus-one").cluster
+@operation(
+    "await-online-quorum-plus-one",
+    "node",
+    changes=False,
+    takes_s=3700,
+    command=Command("--timeout 600", "{message}", tool=True),
+)
+async def await_online_quorum_plus_one(
+    caller: Caller, timeout: Annotated[int, "seconds to wait", Check(bounds=(0, 3600))] = 120
+) -> Checked:
+    """Wait until the node can be stopped and nothing loses its majority."""
+    cluster = caller.node.cluster
 
-    async def wait() -> Check:
-        left = float(timeout)
-        while len(names(caller)) > 1 and (failed := list(critical_groups(caller, cluster))):
-            if left <= 0:
-                return _found(
-                    failed, f"still needs node '{names(caller)[cluster.number]}' after {timeout} s", ""
-                )
-            await cluster.pause(LOOK_AGAIN_S)
-            left -= LOOK_AGAIN_S
-        return _passed("every group with a member here has one more than its majority")
-
-    return Job(wait)
+    left = float(timeout)
+    while len(names(caller)) > 1 and (failed := list(critical_groups(caller, cluster))):
+        if left <= 0:
+            return _found(failed, f"still needs node '{names(caller)[cluster.number]}' after {timeout} s", "")
+        await cluster.pause(LOOK_AGAIN_S)
+        left -= LOOK_AGAIN_S
+    return _passed("every group with a member here has one more than its majority")
 
 
-def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vhosts: bool) -> Job:
-    """Check that the quorum queues with matching names have leaders.
+@operation(
+    "check-for-quorum-queues-without-an-elected-leader",
+    "node",
+    changes=False,
+    command=Command("'.*' --across-all-vhosts", "{message}", tool=True),
+)
+async def check_leaders(
+    caller: Caller,
+    pattern: Annotated[str, "regular expression, found anywhere in names of queues"],
+    vhost: Vhost = None,
+    across_all_vhosts: Annotated[bool, "queues of all virtual hosts"] = False,
+) -> Checked:
+    """Fail if a quorum queue has no leader.
 
     For queues without a member here, requests are sent to their members. Raises `InvalidArgument` if the
     pattern is not valid, and `NotFound` if the virtual host does not exist.
     """
-    cluster = caller.administered("check-for-quorum-queues-without-an-elected-leader").cluster
+    cluster = caller.node.cluster
     check_bounded((pattern,), "queues")
     name = caller.vhost.name if vhost is None else caller.catalog.lookup_vhost(vhost).name
 
@@ -93,20 +136,23 @@ def check_leaders(caller: Caller, pattern: str, vhost: str | None, across_all_vh
         asked = await finding.among(queues, lambda queue: queue.name, partial(cluster.pause, 0))
         return [queue for queue in asked if not await led(queue)]
 
-    async def wait() -> Check:
-        left = LEADER_S
-        while (found := await leaderless()) and left > 0:
-            await cluster.pause(LOOK_AGAIN_S)
-            left -= LOOK_AGAIN_S
-        failed = [_shown(queue) for queue in found]
-        return _found(failed, "has no elected leader", "every quorum queue asked for has an elected leader")
-
-    return Job(wait)
+    left = LEADER_S
+    while (found := await leaderless()) and left > 0:
+        await cluster.pause(LOOK_AGAIN_S)
+        left -= LOOK_AGAIN_S
+    failed = [_shown(queue) for queue in found]
+    return _found(failed, "has no elected leader", "every quorum queue asked for has an elected leader")
 
 
-def check_initial_sync(caller: Caller) -> Check:
-    """Check that every member here that is to vote does."""
-    cluster = caller.administered("check-if-new-quorum-queue-replicas-have-finished-initial-sync").cluster
+@operation(
+    "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
+    "node",
+    changes=False,
+    command=Command("", "{message}", tool=True),
+)
+def check_initial_sync(caller: Caller) -> Checked:
+    """Fail if a member on this node is still to catch up."""
+    cluster = caller.node.cluster
     failed = []
     for queue in quorum_queues(caller):
         group = cluster.group(queue)
@@ -115,21 +161,10 @@ def check_initial_sync(caller: Caller) -> Check:
     return _found(failed, "has a member here that is still to catch up", "every member here has caught up")
 
 
-def drain(caller: Caller) -> Job:
-    """Take the node out of service: it closes all clients, accepts none, and leads nothing."""
-    cluster = caller.administered("drain").cluster
-    return Job(cluster.drain, lambda done: {"draining": True})
-
-
-def revive(caller: Caller) -> Job:
-    """Take the node back into service; leaderships are not restored."""
-    cluster = caller.administered("revive").cluster
-    return Job(cluster.revive, lambda done: {"draining": False})
-
-
+@operation("list-alarms", "node", changes=False, command=Command("--format json"))
 def list_alarms(caller: Caller) -> list[dict[str, Any]]:
-    """List the present alarms by node."""
-    cluster = caller.administered("list-alarms").cluster
+    """List alarms that are on, by node."""
+    cluster = caller.node.cluster
     named = names(caller)
     return sorted(
         (
@@ -176,11 +211,11 @@ def _shown(queue: DeclaredQueue) -> dict[str, str]:
     }
 
 
-def _passed(message: str) -> Check:
+def _passed(message: str) -> Checked:
     return {"result": "ok", "message": message}
 
 
-def _found(failed: list[dict[str, str]], why: str, passed: str) -> Check:
+def _found(failed: list[dict[str, str]], why: str, passed: str) -> Checked:
     if not failed:
         return _passed(passed)
     lines = [f"{each['readable_name']} {why}" for each in failed]

@@ -1,7 +1,6 @@
 """Operations on the members and leaders of quorum queues.
 
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others. Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
+Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
 member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
 is not a quorum queue. A missing node raises `NotFound`, one that must run and does not `PreconditionFailed`,
 and a pattern that is not valid `InvalidArgument`.
@@ -9,18 +8,19 @@ and a pattern that is not valid `InvalidArgument`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.balance import BalancedQueue, next_move
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.caller import Caller, Job
+from amqp10broker.operations.arguments import Check, Found, Name, NodeName
+from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.cluster_node import ClusterNode, MemberState
+from amqp10broker.operations.operation import Command, operation
+from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
 """Delay after which a change that met another one is tried once more."""
@@ -28,111 +28,101 @@ TIMEOUT_S: Final = 5.0
 CHANGE_NOT_PERMITTED: Final = "cluster_change_not_permitted"
 TIMED_OUT: Final = "the operation timed out and may not have been completed"
 LAST_NODE: Final = "the last node cannot be removed"
+Membership = Annotated[
+    str, "a promotable member votes when it has caught up", Check(choices=tuple(MemberRole))
+]
+Within = Annotated[int, "seconds that it may take", Check(bounds=(1, 600))]
+Strategy = Annotated[str, "even: only queues with an even number of members", Check(choices=("all", "even"))]
+ErrorsOnly = Annotated[bool, "leave out what went well"]
 
 Row = dict[str, Any]
+RAFT_COLUMNS: Final = (
+    *("Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied"),
+    *("Commit Index", "Snapshot Index", "Term", "Machine Version"),
+)
+RESULT_COLUMNS: Final = ("vhost", "name", "size", "result")
+BALANCE_COLUMNS: Final = ("Node name", "Number of quorum queues", "Number of streams")
 
 
-def add_member(caller: Caller, name: str, node: str, membership: str, timeout: int) -> Job | Row:
-    """Add a member to a quorum queue; an existing one is not an error. Returns ``{"added": bool, "size":
-    int}``.
+def _added(given: Mapping[str, Any], result: Row) -> str:
+    done = "has a member" if result["added"] else "had a member already"
+    return f"queue '{given['name']}' {done} on {given['node']}; it has {result['size']}"
+
+
+def _deleted(given: Mapping[str, Any], result: Row) -> str:
+    done = "has no member" if result["deleted"] else "had no member"
+    return f"queue '{given['name']}' {done} on {given['node']}; it has {result['size']}"
+
+
+@operation(
+    "quorum-status", "queue", changes=False, command=Command("orders", columns=RAFT_COLUMNS, tool=True)
+)
+async def quorum_status(caller: Caller, name: Name) -> list[Row]:
+    """Show how each member of a quorum queue stands."""
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    named = names(caller)
+
+    states = await cluster.member_states(queue, member_nodes(queue))
+    found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
+    return sorted(found, key=lambda row: str(row["Node Name"]))
+
+
+@operation("add-member", "queue", takes_s=620, command=Command("orders d --timeout 30", _added, tool=True))
+async def add_member(
+    caller: Caller, name: Name, node: NodeName, membership: Membership = "promotable", timeout: Within = 5
+) -> Row:
+    """Add a member to a quorum queue, on a node.
+
+    Returns ``{"added": bool, "size": int}``.
     """
-    cluster = caller.administered("add-member").cluster
+    cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
     number = running_node(caller, node)
     if number in member_nodes(queue):
         return {"added": False, "size": len(member_nodes(queue))}
     kind = MemberRole(membership)
-    return Job(
-        lambda: cluster.add_member(queue, number, kind, timeout), lambda size: {"added": True, "size": size}
-    )
+    size = await cluster.add_member(queue, number, kind, timeout)
+    return {"added": True, "size": size}
 
 
-def delete_member(caller: Caller, name: str, node: str, timeout: int) -> Job | Row:
-    """Remove a member of a quorum queue with its data; a missing one is not an error. Raises
-    `PreconditionFailed` if it is the last one.
+@operation("delete-member", "queue", takes_s=620, command=Command("orders a", _deleted, tool=True))
+async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Within = 5) -> Row:
+    """Remove the member of a quorum queue on a node, with its data.
+
+    Raises `PreconditionFailed` if it is the last one.
     """
-    cluster = caller.administered("delete-member").cluster
+    cluster = caller.node.cluster
     queue = quorum_queue(caller, name)
     number = node_named(caller, node)
     held = member_nodes(queue)
     if number not in held:
         return {"deleted": False, "size": len(held)}
     _check_not_last(queue)
-    return Job(
-        lambda: cluster.delete_member(queue, number, timeout), lambda size: {"deleted": True, "size": size}
-    )
+    size = await cluster.delete_member(queue, number, timeout)
+    return {"deleted": True, "size": size}
 
 
-def transfer_leadership(caller: Caller, name: str, node: str) -> Job:
-    """Hand the leadership of a quorum queue over to another voter. Raises `PreconditionFailed` if the node
-    leads it already, or has no member of it.
-    """
-    cluster = caller.administered("transfer-leadership").cluster
-    queue = quorum_queue(caller, name)
-    number = node_named(caller, node)
-    if number == leader_number(caller, queue):
-        raise refused(queue, "already_leader", f"node '{node}' leads it")
-    if number not in member_nodes(queue):
-        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
-    return Job(lambda: cluster.transfer(queue, number), lambda done: {"leader": names(caller)[number]})
-
-
-def force_shrink(caller: Caller, name: str) -> Job | Row:
-    """Make this node's member of a quorum queue the only one, when the others are lost for good. Raises
-    `PreconditionFailed` if none of its members is here.
-    """
-    cluster = caller.administered("force-shrink-member-to-current-member").cluster
-    queue = quorum_queue(caller, name)
-    if cluster.number not in member_nodes(queue):
-        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
-    if len(member_nodes(queue)) == 1:
-        return {"size": 1}
-    return Job(lambda: cluster.shrink_to_here(queue), lambda done: {"size": 1})
-
-
-def quorum_status(caller: Caller, name: str) -> Job:
-    """Return the state of each member of a quorum queue: a row each, by name of the node."""
-    cluster = caller.administered("quorum-status").cluster
-    queue = quorum_queue(caller, name)
-    named = names(caller)
-
-    async def rows() -> list[Row]:
-        states = await cluster.member_states(queue, member_nodes(queue))
-        found = [raft_row(named.get(number, f"node {number}"), each) for number, each in states.items()]
-        return sorted(found, key=lambda row: str(row["Node Name"]))
-
-    return Job(rows)
-
-
-def raft_row(node: str, state: MemberState) -> Row:
-    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
-    return {
-        "Node Name": node,
-        "Raft State": state.state,
-        "Membership": state.membership,
-        "Last Log Index": state.last_index,
-        "Last Written": state.last_written,
-        "Last Applied": state.last_applied,
-        "Commit Index": state.commit_index,
-        "Snapshot Index": state.snapshot_index,
-        "Term": state.term,
-        "Machine Version": state.machine_version,
-    }
-
-
-def grow(
+@operation(
+    "grow",
+    "members",
+    takes_s=3600,
+    command=Command("d even --queue-pattern '^orders'", columns=RESULT_COLUMNS, tool=True),
+)
+async def grow(
     caller: Caller,
-    node: str,
-    strategy: str,
-    vhost_pattern: str,
-    queue_pattern: str,
-    membership: str,
-    errors_only: bool,
-) -> Job:
-    """Add a member on a node to every quorum queue that has none there; with `even` only to even numbers.
+    node: NodeName,
+    strategy: Strategy,
+    vhost_pattern: Found = ".*",
+    queue_pattern: Found = ".*",
+    membership: Membership = "promotable",
+    errors_only: ErrorsOnly = False,
+) -> list[Row]:
+    """Add a member on a node to all quorum queues that have none there.
+
     Returns ``[{"vhost": str, "name": str, "size": int | "?", "result": str}]``.
     """
-    cluster = caller.administered("grow").cluster
+    cluster = caller.node.cluster
     number = running_node(caller, node)
     kind = MemberRole(membership)
     chosen = [
@@ -144,22 +134,26 @@ def grow(
     def act(queue: DeclaredQueue) -> Awaitable[int]:
         return cluster.add_member(queue, number, kind, TIMEOUT_S, among_voters=True)
 
-    return Job(partial(_each, chosen, act, errors_only))
+    return await _each(chosen, act, errors_only)
 
 
-def grow_to_count(
+@operation(
+    "grow-to-count", "members", takes_s=3600, command=Command("3 all", columns=RESULT_COLUMNS, tool=True)
+)
+async def grow_to_count(
     caller: Caller,
-    count: int,
-    strategy: str,
-    vhost_pattern: str,
-    queue_pattern: str,
-    membership: str,
-    errors_only: bool,
-) -> Job:
-    """Add members to quorum queues up to a number, on the nodes with the fewest members. Raises
-    `PreconditionFailed` if not so many nodes run.
+    count: Annotated[int, "members that each shall have", Check(bounds=(1, 255))],
+    strategy: Strategy,
+    vhost_pattern: Found = ".*",
+    queue_pattern: Found = ".*",
+    membership: Membership = "promotable",
+    errors_only: ErrorsOnly = False,
+) -> list[Row]:
+    """Add members to all quorum queues that have fewer than so many.
+
+    Raises `PreconditionFailed` if not so many nodes run.
     """
-    cluster = caller.administered("grow-to-count").cluster
+    cluster = caller.node.cluster
     running = [number for number in names(caller) if runs(caller, number)]
     if count > len(running):
         raise PreconditionFailed(
@@ -184,12 +178,18 @@ def grow_to_count(
             held.append(number)
         return len(taken)
 
-    return Job(partial(_each, chosen, act, errors_only))
+    return await _each(chosen, act, errors_only)
 
 
-def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
-    """Remove the members of all quorum queues on a node, which need not run. Returns rows as `grow`."""
-    cluster = caller.administered("shrink").cluster
+@operation(
+    "shrink", "members", takes_s=3600, command=Command("c --errors-only", columns=RESULT_COLUMNS, tool=True)
+)
+async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False) -> list[Row]:
+    """Remove the members of all quorum queues on a node, which need not run.
+
+    Returns rows as `grow`.
+    """
+    cluster = caller.node.cluster
     number = node_named(caller, node)
     chosen = [queue for queue in quorum_queues(caller) if number in member_nodes(queue)]
 
@@ -203,15 +203,96 @@ def shrink(caller: Caller, node: str, errors_only: bool) -> Job:
         await cluster.pause(AGAIN_S)
         return await cluster.delete_member(queue, number, TIMEOUT_S)
 
-    return Job(partial(_each, chosen, act, errors_only))
+    return await _each(chosen, act, errors_only)
 
 
-def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, errors_only: bool) -> Job:
-    """Make this node's members of quorum queues the only ones, when most others are lost for good.
+@operation(
+    "transfer-leadership", "queue", command=Command("orders b", "{leader} leads queue '{name}'", tool=True)
+)
+async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row:
+    """Have the member of a quorum queue on a node lead it.
+
+    Raises `PreconditionFailed` if the node leads it already, or has no member of it.
+    """
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    number = node_named(caller, node)
+    if number == leader_number(caller, queue):
+        raise refused(queue, "already_leader", f"node '{node}' leads it")
+    if number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
+    await cluster.transfer(queue, number)
+    return {"leader": names(caller)[number]}
+
+
+@operation(
+    "rebalance", "members", takes_s=3600, command=Command("quorum", columns=BALANCE_COLUMNS, tool=True)
+)
+async def rebalance(
+    caller: Caller,
+    kind: Annotated[str, "leaders of what", Check(choices=("all", "quorum", "stream"))],
+    vhost_pattern: Found = ".*",
+    queue_pattern: Found = ".*",
+) -> list[Row]:
+    """Hand leaderships over until no node has more than its share.
+
+    Returns ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
+    `PreconditionFailed` if one is under way already.
+    """
+    cluster = caller.node.cluster
+    queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
+    chief = cluster.chief()
+    if chief is not None and chief != cluster.number:
+        given = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
+        rows: list[Row] = await cluster.run_at(chief, "rebalance", given, None)
+        return rows
+    if cluster.rebalancing:
+        raise PreconditionFailed("cluster", "rebalance_in_progress: wait until the other one is over")
+
+    cluster.rebalancing = True
+    try:
+        return await _rebalanced(caller, cluster, list(queues))
+    finally:
+        cluster.rebalancing = False
+
+
+@operation(
+    "force-shrink-member-to-current-member",
+    "queue",
+    command=Command("orders", "queue '{name}' has this node's member only; add others with grow", tool=True),
+)
+async def force_shrink(caller: Caller, name: Name) -> Row:
+    """Make this node's member of a quorum queue the only one; what only lost members have is lost.
+
+    Raises `PreconditionFailed` if none of its members is here.
+    """
+    cluster = caller.node.cluster
+    queue = quorum_queue(caller, name)
+    if cluster.number not in member_nodes(queue):
+        raise refused(queue, "not_a_member", "this node has no member of it; ask one that has")
+    if len(member_nodes(queue)) == 1:
+        return {"size": 1}
+    await cluster.shrink_to_here(queue)
+    return {"size": 1}
+
+
+@operation(
+    "force-all-queues-shrink-member-to-current-member",
+    "members",
+    takes_s=3600,
+    command=Command("--vhost-pattern '^shop$'", columns=RESULT_COLUMNS, tool=True),
+)
+async def force_shrink_all(
+    caller: Caller,
+    vhost_pattern: Found = ".*",
+    queue_pattern: Found = ".*",
+    errors_only: ErrorsOnly = False,
+) -> list[Row]:
+    """Make this node's members of quorum queues the only ones; what only lost members have is lost.
 
     Queues without a member here, and those with a single member, are not changed.
     """
-    cluster = caller.administered("force-all-queues-shrink-member-to-current-member").cluster
+    cluster = caller.node.cluster
     chosen = [
         queue
         for queue in _matching(caller, vhost_pattern, queue_pattern)
@@ -222,7 +303,22 @@ def force_shrink_all(caller: Caller, vhost_pattern: str, queue_pattern: str, err
         await cluster.shrink_to_here(queue)
         return 1
 
-    return Job(partial(_each, chosen, act, errors_only))
+    return await _each(chosen, act, errors_only)
+
+
+def raft_row(node: str, state: MemberState) -> Row:
+    """Format a member in the columns of RabbitMQ's `quorum_status` and `metadata_store_status`."""
+    return dict(
+        zip(
+            RAFT_COLUMNS,
+            (
+                *(node, state.state, state.membership, state.last_index, state.last_written),
+                *(state.last_applied, state.commit_index, state.snapshot_index, state.term),
+                state.machine_version,
+            ),
+            strict=True,
+        )
+    )
 
 
 def change_not_permitted(queue: DeclaredQueue) -> PreconditionFailed:
@@ -253,30 +349,6 @@ async def _each(
         if not errors_only or row["result"] != "ok":
             rows.append(row)
     return rows
-
-
-def rebalance(caller: Caller, kind: str, vhost_pattern: str, queue_pattern: str) -> Job:
-    """Hand leaderships over until no node has more than its share; one run at a time in the cluster. Returns
-    ``[{"Node name": str, "Number of quorum queues": int, "Number of streams": int}]``. Raises
-    `PreconditionFailed` if one is under way already.
-    """
-    cluster = caller.administered("rebalance").cluster
-    queues = [] if kind == "stream" else _matching(caller, vhost_pattern, queue_pattern)
-    chief = cluster.chief()
-    if chief is not None and chief != cluster.number:
-        given = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
-        return Job(lambda: cluster.run_at(chief, "rebalance", given, None))
-    if cluster.rebalancing:
-        raise PreconditionFailed("cluster", "rebalance_in_progress: wait until the other one is over")
-
-    async def run() -> list[Row]:
-        cluster.rebalancing = True
-        try:
-            return await _rebalanced(caller, cluster, list(queues))
-        finally:
-            cluster.rebalancing = False
-
-    return Job(run)
 
 
 async def _rebalanced(caller: Caller, cluster: ClusterNode, queues: list[DeclaredQueue]) -> list[Row]:

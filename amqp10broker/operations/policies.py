@@ -1,27 +1,44 @@
-"""Operations on policies and operator policies of a virtual host: set, clear, list.
-
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others.
-"""
+"""Operations on policies and operator policies of a virtual host: set, clear, list."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 from amqp10broker.errors import BadRequest, InvalidArgument, hint
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
-from amqp10broker.metadata.policies import Policy, unknown_of
+from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
-from amqp10broker.operations.caller import Caller, ProposedChange
+from amqp10broker.operations.arguments import Check, Found, Name
+from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.operation import Command, operation
+
+Contents = Annotated[dict[str, Any], 'settings as JSON: {"max-length": 1000}']
+Priority = Annotated[int, "of several that match, the highest counts"]
+ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPLY_TO)]
 
 
+@operation(
+    "set-policy",
+    "policy",
+    command=Command(
+        "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
+        description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
+        "acts at once, also on those that are there. Settings are those of queue arguments "
+        "without x-, and alternate-exchange.",
+    ),
+)
 def set_policy(
-    caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> ProposedChange:
-    """Add a policy, or replace the one of the same name, with immediate effect.
+    caller: Caller,
+    name: Name,
+    pattern: Found,
+    definition: Contents,
+    priority: Priority = 0,
+    apply_to: ApplyTo = "all",
+) -> Steps[dict[str, Any]]:
+    """Set a policy: settings for all queues or exchanges whose name matches.
 
     Returns:
         ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: the number
@@ -32,39 +49,54 @@ def set_policy(
         BadRequest: the name is empty.
         InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
     """
-    caller.may_administer("set-policy")
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
 
+@operation("clear-policy", "policy", command=Command("short", "policy '{name}' cleared"))
+def clear_policy(caller: Caller, name: Name) -> Steps[None]:
+    """Forget a policy.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearPolicy(caller.vhost.named(), name))
+
+
+@operation(
+    "set-operator-policy",
+    "policy",
+    command=Command(
+        "bound '.*' '{\"max-length\": 1000000}'",
+        description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
+        "once.",
+    ),
+)
 def set_operator_policy(
-    caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> ProposedChange:
-    """As `set_policy`, for a policy that limits the settings of policies and arguments."""
-    caller.may_administer("set-operator-policy")
+    caller: Caller,
+    name: Name,
+    pattern: Found,
+    definition: Contents,
+    priority: Priority = 0,
+    apply_to: ApplyTo = "all",
+) -> Steps[dict[str, Any]]:
+    """Set an operator policy: bounds of what policies and arguments set."""
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-def clear_policy(caller: Caller, name: str) -> ProposedChange:
-    """Delete a policy with immediate effect. Raises `NotFound`."""
-    caller.may_administer("clear-policy")
-    return ProposedChange(ClearPolicy(caller.vhost.named(), name))
+@operation("clear-operator-policy", "policy", command=Command("bound", "operator policy '{name}' cleared"))
+def clear_operator_policy(caller: Caller, name: Name) -> Steps[None]:
+    """Forget an operator policy."""
+    yield from caller.change(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
-def clear_operator_policy(caller: Caller, name: str) -> ProposedChange:
-    """As `clear_policy`, for an operator policy."""
-    caller.may_administer("clear-operator-policy")
-    return ProposedChange(ClearPolicy(caller.vhost.named(), name, operator=True))
-
-
+@operation("list-policies", "policy", changes=False, command=Command(""))
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
-    """List all policies of the virtual host by name."""
-    caller.may_administer("list-policies")
+    """List policies of a virtual host."""
     return _listed(caller, operator=False)
 
 
+@operation("list-operator-policies", "policy", changes=False, command=Command(""))
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
-    """As `list_policies`, for operator policies."""
-    caller.may_administer("list-operator-policies")
+    """List operator policies of a virtual host."""
     return _listed(caller, operator=True)
 
 
@@ -74,7 +106,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _set(caller: Caller, policy: Policy) -> ProposedChange:
+def _set(caller: Caller, policy: Policy) -> Steps[dict[str, Any]]:
     # A definitions file may contain settings of plugins; here an unknown one is a mistake.
     unknown = unknown_of(policy.definition)
     if unknown:
@@ -87,7 +119,8 @@ def _set(caller: Caller, policy: Policy) -> ProposedChange:
     # Every node searches all names at once when the policy takes effect.
     for thing in (*caller.vhost, *caller.vhost.topology):
         finding(thing.name)
-    return ProposedChange(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
+    yield from caller.change(SetPolicy(caller.vhost.named(), policy))
+    return _effect_of(caller, policy)
 
 
 def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:

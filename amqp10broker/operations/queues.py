@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.errors import (
     BadRequest,
     InUse,
@@ -21,12 +20,15 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
-from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueDeclaration
-from amqp10broker.operations.caller import Caller, Job, ProposedChange, QueueQuestion
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.operations.arguments import EMPTY, Durable, IfUnused, Name, XArguments
+from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import others
 from amqp10broker.operations.names import check_name, check_not_reserved
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.raft.ids import node_of
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
@@ -40,21 +42,40 @@ VOLATILE_TYPE = "rabbit_volatile_queue"
 """The type of a queue for direct replies in answers."""
 
 
-def get_queue(caller: Caller, name: str, for_use: bool = False) -> QueueQuestion:
-    """Describe a queue with its counts. Raises `NotFound` if it does not exist, and `ResourceLocked` if
-    another connection has it exclusively, and `for_use` is set.
+@operation("get-queue", "queue", permission="any permission on the queue", changes=False)
+def get_queue(
+    caller: Caller,
+    name: Name,
+    for_use: Annotated[bool, "refused if another connection has it for itself"] = False,
+) -> Steps[dict[str, Any]]:
+    """Describe a queue with its counts.
+
+    Raises `NotFound` if it does not exist, and `ResourceLocked` if another connection has it exclusively, and
+    `for_use` is set.
     """
     caller.may_see("queue", name)
     queue = caller.vhost.lookup(name)
     if for_use:
         caller.for_use(queue)
-    return QueueQuestion(queue.handle, Inspect, partial(_report, caller, queue))
+    answer = yield from caller.ask(queue.handle, Inspect)
+    return _report(caller, queue, answer)
 
 
+@operation(
+    "declare-queue",
+    "queue",
+    permission="configure on the queue; with a dead-letter exchange also read on it and write on that "
+    "exchange",
+)
 def declare_queue(
-    caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
-) -> ProposedChange:
-    """Declare a queue, unless it exists with the same properties.
+    caller: Caller,
+    name: Name,
+    durable: Durable = True,
+    exclusive: Annotated[bool, "for this connection only"] = False,
+    auto_delete: Annotated[bool, "it goes with its last consumer"] = False,
+    arguments: XArguments = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Make a queue, unless it is there and as asked for.
 
     Raises:
         BadRequest: the name is empty, and none is made here; or it contains a line end.
@@ -84,27 +105,26 @@ def declare_queue(
             "a queue for one connection only must be declared on that connection: leave out exclusive",
         )
     owner = caller.connection if exclusive else None
-    request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
-
-    def then(declared: QueueDeclaration) -> dict[str, Any] | QueueQuestion:
-        caller.catalog.usage.queues_declared += 1
-        queue = caller.vhost.lookup(declared.name)
-        if declared.created:
-            return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}
-        queue.check_up()
-        return QueueQuestion(
-            queue.handle,
-            Inspect,
-            lambda answer: {"created": False, "queue": _report(caller, queue, answer)},
-        )
-
-    return ProposedChange(request, then)
+    declared = yield from caller.change(
+        DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
+    )
+    caller.catalog.usage.queues_declared += 1
+    queue = caller.vhost.lookup(declared.name)
+    if declared.created:
+        return {"created": True, "queue": describe(caller, queue, 0, 0, next_offset=0)}
+    queue.check_up()
+    answer = yield from caller.ask(queue.handle, Inspect)
+    return {"created": False, "queue": _report(caller, queue, answer)}
 
 
+@operation("delete-queue", "queue", permission="configure on the queue")
 def delete_queue(
-    caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
-) -> dict[str, Any] | QueueQuestion | ProposedChange:
-    """Delete a queue with its messages; a missing one is not an error.
+    caller: Caller,
+    name: Name,
+    if_unused: IfUnused = False,
+    if_empty: Annotated[bool, "only without ready messages"] = False,
+) -> Steps[dict[str, Any]]:
+    """Delete a queue with its messages.
 
     Returns:
         ``{"message_count": int}``, the messages that were ready.
@@ -129,26 +149,24 @@ def delete_queue(
             f"cannot delete queue '{name}' in vhost '{vhost.name}'. queue.delete operations with {flag} "
             f"flag set are not supported by {queue.type} queues",
         )
-
-    def then(answer: Answer) -> dict[str, Any]:
-        if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
-            why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
-            raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
-        if answer.refused is Refusal.NO_LEADER and (if_unused or if_empty):
-            raise _no_leader(queue)
-        return {"message_count": answer.ready if answer.refused is None else 0}
-
-    ask = QueueQuestion(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
-    if if_unused or if_empty:
-        # The queue decides, and is forgotten when it has ended (`QueueEnded`).
-        return ask
-    # It is forgotten first: a declaration behind this request makes another one.
-    return ProposedChange(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
+    if not (if_unused or if_empty):
+        # It is forgotten first: a declaration behind this request makes another one. With a condition the
+        # queue decides, and is forgotten when it has ended (`QueueEnded`).
+        yield from caller.change(DeleteQueue(vhost.named(), name, farewell=False))
+    answer = yield from caller.ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty))
+    if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
+        why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
+        raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
+    if answer.refused is Refusal.NO_LEADER and (if_unused or if_empty):
+        raise _no_leader(queue)
+    return {"message_count": answer.ready if answer.refused is None else 0}
 
 
-def purge_queue(caller: Caller, name: str) -> QueueQuestion:
-    """Drop the ready messages of a queue. Raises `NotFound` if it does not exist, and `NotSupported` if its
-    kind cannot be purged.
+@operation("purge-queue", "queue", permission="read on the queue")
+def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
+    """Drop the ready messages of a queue.
+
+    Raises `NotFound` if it does not exist, and `NotSupported` if its kind cannot be purged.
     """
     caller.may_read("queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
@@ -156,32 +174,36 @@ def purge_queue(caller: Caller, name: str) -> QueueQuestion:
         raise NotSupported(
             f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{caller.vhost.name}'"
         )
-
-    def then(answer: Answer) -> dict[str, Any]:
-        if answer.refused is Refusal.GONE:
-            raise _gone(queue)
-        if answer.refused is Refusal.NO_LEADER:
-            raise _no_leader(queue)
-        return {"message_count": answer.ready}
-
-    return QueueQuestion(queue.handle, Purge, then)
+    answer = yield from caller.ask(queue.handle, Purge)
+    if answer.refused is Refusal.GONE:
+        raise _gone(queue)
+    if answer.refused is Refusal.NO_LEADER:
+        raise _no_leader(queue)
+    return {"message_count": answer.ready}
 
 
-def list_queues(
+@operation(
+    "list-queues",
+    "queue",
+    permission="any permission on each",
+    changes=False,
+    command=Command("name type messages policy --vhost shop"),
+)
+async def list_queues(
     caller: Caller,
-    online: bool = False,
-    offline: bool = False,
-    local: bool = False,
-    names: Sequence[str] = (),
-    counts: bool = True,
-) -> list[dict[str, Any]] | Job:
-    """List queues of the virtual host on which the user has any permission, by name.
+    online: Annotated[bool, "only queues whose leader, or node, can be reached"] = False,
+    offline: Annotated[bool, "only the others"] = False,
+    local: Annotated[bool, "only queues that this node leads, or has"] = False,
+    names: Annotated[Sequence[str], "only queues of these names, repeatable"] = (),
+    counts: Annotated[bool, "how many messages and consumers they have"] = True,
+) -> list[dict[str, Any]]:
+    """List queues of a virtual host.
 
     The counts do not include commands on their way to a queue. In addition to `describe` there are
     ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
     node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
     ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.figures.QueueWeight`); and the
+    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.stats.QueueWeight`); and the
     effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
     ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 
@@ -201,20 +223,16 @@ def list_queues(
         and (not (online or offline) or _is_up(caller, queue) is online)
     ]
     remote = [queue for queue in queues if not _is_here(caller, queue)] if counts else []
-    if not remote or caller.node is None:
+    if not remote:
         return [_listed(caller, queue, known=counts) for queue in queues]
     cluster = caller.node.cluster
     given = {"local": True} | ({"names": [queue.name for queue in remote]} if names else {})
-
-    async def gather() -> list[dict[str, Any]]:
-        rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
-        asked = others(caller, cluster)  # queues of nodes that do not answer are listed from the catalog
-        answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
-        for there in answers.values():
-            rows |= {row["name"]: row for row in there if row["name"] in rows}
-        return list(rows.values())
-
-    return Job(gather)
+    rows = {queue.name: _listed(caller, queue, known=queue not in remote) for queue in queues}
+    asked = others(caller, cluster)  # queues of nodes that do not answer are listed from the catalog
+    answers = await cluster.run_at_each(asked, "list-queues", given, caller.vhost.name)
+    for there in answers.values():
+        rows |= {row["name"]: row for row in there if row["name"] in rows}
+    return list(rows.values())
 
 
 def _chosen(caller: Caller, names: Sequence[str]) -> Iterable[DeclaredQueue]:
@@ -265,8 +283,10 @@ def _nodes(queue: DeclaredQueue) -> tuple[int, ...]:
 
 
 def _named(caller: Caller, number: int) -> str:
+    if number == 0:
+        return caller.node_name
     node = caller.catalog.node_of(number)
-    return caller.node_name if number == 0 else f"node {number}" if node is None else node.name
+    return f"node {number}" if node is None else node.name
 
 
 def _online(caller: Caller, queue: DeclaredQueue) -> list[str]:

@@ -1,57 +1,93 @@
 """Operations on the running node: status, settings, alarms, connections, recordings, traces.
 
-They are for administrators (users with that tag, and the machine's owner at the local socket), and raise
-`PermissionDenied` for others. A missing node, virtual host or watch raises `NotFound`; operations on faults
-raise `NotSupported` unless the broker is in test mode.
+A missing node, virtual host, connection, link or watch raises `NotFound`; operations on faults raise
+`NotSupported` unless the broker is in test mode.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
+from enum import StrEnum
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
+from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
-from amqp10broker.operations.caller import Caller, Job, Lines
+from amqp10broker.operations.alarms import Resource
+from amqp10broker.operations.arguments import EMPTY, Check, Vhost
+from amqp10broker.operations.caller import Caller, Lines
 from amqp10broker.operations.cluster import without_leader
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.members import names, node_named, others
-from amqp10broker.operations.node import FaultsOnRequest, Node
+from amqp10broker.operations.node import FaultsOnRequest
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.snapshot import document
-
-T = TypeVar("T")
 
 CONNECTIONS_ASKED_FOR: Final = 100
 """Connections per request to another node: some hundred KB."""
 WAITING_ASKED_FOR: Final = 1_000
 """Waiting things per request to another node: half a MB."""
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
+CLIENTS_NODE: Final = "to which the client is connected; this one if not given"
+Watch = Annotated[int, "the number that watch-link gave"]
+OfUser = Annotated[str | None, "only if it is of a connection of this user"]
 
 
-def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
-    """Return the broker's activity as a document. Raises `BadRequest` if `choose` is not valid."""
-    return document(caller.administered("status").view(choose))
+class FaultKind(StrEnum):
+    """The kinds of faults that a broker in test mode injects (docs/testing.md)."""
+
+    REJECT_PUBLISHES = "reject-publishes"
+    HOLD_CONFIRMS = "hold-confirms"
+    REDELIVER = "redeliver"
+    PAUSE_QUEUE = "pause-queue"
+    LIMIT_CREDIT = "limit-credit"
+    HOLD_BYTES = "hold-bytes"
+    RESET_AFTER = "reset-after"
+    REFUSE_ATTACHES = "refuse-attaches"
+    DETACH = "detach"
+    END = "end"
+    CLOSE = "close"
 
 
-def connections(caller: Caller, where: str, after: int, limit: int | None) -> Job:
+@operation("status", "status", changes=False)
+def status(
+    caller: Caller,
+    choose: Annotated[dict[str, Any], "what of connections and queues, see service.survey.Selection"] = EMPTY,
+) -> dict[str, Any]:
+    """Return the broker's activity as a document.
+
+    Raises `BadRequest` if `choose` is not valid.
+    """
+    return document(caller.node.view(choose))
+
+
+@operation("connections", "connection", changes=False)
+async def connections(
+    caller: Caller,
+    where: Annotated[
+        str,
+        "to which node: this one, others that run, or any",
+        Check(choices=("here", "elsewhere", "everywhere")),
+    ] = "here",
+    after: Annotated[int, "only those here with greater numbers"] = 0,
+    limit: Annotated[int | None, "so many of those here", Check(bounds=(1, 1_000_000))] = None,
+) -> list[dict[str, Any]]:
     """List connections of clients, as documents of `ConnectionView`, each with the name of its ``node``.
+
     `limit`: maximum of those here; None: all.
     """
-    node = caller.administered("connections")
+    node = caller.node
     named = names(caller)
 
-    async def gather() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        if where != "elsewhere":
-            own = named[node.cluster.number]
-            found += [document(each) | {"node": own} for each in await node.connections(after, limit)]
-        if where != "here":
-            for number in others(caller, node.cluster):
-                found += await _connections_to(node.cluster, number)
-        return found
-
-    return Job(gather)
+    found: list[dict[str, Any]] = []
+    if where != "elsewhere":
+        own = named[node.cluster.number]
+        found += [document(each) | {"node": own} for each in await node.connections(after, limit)]
+    if where != "here":
+        for number in others(caller, node.cluster):
+            found += await _connections_to(node.cluster, number)
+    return found
 
 
 async def _connections_to(cluster: ClusterNode, number: int) -> list[dict[str, Any]]:
@@ -67,20 +103,26 @@ async def _connections_to(cluster: ClusterNode, number: int) -> list[dict[str, A
         last = part[-1]["id"]
 
 
-def waiting(
+@operation("waiting", "waiting", changes=False)
+async def waiting(
     caller: Caller,
-    connection: int | None,
-    user: str | None,
-    queue: str | None,
-    link: str | None,
-    reason: str | None,
-    longer: int | None,
-    idle: bool,
-    limit: int | None,
-    node: str | None,
-    queues: bool,
-) -> Job:
-    """List what waits at any node, the longest first; idle ones last, if requested.
+    connection: Annotated[int | None, "one connection, by its number"] = None,
+    user: Annotated[str | None, "connections of a user"] = None,
+    queue: Annotated[str | None, "links and consumers of a queue; * and ? mean any"] = None,
+    link: Annotated[str | None, "links and consumer tags of that name; likewise"] = None,
+    reason: Annotated[str | None, "a code, or no-credit for all such"] = None,
+    longer: Annotated[
+        int | None, "seconds that it has waited at least", Check(bounds=(0, 31_536_000))
+    ] = None,
+    idle: Annotated[bool, "also what has nothing to do; it stands last"] = False,
+    limit: Annotated[int | None, "so many, the worst ones", Check(bounds=(1, 1_000_000))] = None,
+    node: Annotated[
+        str | None,
+        "of this node alone; '' is the one that is asked, and means it where a connection is given",
+    ] = None,
+    queues: Annotated[bool, "also count queues, and those of this node that are full"] = True,
+) -> dict[str, Any]:
+    """Show what waits, the longest first: why, for how long, and what to do.
 
     Of each other node the list contains the first `WAITING_ASKED_FOR`, and the counts all.
 
@@ -93,50 +135,48 @@ def waiting(
     Raises:
         BadRequest: the choice is not valid.
     """
-    running = caller.administered("waiting")
+    running = caller.node
     cluster, named = running.cluster, names(caller)
     chosen = {"connection": connection, "user": user, "queue": queue, "link": link, "reason": reason}
     here = node == "" or (node is None and connection is not None)
     number = node_named(caller, node) if node else cluster.number if here else None
     given = chosen | {"longer": longer, "idle": idle, "limit": limit, "node": "", "queues": False}
     if number not in (None, cluster.number):
-        return Job(lambda: cluster.run_at(number, "waiting", given, None))
+        there: dict[str, Any] = await cluster.run_at(number, "waiting", given, None)
+        return there
 
-    async def gather() -> dict[str, Any]:
-        choose = chosen | {"longer_s": longer, "idle": idle, "limit": limit}
-        summary, found = await running.waiting(choose, queues=queues)
-        own = named[cluster.number]
-        counts, lines = document(summary), [document(each) | {"node": own} for each in found]
-        notes = [f"{own}: {note}" for note in running.clock_notes()]
-        lacking = without_leader(cluster)
-        if number is not None:
-            return {
-                "summary": counts,
-                "waiting": lines,
-                "unreached": [],
-                "nodes": 1,
-                "notes": notes,
-                "queues_without_leader": lacking,
-            }
-        asked = others(caller, cluster)
-        most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
-        told = await cluster.run_at_each(asked, "waiting", most, None)
-        for each in told.values():
-            counts = _added(counts, each["summary"])
-            lines += each["waiting"]
-            notes += each.get("notes", ())
-        lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
-        unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
+    choose = chosen | {"longer_s": longer, "idle": idle, "limit": limit}
+    summary, found = await running.waiting(choose, queues=queues)
+    own = named[cluster.number]
+    counts, lines = document(summary), [document(each) | {"node": own} for each in found]
+    notes = [f"{own}: {note}" for note in running.clock_notes()]
+    lacking = without_leader(cluster)
+    if number is not None:
         return {
             "summary": counts,
-            "waiting": lines[:limit],
-            "unreached": unreached,
-            "nodes": len(named),
+            "waiting": lines,
+            "unreached": [],
+            "nodes": 1,
             "notes": notes,
             "queues_without_leader": lacking,
         }
-
-    return Job(gather)
+    asked = others(caller, cluster)
+    most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
+    told = await cluster.run_at_each(asked, "waiting", most, None)
+    for each in told.values():
+        counts = _added(counts, each["summary"])
+        lines += each["waiting"]
+        notes += each.get("notes", ())
+    lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
+    unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
+    return {
+        "summary": counts,
+        "waiting": lines[:limit],
+        "unreached": unreached,
+        "nodes": len(named),
+        "notes": notes,
+        "queues_without_leader": lacking,
+    }
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -156,85 +196,97 @@ _ADDED: Final = (
 )
 
 
-def set_flow(caller: Caller, name: str, value: int | str) -> dict[str, Any]:
-    """Change a flow setting for later grants. Raises `BadRequest` if the name does not exist, or the value is
-    out of range.
+def _at(given: Mapping[str, Any]) -> str:
+    return "" if given["node"] is None else f" at node {given['node']}"
+
+
+@operation(
+    "close-connection",
+    "connection",
+    changes=False,
+    at_node="to which it is connected; this one if not given",
+    command=Command(
+        "7 'maintenance at noon'",
+        lambda given, closed: f"connection {given['id']}{_at(given)} closed",
+        positional=("reason",),
+    ),
+)
+def close_connection(
+    caller: Caller,
+    id: Annotated[int, "its number, see list-connections"],
+    reason: Annotated[str, "what the client is told"] = "",
+) -> dict[str, Any]:
+    """Close a client's connection."""
+    caller.node.close_connection(id, reason or CLOSED_BY_OPERATOR)
+    return {"id": id}
+
+
+@operation(
+    "list-suspended-links",
+    "link",
+    changes=False,
+    at_node=CLIENTS_NODE,
+    command=Command("link name container_id left_s"),
+)
+def list_suspended_links(caller: Caller) -> list[dict[str, Any]]:
+    """List links of AMQP 1.0 that are kept though their clients have gone."""
+    return [document(each) for each in caller.node.suspended_links()]
+
+
+@operation(
+    "end-suspended-link",
+    "link",
+    changes=False,
+    at_node=CLIENTS_NODE,
+    command=Command(
+        "3", "link '{name}' of container '{container_id}' is over; it kept {unsettled} unsettled"
+    ),
+)
+def end_suspended_link(
+    caller: Caller, link: Annotated[int, "its number, see list-suspended-links"]
+) -> dict[str, Any]:
+    """End a suspended link before its time: what it holds gets its default outcome."""
+    return document(caller.node.end_suspended_link(link))
+
+
+@operation("record-start", "recording", changes=False, takes_s=60)
+async def start_recording(
+    caller: Caller,
+    folder: Annotated[str, "where to, made if it is not there"],
+    every: Annotated[int | None, "milliseconds between two looks; none: as configured"] = None,
+    run: Annotated[
+        str | None,
+        "name of the run (default: one with the time); if the folder has a run of this name, it becomes "
+        "NAME-2, NAME-3, ...",
+    ] = None,
+) -> dict[str, Any]:
+    """Begin to record.
+
+    Raises `BadRequest` if the folder's name is not valid.
     """
-    node = caller.administered("set")
-    try:
-        node.set_flow(name, value)
-    except ConfigError as error:
-        raise BadRequest("setting", str(error)) from error
-    return {name: value}
+    return document(await caller.node.start_recording(_path("recording", folder), every, run))
 
 
-def set_limit(caller: Caller, name: str, value: str) -> dict[str, Any]:
-    """Change the threshold of an alarm. Returns ``{"limit_bytes": int | None, "alarms": [names]}``. Raises
-    `BadRequest` if the name does not exist, or the value is not valid.
-    """
-    node = caller.administered("set-limit")
-    try:
-        limit = node.set_limit(name, value)
-    except ConfigError as error:
-        raise BadRequest("limit", str(error)) from error
-    return {"limit_bytes": limit, "alarms": node.alarms()}
+@operation("record-stop", "recording", changes=False, takes_s=60)
+async def stop_recording(caller: Caller) -> dict[str, Any]:
+    """End the recording; its files are complete then."""
+    return document(await caller.node.stop_recording())
 
 
-def set_alarm(caller: Caller, name: str, on: bool) -> dict[str, Any]:
-    """Raise an alarm by hand, or cancel that; it stays on while it has another reason."""
-    node = caller.administered("alarm")
-    node.set_alarm(name, on)
-    return {"alarms": node.alarms()}
-
-
-def close_connection(caller: Caller, id: int, reason: str, node: str | None) -> dict[str, Any] | Job:
-    """Close one connection in order. Raises `NotFound`."""
-    running = caller.administered("close-connection")
-
-    def close() -> dict[str, Any]:
-        running.close_connection(id, reason or CLOSED_BY_OPERATOR)
-        return {"id": id}
-
-    return _at(caller, running, node, "close-connection", {"id": id, "reason": reason}, close)
-
-
-def list_suspended_links(caller: Caller, node: str | None) -> list[dict[str, Any]] | Job:
-    """List durable links that are not attached, as documents of `SuspendedLinkView`. Raises `NotFound`."""
-    running = caller.administered("list-suspended-links")
-
-    def look() -> list[dict[str, Any]]:
-        return [document(each) for each in running.suspended_links()]
-
-    return _at(caller, running, node, "list-suspended-links", {}, look)
-
-
-def end_suspended_link(caller: Caller, link: int, node: str | None) -> dict[str, Any] | Job:
-    """End a suspended link before its time, and return its last document. Raises `NotFound`."""
-    running = caller.administered("end-suspended-link")
-
-    def end() -> dict[str, Any]:
-        return document(running.end_suspended_link(link))
-
-    return _at(caller, running, node, "end-suspended-link", {"link": link}, end)
-
-
-def start_recording(caller: Caller, folder: str, every: int | None, run: str | None) -> Job:
-    """Begin to record flow events. Raises `BadRequest` if the folder's name is not valid."""
-    node = caller.administered("record-start")
-    return Job(partial(node.start_recording, _path("recording", folder), every, run), document)
-
-
-def stop_recording(caller: Caller) -> Job:
-    """End the recording of flow events."""
-    return Job(caller.administered("record-stop").stop_recording, document)
-
-
+@operation("record-status", "recording", changes=False)
 def show_recording(caller: Caller) -> dict[str, Any]:
-    """Return the state of the recording."""
-    return document(caller.administered("record-status").recording())
+    """Show how the recording goes, or how the last one failed."""
+    return document(caller.node.recording())
 
 
-def trace(caller: Caller, what: str, on: bool, file: str | None, frames: bool) -> dict[str, Any] | Lines:
+@operation("trace", "trace", changes=False)
+def trace(
+    caller: Caller,
+    what: Annotated[str, "a connection's number, a user, an address of a client or of links, or everything"],
+    on: Annotated[bool, "begin, or end what was begun"],
+    file: Annotated[str | None, "into which the broker writes; none: lines follow the answer"] = None,
+    frames: Annotated[bool, "for 'frames' and 'lint': as JSON, without contents"] = False,
+) -> dict[str, Any] | Lines:
     """Begin a trace into a file, or as lines that follow the answer; or end one of any kind.
 
     Raises:
@@ -242,7 +294,7 @@ def trace(caller: Caller, what: str, on: bool, file: str | None, frames: bool) -
         NotFound: there is nothing to trace, or no such trace.
         NotAllowed: it is being traced already.
     """
-    node = caller.administered("trace")
+    node = caller.node
     if not on:
         return document(node.end_trace(what))
     if file is None:
@@ -252,134 +304,220 @@ def trace(caller: Caller, what: str, on: bool, file: str | None, frames: bool) -
     return document(node.trace_into_file(what, _path("trace", file), frames=frames))
 
 
-def watches(caller: Caller, node: str | None) -> Job:
-    """List watched links, channels and consumers, each with the name of its ``node``. Raises `NotFound`."""
-    running = caller.administered("watches")
-    cluster, own = running.cluster, names(caller)[running.cluster.number]
+@operation("watches", "watch", changes=False)
+async def watches(
+    caller: Caller, node: Annotated[str | None, "of this node alone; '' is the one that is asked"] = None
+) -> list[dict[str, Any]]:
+    """List watched links, channels and consumers, each with the name of its ``node``."""
+    cluster = caller.node.cluster
+    if node and (number := node_named(caller, node)) != cluster.number:
+        there: list[dict[str, Any]] = await cluster.run_at(number, "watches", {"node": ""}, None)
+        return there
+    own = names(caller)[cluster.number]
+    found = [document(each) | {"node": own} for each in caller.node.watches()]
+    asked = others(caller, cluster) if node is None else []
+    for told in (await cluster.run_at_each(asked, "watches", {"node": ""}, None)).values():
+        found += told
+    return found
 
-    async def gather() -> list[dict[str, Any]]:
-        found = [document(each) | {"node": own} for each in running.watches()]
-        asked = others(caller, cluster) if node is None else ()
-        for told in (await cluster.run_at_each(asked, "watches", {"node": ""}, None)).values():
-            found += told
-        return found
 
-    return _at(caller, running, node or None, "watches", {"node": ""}, lambda: Job(gather))
-
-
+@operation("watch-link", "watch", changes=False, at_node=CLIENTS_NODE)
 def watch_link(
-    caller: Caller, connection: int, link: str | None, channel: int | None, role: str | None, node: str | None
-) -> dict[str, Any] | Job:
+    caller: Caller,
+    connection: Annotated[int, "number of its connection, see list-links"],
+    link: Annotated[str | None, "its name; of AMQP 0-9-1 a consumer's tag, or none for a channel"] = None,
+    channel: Annotated[int | None, "of its session, if the connection has several; or the channel"] = None,
+    role: Annotated[
+        str | None, "of the client, if it has two links of that name", Check(choices=("sender", "receiver"))
+    ] = None,
+) -> dict[str, Any]:
     """Record the frames of a link, or of a channel of AMQP 0-9-1, for its timeline.
 
     Raises:
         BadRequest, NotFound, NotAllowed: as `Node.watch_link`.
     """
-    running = caller.administered("watch-link")
-    given = {"connection": connection, "link": link, "channel": channel, "role": role}
-    own = names(caller)[running.cluster.number]
-
-    def begin() -> dict[str, Any]:
-        return document(running.watch_link(connection, link, channel, role)) | {"node": own}
-
-    return _at(caller, running, node, "watch-link", given, begin)
+    own = names(caller)[caller.node.cluster.number]
+    return document(caller.node.watch_link(connection, link, channel, role)) | {"node": own}
 
 
-def unwatch_link(caller: Caller, watch: int, node: str | None, user: str | None) -> dict[str, Any] | Job:
-    """End a watch, if no other client uses it. Raises `NotFound`."""
-    running = caller.administered("unwatch-link")
-    given = {"watch": watch, "user": user}
-    return _at(
-        caller, running, node, "unwatch-link", given, lambda: document(running.unwatch_link(watch, user))
-    )
+@operation("unwatch-link", "watch", changes=False, at_node=CLIENTS_NODE)
+def unwatch_link(caller: Caller, watch: Watch, user: OfUser = None) -> dict[str, Any]:
+    """End a watch, if no other client uses it."""
+    return document(caller.node.unwatch_link(watch, user))
 
 
-def follow_links(caller: Caller, vhost: str | None, on: bool) -> dict[str, Any]:
-    """Watch every link and channel of a virtual host from its beginning on, or stop that. Returns a document
-    of `FollowedView` with the present or last watches.
+@operation("follow-links", "watch", changes=False)
+def follow_links(
+    caller: Caller,
+    vhost: Vhost = None,
+    on: Annotated[bool, "begin, or tell what is watched by now; or end it"] = True,
+) -> dict[str, Any]:
+    """Watch every link and channel of a virtual host from its beginning on, or stop that.
+
+    Returns a document of `FollowedView` with the present or last watches.
     """
-    node = caller.administered("follow-links")
+    node = caller.node
     name = caller.vhost.name if vhost is None else vhost
     if on:
         caller.catalog.lookup_vhost(name)
     return document(node.follow_links(name, on=on))
 
 
+@operation(
+    "inject-fault",
+    "fault",
+    changes=False,
+    command=Command("limit-credit --queue orders --count 0", "fault {fault} is committed: {kind}"),
+)
 def inject_fault(
     caller: Caller,
-    kind: str,
-    vhost: str | None,
-    queue: str | None,
-    client: str | None,
-    link: str | None,
-    count: int | None,
-    condition: str,
-    code: int,
-    text: str,
+    kind: Annotated[str, "what is done wrong", Check(choices=tuple(FaultKind))],
+    vhost: Vhost = None,
+    queue: Annotated[str | None, "only for this queue, or address of links; * and ? mean any"] = None,
+    client: Annotated[str | None, "only for clients of this container-id or connection name"] = None,
+    link: Annotated[str | None, "only for links of this name"] = None,
+    count: Annotated[
+        int | None,
+        "messages, attaches, credits or frames; see docs/testing.md",
+        Check(bounds=(0, 4_294_967_295)),
+    ] = None,
+    condition: Annotated[str, "that clients of AMQP 1.0 are told"] = "amqp:internal-error",
+    code: Annotated[int, "that clients of AMQP 0-9-1 are told"] = 541,
+    text: Annotated[str, "that both are told"] = "a fault on request",
 ) -> dict[str, Any]:
-    """Inject a fault until it is lifted.
+    """Commit a fault, in a broker in test mode.
 
     Raises:
         BadRequest: as `FaultsOnRequest.inject`.
     """
-    faults = _faults(caller, "inject-fault")
+    faults = _faults(caller)
     name = caller.vhost.name if vhost is None else vhost
     caller.catalog.lookup_vhost(name)
     return document(faults.inject(kind, name, queue, client, link, count, condition, code, text))
 
 
-def lift_fault(caller: Caller, fault: int) -> dict[str, Any]:
-    """Remove a fault, and release what it has held back. Raises `NotFound` if it does not exist."""
-    return document(_faults(caller, "lift-fault").lift(fault))
+@operation("lift-fault", "fault", changes=False, command=Command("1", "fault {fault} is committed no more"))
+def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str, Any]:
+    """Commit a fault no more.
+
+    Raises `NotFound` if it does not exist.
+    """
+    return document(_faults(caller).lift(fault))
 
 
+@operation("list-faults", "fault", changes=False, command=Command(""))
 def list_faults(caller: Caller) -> list[dict[str, Any]]:
-    """List the present faults. Raises `NotSupported` if the broker is not in test mode."""
-    return [document(each) for each in _faults(caller, "list-faults").views()]
+    """List faults that are committed.
+
+    Raises `NotSupported` if the broker is not in test mode.
+    """
+    return [document(each) for each in _faults(caller).views()]
 
 
-def _faults(caller: Caller, operation: str) -> FaultsOnRequest:
-    faults = caller.administered(operation).faults
+def _faults(caller: Caller) -> FaultsOnRequest:
+    faults = caller.node.faults
     if faults is None:
         text = "faults are for brokers in test mode: start one with --test-mode, and without otel_endpoint"
         raise NotSupported("fault", text)
     return faults
 
 
+def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
+    name, on = given["name"], given["on"]
+    if not on and name in result.get("alarms", ()):
+        limit = "vm-memory-high-watermark" if name == "memory" else "disk-free-limit"
+        return (
+            f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
+            f"'amqp10broker set-{limit}' sets another limit"
+        )
+    return f"the {name} alarm is {'on' if on else 'off'}"
+
+
+@operation(
+    "set",
+    "setting",
+    changes=False,
+    command=Command(
+        "max_link_credit 1000",
+        "{name} is now {value}",
+        description="Change a flow control setting of a running broker. What it grants from then on follows "
+        "the new value; overrides of the configuration file still apply.",
+    ),
+)
+def set_flow(
+    caller: Caller,
+    name: Annotated[str, "which", Check(choices=tuple(FLOW_SETTINGS))],
+    value: Annotated[int | str, "from now on", Check(bounds=(1, 4_294_967_295), word="auto")],
+) -> dict[str, Any]:
+    """Change a flow control setting of a running broker.
+
+    Raises `BadRequest` if the name does not exist, or the value is out of range.
+    """
+    node = caller.node
+    try:
+        node.set_flow(name, value)
+    except ConfigError as error:
+        raise BadRequest("setting", str(error)) from error
+    return {name: value}
+
+
+@operation("set-limit", "limit", changes=False)
+def set_limit(
+    caller: Caller,
+    name: Annotated[str, "vm_memory_high_watermark or disk_free_limit"],
+    value: Annotated[str, "as in the configuration: 0.6, 512MB, mem_relative 1.5"],
+) -> dict[str, Any]:
+    """Change where an alarm begins.
+
+    Returns ``{"limit_bytes": int | None, "alarms": [names]}``. Raises `BadRequest` if the name does not
+    exist, or the value is not valid.
+    """
+    node = caller.node
+    try:
+        limit = node.set_limit(name, value)
+    except ConfigError as error:
+        raise BadRequest("limit", str(error)) from error
+    return {"limit_bytes": limit, "alarms": node.alarms()}
+
+
+@operation(
+    "alarm",
+    "alarm",
+    changes=False,
+    command=Command(
+        "disk on",
+        _alarm_said,
+        description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held"
+        " back. An alarm that was measured ends when there is room again, or under another "
+        "limit.",
+    ),
+)
+def set_alarm(
+    caller: Caller,
+    name: Annotated[str, "which resource", Check(choices=tuple(Resource))],
+    on: Annotated[bool, "raise it, or take that back"],
+) -> dict[str, Any]:
+    """Raise an alarm of a running broker by hand, or take that back."""
+    node = caller.node
+    node.set_alarm(name, on)
+    return {"alarms": node.alarms()}
+
+
+@operation("timeline", "watch", changes=False, at_node=CLIENTS_NODE)
 def timeline(
     caller: Caller,
-    watch: int,
-    since: int | None,
-    limit: int,
-    frames: bool,
-    node: str | None,
-    user: str | None,
-) -> dict[str, Any] | Job:
+    watch: Watch,
+    since: Annotated[
+        int | None, "the first step that is told, the 'next' of the last answer; none: the oldest"
+    ] = None,
+    limit: Annotated[int, "so many steps at most", Check(bounds=(1, 5000))] = 1000,
+    frames: Annotated[bool, "with the frame of each step, not curves alone"] = True,
+    user: OfUser = None,
+) -> dict[str, Any]:
     """Return the actions of a link since its watch began or a cursor; ``watched`` identifies the link."""
-    running = caller.administered("timeline")
-    own = names(caller)[running.cluster.number]
-    given = {"watch": watch, "since": since, "limit": limit, "frames": frames, "user": user}
-
-    def tell() -> dict[str, Any]:
-        watched, told = running.timeline(watch, since, limit, frames=frames, user=user)
-        return {"watched": document(watched) | {"node": own}, **told}
-
-    return _at(caller, running, node, "timeline", given, tell)
-
-
-def _at(
-    caller: Caller,
-    running: Node,
-    node: str | None,
-    operation: str,
-    given: dict[str, Any],
-    here: Callable[[], T],
-) -> T | Job:
-    # At the node to which a client is connected, perhaps this one.
-    number = None if node is None else node_named(caller, node)
-    if number in (None, running.cluster.number):
-        return here()
-    return Job(lambda: running.cluster.run_at(number, operation, given, None))
+    own = names(caller)[caller.node.cluster.number]
+    watched, told = caller.node.timeline(watch, since, limit, frames=frames, user=user)
+    return {"watched": document(watched) | {"node": own}, **told}
 
 
 def _path(noun: str, path: str) -> str:

@@ -8,43 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Command, Publish
-from amqp10broker.queues.outlook import QueueStatus
-
-
-class Reserve(Protocol):
-    """The room on disk of the journal, and its durable part (`storage.journal`)."""
-
-    @property
-    def ticket(self) -> int:
-        """The ticket of the last record."""
-
-    @property
-    def durable(self) -> int:
-        """The highest ticket up to which everything is durable."""
-
-    @property
-    def reserves(self) -> bool:
-        """Whether room is reserved; if not, everything is admitted, and may fail."""
-
-    def admits(self, size: int, last: int) -> bool:
-        """Return whether so many bytes may be appended now, the last record of which has `last`."""
-
-    def withdraw(self) -> None:
-        """Withdraw the last request that was not admitted."""
-
-
-class Room(Protocol):
-    """The journal, and notifications of its room."""
-
-    @property
-    def journal(self) -> Reserve: ...
-
-    def when_room(self, callback: Callable[[], None]) -> None:
-        """Call a function once when there is no shortage."""
+from amqp10broker.queues.journal import Commits
+from amqp10broker.queues.queue_status import QueueStatus
 
 
 class Admission:
@@ -52,7 +20,7 @@ class Admission:
 
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
-    def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
+    def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
         self.waiting: list[Publish] = []
         self._room = room
         self._wake = wake
@@ -88,7 +56,7 @@ class Admission:
         return admitted
 
     @staticmethod
-    def _count(publishes: list[Publish], room: Room) -> int:
+    def _count(publishes: list[Publish], room: Commits) -> int:
         size = 0
         for at, publish in enumerate(publishes):
             last = content_bytes(publish.messages)
@@ -101,7 +69,7 @@ class Admission:
     def holds(self) -> bool:
         return bool(self.waiting)
 
-    def _ask_for_room(self, room: Room) -> None:
+    def _ask_for_room(self, room: Commits) -> None:
         if not self._asked:
             self._asked = True
             room.when_room(self._room_again)
@@ -111,7 +79,7 @@ class Admission:
         if self.waiting:
             self._wake()
 
-    def told(self, queue_status: QueueStatus) -> QueueStatus:
+    def with_waiting(self, queue_status: QueueStatus) -> QueueStatus:
         """Add the waiting publishes to a queue's report."""
         if not self.waiting:
             return queue_status

@@ -8,8 +8,8 @@ what its client settled, and the numbers of a queue are the sum over its consume
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Container
-from typing import ClassVar, Final, Protocol
+from collections.abc import Callable, Container
+from typing import ClassVar, Final
 
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.effects import DeadLetterReason
@@ -86,13 +86,6 @@ class Consumption:
         return {name: getattr(self, name) if names is None or name in names else None for name in self.names}
 
 
-class Counted(Protocol):
-    """A consumer that counts its deliveries."""
-
-    def counted(self) -> Consumption:
-        """Return the counters of this consumer."""
-
-
 class QueueConsumption:
     """The counters of one queue's consumers: of those present, and the sum of those that are gone."""
 
@@ -100,24 +93,24 @@ class QueueConsumption:
 
     def __init__(self) -> None:
         self._gone = Consumption()
-        self._there: dict[Counted, None] = {}
+        self._there: dict[Callable[[], Consumption], None] = {}
 
-    def join(self, consumer: Counted) -> None:
-        self._there[consumer] = None
+    def join(self, counted: Callable[[], Consumption]) -> None:
+        self._there[counted] = None
 
-    def leave(self, consumer: Counted) -> bool:
+    def leave(self, counted: Callable[[], Consumption]) -> bool:
         """Move a consumer's numbers to the sum of those that are gone; return False if done before."""
-        if consumer not in self._there:
+        if counted not in self._there:
             return False
-        del self._there[consumer]
-        self._gone.add(consumer.counted())
+        del self._there[counted]
+        self._gone.add(counted())
         return True
 
     def counted(self) -> Consumption:
         total = Consumption()
         total.add(self._gone)
-        for consumer in self._there:
-            total.add(consumer.counted())
+        for counted in self._there:
+            total.add(counted())
         return total
 
 

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
+from amqp10broker.storage.record import Record
 
 GROUP: Final = 0
 LINK: Final = 1
@@ -51,7 +52,7 @@ class _DurableLink:
         self.tags: dict[bytes, _Record] = {}
 
 
-class KeptLinksInJournal:
+class ResumableLinksInJournal:
     """The durable links of a node."""
 
     def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:
@@ -136,7 +137,7 @@ class KeptLinksInJournal:
         if not record.entries:
             self._log.add_dead(record.file, record.length)
 
-    def restore(self, records: Sequence[JournalRecord]) -> None:
+    def restore(self, records: Sequence[Record]) -> None:
         for record in records:
             number, payload = record.index, bytes(record.payload)
             if record.kind == LINK:

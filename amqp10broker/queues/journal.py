@@ -1,47 +1,17 @@
-"""The interface of the journal for stores."""
+"""The node's journal, for queues, and notifications of its durability and room."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from amqp10broker.queues.classic.extents import Accounts
+from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.storage.journal import Journal
+from amqp10broker.storage.record import Record
 
 
-class JournalRecord(Protocol):
-    """A record of the journal (`storage.record.Record`)."""
-
-    @property
-    def group(self) -> int:
-        """Number of the queue that has the record."""
-
-    @property
-    def kind(self) -> int:
-        """As in `records`, and of quorum queues `quorum_records`; so are index and payload."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def term(self) -> int: ...
-
-    @property
-    def payload(self) -> bytes: ...
-
-    @property
-    def file(self) -> int:
-        """The number of the journal's file."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def length(self) -> int:
-        """Bytes that the record takes in its file."""
-
-
-class RecordLog(Accounts, Protocol):
-    """The journal (`storage.journal.Journal`) for reading and appending records."""
+class RecordLog(Protocol):
+    """Records of the journal (`storage.journal.Journal`), and counters of needed bytes by file."""
 
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
@@ -51,5 +21,42 @@ class RecordLog(Accounts, Protocol):
     def read(self, file: int, offset: int) -> bytes:
         """Return the payload of a record."""
 
-    def read_run(self, file: int, offset: int, length: int) -> Sequence[JournalRecord]:
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
         """Return consecutive records of a file."""
+
+    def add_live(self, file: int, length: int) -> None:
+        """Count bytes of a file as needed."""
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Count bytes as not needed any more."""
+
+
+class Commits(Protocol):
+    """The journal of the node, which a task of it commits."""
+
+    journal: Journal
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """Call a function when a ticket is durable; never, if storage fails."""
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call a function once when there is no shortage of room."""
+
+    def write_early(self) -> int:
+        """Write appended records as far as possible now, and return the ticket up to which they are written.
+
+        `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`
+        if the journal cannot be written.
+        """
+
+    def write_soon(self) -> None:
+        """Request a sync soon, for records for which no client waits."""
+
+    def forget(self, group: int) -> None:
+        """Forget a queue that is gone."""
+
+    def abandoned(self, group: int) -> None:
+        """Leave a failed queue's records to the next start: until then nothing is cleaned."""
+
+    def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
+        """Return the reasons that keep a queue from going on."""

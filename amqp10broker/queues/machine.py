@@ -31,9 +31,9 @@ from amqp10broker.queues.effects import (
     Refusal,
     Unconfirmed,
 )
-from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.outlook import QueueStatus
+from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.stats import QueueStats, QueueWeight
 
 
 class QueueMachine(ABC):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.filters.selector import compile_selector
+from amqp10broker.message.filters.wanted import encode_wanted
 from amqp10broker.message.message import Message
 
 Select = Callable[[Sequence[Message]], Sequence[int]]
@@ -16,10 +17,16 @@ def selection(selector: str) -> Select:
     """Compile a JMS selector. Raises `ValueError` if the selector is not valid; the message contains the
     position.
     """
-    # Imported late: a broker starts sooner without filters.
-
     wanted = MessageFilter.of_sql(compile_selector(selector))
     return lambda messages: wanted.matching(messages, 0)
+
+
+def encoded(filters: object | None) -> bytes | None:
+    """Return a consumer's filters as the log of a quorum queue contains them; None: it wants all messages."""
+    if filters is None or isinstance(filters, bytes):
+        return filters
+    assert isinstance(filters, Filters)
+    return None if filters.messages is None else encode_wanted(filters)
 
 
 def fault_of(selector: str) -> str | None:

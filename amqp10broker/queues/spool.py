@@ -6,29 +6,12 @@ has been dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from amqp10broker.storage.scratch import Scratch
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-
-
-class Scratch(Protocol):
-    """A file without a name (`storage.disk`)."""
-
-    def write(self, pieces: Sequence[bytes]) -> int:
-        """Append, and return the offset. Nothing is left behind after a failure."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Read a range of the file."""
-
-    def close(self) -> None:
-        """Close the file, and release its space."""
-
-
-class OpenScratch(Protocol):
-    """Opens a new file without a name."""
-
-    def __call__(self) -> Scratch: ...
 
 
 class Place(NamedTuple):
@@ -42,7 +25,7 @@ class Place(NamedTuple):
 class Spool:
     """The pages of all queues of a broker."""
 
-    def __init__(self, open_scratch: OpenScratch) -> None:
+    def __init__(self, open_scratch: Callable[[], Scratch]) -> None:
         self._open = open_scratch
         self._files: dict[int, Scratch] = {}
         self._pages: dict[int, int] = {}
@@ -88,32 +71,3 @@ class Spool:
             scratch.close()
         self._files.clear()
         self._pages.clear()
-
-
-class SpoolPacks:
-    """Packed messages of quorum queues on disk (`queues.quorum.bodies.Packs`).
-
-    The journal contains the messages too; here they are together, page by page, and need no search.
-    """
-
-    def __init__(self, spool: Spool) -> None:
-        self._spool = spool
-
-    def keep(self, pieces: Sequence[bytes]) -> object:
-        try:
-            return self._spool.write(pieces)
-        except OSError:
-            # No room: the disk alarm is on or will be, and memory is what is left.
-            return b"".join(pieces)
-
-    def read(self, handle: object) -> bytes:
-        return self._spool.peek(handle) if isinstance(handle, Place) else cast("bytes", handle)
-
-    def read_at(self, handle: object, at: int, length: int) -> bytes:
-        if isinstance(handle, Place):
-            return self._spool.peek_at(handle, at, length)
-        return cast("bytes", handle)[at : at + length]
-
-    def drop(self, handle: object) -> None:
-        if isinstance(handle, Place):
-            self._spool.drop(handle)

@@ -39,9 +39,9 @@ from amqp10broker.queues.effects import (
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueStatus
+from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.stats import QueueStats
 
 
 class VolatileQueue(QueueMachine):

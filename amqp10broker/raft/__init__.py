@@ -1,7 +1,8 @@
-"""One member of one Raft group: election, log, commitment. Pure.
+"""Members of Raft groups: election, log, commitment. Pure.
 
 Messages, time and proposals go in (`core.Raft`); records to write, messages to send and entries to apply come
-out (`ready.Ready`), and `persisted` goes back in. The package has no disk, queue or socket.
+out (`ready.Ready`), and `persisted` goes back in. `groups` has all members of a node, each with its log and
+machine. The package has no disk, queue or socket.
 
 Sources: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (2014), here "the paper";
 Ongaro, "Consensus: Bridging Theory and Practice" (2014), here "the dissertation".

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Configuration
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Snapshot, Stored, run_of
 from amqp10broker.raft.errors import NotLeader
@@ -252,8 +252,8 @@ class Raft:
         if self._leading is None:
             self._ask_for_pre_votes(now_ms)
 
-    def release_reader(self, now_ms: int) -> None:
-        """It is to stand for election as soon as its node ticks it."""
+    def campaign_at_tick(self, now_ms: int) -> None:
+        """Stand for election at the next `tick`, without the random delay."""
         if self._leading is None and self._due is not None:
             self._due = min(self._due, now_ms)
 
@@ -264,7 +264,7 @@ class Raft:
         """
         member = self._member
         self._follow(member.term + 1, None, now_ms)
-        alone = encode_config(Configuration((member.me,)))
+        alone = CONFIG.encode(Configuration((member.me,)))
         member.append(run_of(member.log.last + 1, member.term, Kind.CONFIG, (alone,)))
         self._stand(now_ms)
 

@@ -1,11 +1,10 @@
-"""What a member refuses, and what it cannot read::
+"""What a member refuses::
 
 RaftError
 |-- NotLeader        ask the leader, if one is known
 |-- NotReady         it leads, and takes nothing now: try again
 |-- Full             too much is waiting to be committed: try again when something is
-|-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
-`-- BadBytes         these bytes are no message and no record of this room
+`-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
 """
 
 from __future__ import annotations
@@ -37,7 +36,3 @@ class Full(RaftError):
 
 class ChangeRefused(RaftError):
     """A change of members or a transfer cannot begin; the message gives the reason."""
-
-
-class BadBytes(RaftError):
-    """The bytes are malformed; the message names the expectation."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Promote, changed
 from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.errors import ChangeRefused, Full, NotReady
@@ -21,6 +21,9 @@ from amqp10broker.raft.progress import MESSAGE_BYTES, Flow, Progress
 
 RETRY_MS: Final = 300
 """After this time without an answer, what was sent counts as lost."""
+RETRY_DOUBLED_MAX: Final = 2
+"""How often that is doubled, after each retry without an answer: a node that is slower gets less to do, not
+more."""
 SUSPICION_MS: Final = 1000
 """How long a leader goes on without a majority. Its node has waited as long before it suspected."""
 TRANSFER_MS: Final = 2000
@@ -44,6 +47,7 @@ class Leadership:
         "_passing",
         "_proposed",
         "_proposed_bytes",
+        "_retries",
         "_round",
         "_round_sent",
         "_told_last",
@@ -69,6 +73,8 @@ class Leadership:
             if peer != member.me
         }
         self.retry_due: int | None = None
+        self._retries = 0
+        """How many in a row."""
         self.commit_due: int | None = None
         """When it is looked at whether what is committed is to be told without an entry."""
         self._untold_since: int | None = None
@@ -140,7 +146,7 @@ class Leadership:
         config = changed(member.configs.latest, change)
         if isinstance(change, Promote) and self.peers[change.member].match < member.commit:
             raise ChangeRefused(f"{change.member} has not caught up; wait for it")
-        run = run_of(member.log.last + 1, member.term, Kind.CONFIG, (encode_config(config),))
+        run = run_of(member.log.last + 1, member.term, Kind.CONFIG, (CONFIG.encode(config),))
         member.append(run)
         wanted = set(config.members) - {member.me}
         for peer in self.peers.keys() - wanted:
@@ -310,9 +316,9 @@ class Leadership:
         if wait_ms:
             self._await_entry(now_ms, untold=untold, tried=bare)
         if settled:
-            self.retry_due = None
+            self.retry_due, self._retries = None, 0
         elif self.retry_due is None:
-            self.retry_due = now_ms + RETRY_MS
+            self.retry_due = now_ms + (RETRY_MS << min(self._retries, RETRY_DOUBLED_MAX))
         return tuple(needing)
 
     def _await_entry(self, now_ms: int, *, untold: bool, tried: bool) -> None:
@@ -402,12 +408,15 @@ class Leadership:
 
     def _retry(self) -> None:
         member = self._member
+        silent = False
         for peer in self.peers.values():
             if peer.alive and (peer.match < member.log.last or peer.commit < member.commit):
                 if peer.active:
                     peer.active = False
                 else:
                     peer.retry()
+                    silent = True
+        self._retries = self._retries + 1 if silent else 0
         if self.reads:
             self._round += 1  # an answer to a newer round answers the older ones
         self._passing = self.leaving

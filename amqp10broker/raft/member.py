@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.raft.codec import decode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import ConfigLog
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Run, Stored
 from amqp10broker.raft.log_view import LogView
@@ -59,7 +59,7 @@ class Member:
         self.log.append(run)
         if run.kind is Kind.CONFIG:
             for index, payload in enumerate(run.payloads, run.first):
-                self.configs.append(index, decode_config(payload))
+                self.configs.append(index, CONFIG.decode(payload))
 
     def truncate(self, first: int) -> None:
         """Entries from this index on are another leader's, and were never committed."""

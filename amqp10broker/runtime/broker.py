@@ -5,7 +5,7 @@
     Broker nursery
     |-- queues nursery             one task a queue; ends last
     `-- service nursery
-        |-- connections nursery    one task a connection, see connection_lifecycle.py
+        |-- connections nursery    one task a connection, see client_connection.py
         |-- listeners              one task an address; end first
         |-- HTTP                   one task a connection; ends with the listeners
         `-- admin socket           for `amqp10broker status`
@@ -68,7 +68,7 @@ from amqp10broker.runtime.journal.data import Data, opened_data
 from amqp10broker.runtime.journal.journal_task import JournalTask, opened_journal
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
-from amqp10broker.runtime.observe.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.runtime.observe.meters import Meter, rss_bytes
 from amqp10broker.runtime.observe.recordings import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
@@ -78,10 +78,10 @@ from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
-from amqp10broker.sessions.mail import ConfigChanged
+from amqp10broker.sessions.messages import ConfigChanged
 from amqp10broker.sessions.overview import overview
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Broker:
         self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
         self.alarms: frozenset[str] = frozenset()
-        self.resource_monitor = ResourceMonitor(self, meter or SystemMeter())
+        self.resource_monitor = ResourceMonitor(self, meter or Meter())
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.suspended = SuspendedLinks(self)
@@ -274,7 +274,7 @@ class Broker:
             self.data,
             self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
-            relay=self.reply_registry.relay,
+            inline=self.reply_registry.inline,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
         ) as self.journal_task:
@@ -282,8 +282,15 @@ class Broker:
 
     @asynccontextmanager
     async def _running_queues(self) -> AsyncIterator[None]:
+        cluster = self.cluster
         async with trio.open_nursery() as nursery:
-            self._queues = Queues(self, nursery, self.journal_task, self.cluster)
+            self._queues = Queues(
+                self,
+                nursery,
+                self.journal_task,
+                None if cluster is None else cluster.raft.groups,
+                None if cluster is None else cluster.snapshots,
+            )
             self._bootstrap()
             if self.journal_task is not None:
                 if self.cluster is None:
@@ -414,7 +421,7 @@ class Broker:
 
     def _see_to_anonymous(self, users: Collection[str]) -> None:
         if self.config.anonymous_login_user not in users:
-            # Nobody said that guest of a definitions file is for everybody.
+            # A definitions file does not say that its guest may log in from everywhere.
             self.authenticator.anonymous_user = ""
 
     @property
@@ -423,7 +430,7 @@ class Broker:
         return self.http.serving
 
     @property
-    def kept(self) -> KeptLinks:
+    def resumable_links(self) -> ResumableLinks:
         return self.suspended.links
 
     # --- what others ask --------------------------------------------------------------------------
@@ -513,8 +520,8 @@ class Broker:
             recording=self.recordings.view(),
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
-            suspended_links=self.kept.suspended_views(),
-            kept_links=len(self.kept),
+            suspended_links=self.resumable_links.suspended_views(),
+            kept_links=len(self.resumable_links),
         )
 
 

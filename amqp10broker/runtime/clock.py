@@ -25,7 +25,7 @@ class WallClock:
         self._offset_s = max(time.time() - trio.current_time() for _ in range(_READINGS))
 
     def now_ms(self) -> int:
-        return self.ms_at(trio.current_time())
+        return int((trio.current_time() + self._offset_s) * 1000)
 
     def ms_at(self, trio_time: float) -> int:
         """Return the past or future value of `now_ms` at a time of Trio's clock."""

@@ -24,7 +24,7 @@ from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp10.kept import KeptLinks
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 
 
@@ -63,7 +63,7 @@ class ConnectionContext(BrokerContext, Protocol):
     faulty_stream: Callable[..., Stream] | None
 
     @property
-    def kept(self) -> KeptLinks:
+    def resumable_links(self) -> ResumableLinks:
         """Links of AMQP 1.0 that outlive their sessions."""
 
     def is_memory_tight(self) -> bool:

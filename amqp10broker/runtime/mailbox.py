@@ -1,43 +1,86 @@
-"""A task's mailbox, taken from in batches.
+"""A task's mailbox, taken from in batches, and the steps that tasks run inline.
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
-own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` for the
-reader, the lane of `writer.py` for sessions (table in README.md).
+own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` of
+`session_task.py` for the reader, the output buffer of `writer.py` for sessions (table in README.md).
+
+A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
+for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its
+work. So a reader that read little calls `Mailbox.deliver`: the owners that get a message by it, and wait for
+one, run inline: in the reader's turn, one after the other and never one within another. They take all their
+messages, as they would in their own turn.
+
+Bulk input, and input on many connections, goes by tasks, so that messages of many senders become one batch,
+and no connection waits for the work of a big batch for others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from amqp10broker.runtime.queues.relay import Relay
-
 T = TypeVar("T")
+
+INLINE_STEPS_MAX: Final = 8
+"""Steps that run inline in one turn of a reader; later ones run in their own turn."""
+
+LITTLE_BYTES: Final = 2048
+"""A read of at most so much is delivered inline: a wave of some messages, a settlement, a flow."""
+
+OTHERS_MAX: Final = 1
+"""Reads of other connections between two of one: with more, tasks make batches of what all of them sent."""
+
+
+class InlineSteps:
+    """The mailboxes of a broker whose owners run inline next.
+
+    Attributes:
+        open: whether a message for an owner that waits has it run inline.
+        due: the mailboxes of those owners, each once.
+        reads: how many reads the connections of the broker have handled.
+    """
+
+    __slots__ = ("due", "open", "reads")
+
+    def __init__(self) -> None:
+        self.open = False
+        self.reads = 0
+        self.due: list[Mailbox[Any]] = []
+
+    def run(self) -> None:
+        """Run the owners that are due, and those that become due by it; then close."""
+        try:
+            for steps, mailbox in enumerate(self.due):  # it grows meanwhile
+                if steps < INLINE_STEPS_MAX:
+                    mailbox.run_inline()
+                else:
+                    mailbox.wake()
+        finally:
+            self.open = False
+            self.due.clear()
 
 
 class Mailbox(Generic[T]):
-    """Letters for one task.
+    """Messages for one task.
 
-    A list, and the task that waits for it. A memory channel of Trio does more, for many tasks and letter by
-    letter, and costs more.
+    A list, and the task that waits for it. A memory channel of Trio does more, for many tasks and message by
+    message, and costs more.
 
     Attributes:
-        at_once: carries out letters for the owner while it waits, see `relay`; False: it is to wake, and has
-            something to do that needs its task. None: it always does its work itself.
-        most: the largest number of letters that ever waited; tests hold it against the table.
+        most: the largest number of messages that ever waited; tests compare it with the table.
     """
 
-    __slots__ = ("_due", "_error", "_letters", "_owner", "_relay", "at_once", "closed", "most")
+    __slots__ = ("_due", "_error", "_inline", "_messages", "_owner", "_step", "closed", "most")
 
-    def __init__(self, relay: Relay | None = None) -> None:
-        """Make one that is empty. `relay`: of the broker, if the owner's work may be done at once."""
-        self.at_once: Callable[[list[T]], bool] | None = None
-        self._relay = relay
+    def __init__(self, inline: InlineSteps | None = None) -> None:
+        """Create an empty mailbox. `inline`: of the broker, if the owner may run inline."""
+        self._step: Callable[[list[T]], bool] | None = None
+        self._inline = inline
         self._due = False
         self._error: Exception | None = None
-        self._letters: list[T] = []
+        self._messages: list[T] = []
         self._owner: trio.lowlevel.Task | None = None
         """The task, while it waits."""
         self.most = 0
@@ -45,68 +88,85 @@ class Mailbox(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        return len(self._letters)
+        return len(self._messages)
 
-    def put(self, letter: T) -> bool:
+    def put(self, message: T) -> bool:
+        """Add a message, never waiting; False when the mailbox is closed."""
         if self.closed:
             return False
-        letters = self._letters
-        letters.append(letter)
-        if len(letters) > self.most:
-            self.most = len(letters)
+        messages = self._messages
+        messages.append(message)
+        if len(messages) > self.most:
+            self.most = len(messages)
         if self._owner is not None:
-            relay = self._relay
-            if relay is not None and relay.open and self.at_once is not None:
+            inline = self._inline
+            if inline is not None and inline.open and self._step is not None:
                 if not self._due:
                     self._due = True
-                    relay.add(self)
+                    inline.due.append(self)
             else:
                 trio.lowlevel.reschedule(self._owner)
                 self._owner = None
         return True
 
+    def deliver(self, message: T) -> bool:
+        """Add a message as `put`, and run inline its owner and those that get messages by that."""
+        inline = self._inline
+        assert inline is not None
+        inline.open = True
+        taken = self.put(message)
+        inline.run()
+        return taken
+
     def wake(self) -> None:
+        """Let the owner run in its own turn."""
         self._due = False
         if self._owner is not None:
             trio.lowlevel.reschedule(self._owner)
             self._owner = None
 
-    def work(self) -> None:
+    def run_inline(self) -> None:
+        """Run the owner's step with the messages that are there; wake the owner if it needs its task."""
         self._due = False
-        if self._owner is None or self.at_once is None:
-            return  # it was cancelled meanwhile: what is here is its affair
-        letters, self._letters = self._letters, []
+        if self._owner is None or self._step is None:
+            return  # it was cancelled meanwhile, and takes its messages itself
+        messages, self._messages = self._messages, []
         try:
-            done = self.at_once(letters)
+            done = self._step(messages)
         except Exception as error:  # the owner's, in whose task it is raised
             self._error = error
             done = False
         if not done:
             self.wake()
 
-    async def take_all(self) -> list[T]:
-        """Wait for a letter, then take all that are there. Cancelled, it takes none.
+    async def take_all(self, step: Callable[[list[T]], bool] | None = None) -> list[T]:
+        """Wait for a message, then take all that are there; none when cancelled.
+
+        Args:
+            step: handles messages inline while the owner waits. It returns False when the owner has to do
+                something that needs its task: then this returns, perhaps without messages. None: the owner
+                never runs inline.
 
         Raises:
             trio.ClosedResourceError: it is closed.
         """
         if self.closed:
             raise trio.ClosedResourceError
-        if self._letters:
+        if self._messages:
             await trio.lowlevel.checkpoint()
         else:
+            self._step = step
             self._owner = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
             error, self._error = self._error, None
             if error is not None:
                 raise error
-        letters, self._letters = self._letters, []
-        return letters
+        return self.take_now()
 
     def take_now(self) -> list[T]:
         """Take all messages without waiting, for a caller that works for the owner between its awaits."""
-        letters, self._letters = self._letters, []
-        return letters
+        messages, self._messages = self._messages, []
+        return messages
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._owner = None
@@ -115,38 +175,5 @@ class Mailbox(Generic[T]):
     def close(self) -> list[T]:
         """Refuse further messages, and return those that were not taken."""
         self.closed = True
-        self.at_once = None
-        left, self._letters = self._letters, []
-        return left
-
-
-class Bound:
-    """One sender's share of a mailbox: waits when too many of its letters are not worked off."""
-
-    __slots__ = ("_freed", "_limit", "outstanding")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._freed: trio.Event | None = None
-        self.outstanding = 0
-
-    @property
-    def full(self) -> bool:
-        """Whether the next letter has to wait."""
-        return self.outstanding >= self._limit
-
-    async def wait(self) -> None:
-        """Wait until another letter may be put."""
-        while self.outstanding >= self._limit:
-            self._freed = trio.Event()
-            await self._freed.wait()
-
-    def add(self) -> None:
-        self.outstanding += 1
-
-    def done(self) -> None:
-        """A letter was worked off."""
-        self.outstanding -= 1
-        if self._freed is not None:
-            self._freed.set()
-            self._freed = None
+        self._step = None
+        return self.take_now()

@@ -16,14 +16,11 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.broker")
 
 
-async def run_broker(
-    config: Config, on_up: Callable[[list[tuple[str, int]], list[tuple[str, int]]], None]
-) -> None:
+async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
 
     Args:
-        on_up: called with the ``(host, port)`` pairs, and those that speak TLS, each time that the broker
-            accepts connections.
+        on_up: called with the broker each time that it accepts connections.
 
     Raises:
         OSError: the address cannot be used.
@@ -41,7 +38,7 @@ async def run_broker(
                     nursery.start_soon(_stop_on_signal, signals, broker)
                     async with broker:
                         if not broker.over.is_set():
-                            on_up(broker.addresses, broker.tls_addresses)
+                            on_up(broker)
                         await broker.over.wait()
                     nursery.cancel_scope.cancel()
             except* Stopped as stopped:

@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueHandle
+from amqp10broker.queues.commands import RequestRef
 
-Part = tuple[QueueHandle, Command]
+Part = QueueCommand
 """A command for one queue: publish, or settle."""
 
 
@@ -53,7 +53,7 @@ class QueueCommits(Protocol):
 
     def commit(
         self,
-        mail: Sequence[tuple[QueueHandle, Command]],
+        mail: Sequence[QueueCommand],
         parts: Sequence[Part],
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,

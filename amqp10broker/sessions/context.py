@@ -13,14 +13,15 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Propose
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
-from amqp10broker.sessions.amqp10.names import LinkNames, TellStolen
+from amqp10broker.queues.commands import ReplyTo, RequestRef
+from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.commits import QueueCommits
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.messages import ToSession
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
@@ -34,21 +35,22 @@ otherwise the connection is closed.
 """
 
 
+ToQueue = Callable[[QueueCommand], None]
+"""Adds a command to those that are sent to queues at the end of the step."""
+
+
 OnUnroutable = Callable[[Sequence[Message]], None]
 
 
-@dataclass(slots=True)
-class SessionContext:
-    """The context of one session.
+@dataclass(slots=True, kw_only=True)
+class EndpointContext:
+    """What a session and a channel use of the broker.
 
     Attributes:
-        tell_stolen: notifies this session that another one has attached the name of a link here.
-        volatile: makes a queue without a task, for direct reply-to: it answers a post at once.
-        offer_token: has another token of the client verified; None if that is not supported.
+        volatile: makes a queue without a task, for direct reply-to: it answers a command at once.
         moment: the time of the present step, set by the caller before each.
-        commits: carries them out; None: transactions are not supported.
-        kept: links that survive their sessions; None: not supported.
-        is_memory_tight: whether automatic limits must not grow.
+        commits: carries out a transaction at several queues in one step; None: a session has no transactions,
+            a channel commits queue by queue.
         on_unroutable: called with unroutable messages; must not raise.
     """
 
@@ -58,24 +60,36 @@ class SessionContext:
     config: Config
     reply_to: ReplyTo
     user: str
-    container_id: str
-    names: LinkNames
-    tell_stolen: TellStolen
     propose: Propose
     connection: object
     new_id: Callable[[], str]
     volatile: MakeVolatile
-    node: str
     log: ClientLog
+    moment: Moment = field(default_factory=Moment)
+    commits: QueueCommits | None = None
+    on_unroutable: OnUnroutable = lambda messages: None
+
+
+@dataclass(slots=True, kw_only=True)
+class SessionContext(EndpointContext):
+    """The context of one session.
+
+    Attributes:
+        to_session: puts a message into this session's mailbox.
+        offer_token: has another token of the client verified; None if that is not supported.
+        resumable_links: links that survive their sessions; None: not supported.
+        is_memory_tight: whether automatic limits must not grow.
+    """
+
+    container_id: str
+    names: LinkNames
+    to_session: ToSession
+    node: str
     of_jms: bool = False
     offer_token: OfferToken | None = None
-    moment: Moment = field(default_factory=Moment)
     transactions: Transactions = field(default_factory=Transactions)
-    commits: QueueCommits | None = None
-    kept: KeptLinks | None = None
-    tell: Tell = lambda letter: False
+    resumable_links: ResumableLinks | None = None
     is_memory_tight: Callable[[], bool] = lambda: False
-    on_unroutable: OnUnroutable = lambda messages: None
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """Return the flow settings for a link of this client with this address."""
@@ -93,9 +107,3 @@ class ClientLog(Protocol):
 
     def info(self, event: str, **details: Any) -> None:
         """Write an entry that names the connection."""
-
-
-class Post(Protocol):
-    """Adds a command for a queue to the session's outgoing commands."""
-
-    def __call__(self, handle: QueueHandle, command: Command) -> None: ...

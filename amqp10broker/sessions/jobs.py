@@ -39,7 +39,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
-from amqp10broker.sessions.context import Post
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 from amqp10broker.sessions.routes import Routes
@@ -74,7 +74,7 @@ class PublishOne:
         vhost: VirtualHost,
         access: Access,
         reply_to: ReplyTo,
-        post: Post,
+        to_queue: ToQueue,
         *,
         exchange: str,
         routing_key: str,
@@ -107,7 +107,7 @@ class PublishOne:
         for queue in queues:
             ref = reply_to.publisher()
             self._outstanding.add(ref)
-            post(queue.handle, Publish(ref, (1,), (message,), settled=False))
+            to_queue((queue.handle, Publish(ref, (1,), (message,), settled=False)))
 
     @property
     def done(self) -> bool:
@@ -138,7 +138,7 @@ class GetSome:
         self,
         queue: DeclaredQueue,
         reply_to: ReplyTo,
-        post: Post,
+        to_queue: ToQueue,
         most: int,
         delivery_outcome: DeliveryOutcome,
     ) -> None:
@@ -151,7 +151,7 @@ class GetSome:
         self.behind = 0
         mode = Mode.GOT_SETTLED if delivery_outcome is DeliveryOutcome.ACCEPT else Mode.GOT
         ref = reply_to.consumer()
-        self._credit = QueueCredit(queue, ref, post, mode)
+        self._credit = QueueCredit(queue, ref, to_queue, mode)
         # Settled when all are there, whatever the decision: a caller that gives up has taken nothing.
         self._credit.post(Subscribe(ref, False, counted=False, name=reply_to.name_of("get")))
         self._ask()

@@ -115,3 +115,13 @@ class Measures:
     def add(self, other: Measures) -> None:
         for name in self.__slots__:
             getattr(self, name).add(getattr(other, name))
+
+
+class Moment:
+    """The present of a session or channel: its task sets it once per step, by the broker's clock."""
+
+    __slots__ = ("measures", "ms")
+
+    def __init__(self, ms: int = 0, measures: Measures | None = None) -> None:
+        self.ms = ms
+        self.measures = measures or Measures()

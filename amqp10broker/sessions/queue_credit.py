@@ -29,7 +29,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.context import Post
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 
 
@@ -57,7 +57,7 @@ class QueueCredit:
         "_again",
         "_ahead",
         "_asked",
-        "_post",
+        "_to_queue",
         "available",
         "closed",
         "counters",
@@ -76,9 +76,9 @@ class QueueCredit:
     )
 
     def __init__(
-        self, queue: DeclaredQueue, ref: ConsumerRef, post: Post, mode: Mode = Mode.DELIVERED
+        self, queue: DeclaredQueue, ref: ConsumerRef, to_queue: ToQueue, mode: Mode = Mode.DELIVERED
     ) -> None:
-        self._post = post
+        self._to_queue = to_queue
         self.mode = mode
         self.counters = Consumption()
         # Of those that wait: how many are written before each that the queue had delivered before.
@@ -100,11 +100,11 @@ class QueueCredit:
         self._ahead = 0
         # Credit of the last request; 0 when its deliveries were not all for the client.
         self._asked = 0
-        queue.consumption.join(self)
+        queue.consumption.join(self.counted)
 
-    def renewed(self, post: Post) -> QueueCredit:
+    def renewed(self, to_queue: ToQueue) -> QueueCredit:
         """Return the credit for another end of a kept link: it continues the queue's counts."""
-        new = QueueCredit(self.queue, self.ref, post, self.mode)
+        new = QueueCredit(self.queue, self.ref, to_queue, self.mode)
         new.seen = new.returned = self.seen
         new.epoch, new._ahead = self.epoch, self._ahead
         return new
@@ -126,7 +126,7 @@ class QueueCredit:
     # --- to the queue -----------------------------------------------------------------------------
 
     def post(self, command: Command) -> None:
-        self._post(self.queue.handle, command)
+        self._to_queue((self.queue.handle, command))
 
     def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
         """Request deliveries, in place of the last request. `most`: the limit of the request, unless the
@@ -145,7 +145,7 @@ class QueueCredit:
         self.in_flight = True
         self.requests += 1
         count = (seen + self._ahead - waiting) & MASK
-        self._post(self.queue.handle, Credit(self.ref, count, credit, drain, seen, room))
+        self._to_queue((self.queue.handle, Credit(self.ref, count, credit, drain, seen, room)))
 
     def top_up(self, wanted: int, most: int, *, renew_at: int = 0, drain: bool = False) -> bool:
         """Request more if that exceeds what is left, and what is left is at most `renew_at`."""
@@ -260,7 +260,7 @@ class QueueCredit:
 
     def retire(self, into: ClientCounters) -> None:
         """Stop counting here: `into` takes over all counts, also those still to come. May be called twice."""
-        if self.queue.consumption.leave(self):
+        if self.queue.consumption.leave(self.counted):
             into.consumed([self])
             self.counters = _Late(into, into.of_type(self.queue.type))
 

@@ -77,7 +77,7 @@ class Routes:
             AccessRefused: the exchange is internal.
         """
         vhost = self._vhost
-        stamp = (vhost.version, self._access.version)
+        stamp = (vhost.version, self._access.changes.version)
         key = (exchange, routing_key)
         route = self._known.get(key)
         if route is not None and route.is_fresh(stamp):

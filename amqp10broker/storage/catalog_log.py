@@ -19,7 +19,7 @@ NAME: Final = "catalog.log"
 
 
 class CatalogLog(EntryLog):
-    """The catalog's entries; also a `metadata.changes.Recorder`."""
+    """The catalog's entries."""
 
     def __init__(
         self, disk: Disk, folder: str, part: FolderInventory, when_written: Callable[[], None] = lambda: None
@@ -29,12 +29,16 @@ class CatalogLog(EntryLog):
         self._ahead = 0
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """Store entries, all of them or none, in place of those of the same keys. Raises `LimitExceeded` if
+        they cannot be stored now.
+        """
         try:
             self.store(entries)
         except StorageError as error:
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """Store entries that must be durable before anything that queues append from now on."""
         self.put(entries)
         self._ahead = self.changes
 

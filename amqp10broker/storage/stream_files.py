@@ -15,7 +15,7 @@ from __future__ import annotations
 import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
@@ -24,7 +24,9 @@ from amqp10broker.storage.logfile import FULL, LogFile, go_on
 from amqp10broker.storage.reader import BRING_BACK, FileReader, KnownFile, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
-from amqp10broker.storage.stream_log import CHUNK, SegmentRecord
+
+CHUNK: Final = 1
+"""Kind of a record with a chunk of messages (`queues.stream.log`)."""
 
 OPEN_MAX: Final = 8
 """Open files of a stream beside the one that is written to."""
@@ -32,6 +34,15 @@ OPEN_MAX: Final = 8
 FOLDER: Final = "streams"
 """The folder of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
+
+
+class SegmentRecord(NamedTuple):
+    position: int
+    length: int
+    first: int
+    payload: bytes
+    number: int = 0
+    """Commits over several queues up to this one are in the stream with it."""
 
 
 def folder_of(streams: str, number: int) -> str:
@@ -63,7 +74,9 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 
 
 class FileShelf:
-    """A `stream_log.Shelf` with a file for each segment."""
+    """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
+    the call can be repeated.
+    """
 
     def __init__(
         self,
@@ -96,6 +109,10 @@ class FileShelf:
         self._folder_fds: list[int] = []
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
+        """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
+        it has been read, and its next records; a segment without records comes with none. Torn ends have been
+        cut off at the end of the iteration.
+        """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:
             raise found.missing[0]
@@ -134,6 +151,9 @@ class FileShelf:
             return  # the entries are as true as before
 
     def prepare(self, first: int) -> list[int]:
+        """Begin a new segment with this first offset; all before it must be durable. Returns descriptors to
+        sync before `synced` and then `roll`; none if that has been done.
+        """
         if self._next is None:
             self._next = LogFile(
                 self._disk, self._path(first), FileHeader(Purpose.STREAM, first, self._disk.fresh_id())
@@ -154,6 +174,7 @@ class FileShelf:
         return [file.fileno(), *self._folder_fds]
 
     def roll(self, first: int) -> int:
+        """Switch to the prepared segment, and return the position of its first record."""
         file = self._next
         assert file is not None, "prepare it first"
         assert file.synced, "sync it first"
@@ -166,11 +187,13 @@ class FileShelf:
         return HEADER_BYTES
 
     def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
+        """Append a record to the newest segment in memory; return its position and length."""
         assert self._newest is not None
         position = self._newest.append(self._number, CHUNK, first, payload, number)
         return position, self._newest.end - position
 
     def mark(self) -> None:
+        """Record the durable length, itself durably before long."""
         if self._newest is not None:
             try:
                 self._part.put({_name(self._newest): _known(self._newest)})
@@ -197,6 +220,7 @@ class FileShelf:
         self._folder_fds.clear()
 
     def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
+        """Read whole written records from a position on: about `size` bytes, at least one record."""
         file = self._files[segment]
         records = file.read_some(position, size)
         if file is not self._newest:

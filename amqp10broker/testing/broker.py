@@ -1,8 +1,8 @@
 """The objects that fixtures pass to tests: an address for clients, and access to the broker.
 
 Every call requests the broker's current state or an operation, which takes some hundred microseconds, and may
-come from any thread and any event loop. All calls use operations of `operations.table` and a client of AMQP
-1.0.
+come from any thread and any event loop. All calls use operations of `operations.registry` and a client of
+AMQP 1.0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.testing.assertions import Assertions
 from amqp10broker.testing.faults import VhostFaults
 from amqp10broker.testing.frames import OWN
+from amqp10broker.testing.in_process import InProcess
 from amqp10broker.testing.process import Process
 from amqp10broker.testing.report import report
 from amqp10broker.testing.server import Server
@@ -226,22 +227,33 @@ class AmqpBroker(Assertions):
             return [delivery.message() for delivery in deliveries]
 
 
-class AmqpBrokerProcess(AmqpBroker):
+class WholeBroker(AmqpBroker):
+    """A broker that one test or block has for itself, with the virtual host ``/``."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server, "/")
+
+    def begin(self) -> None:
+        self.ask("follow-links")
+
+
+class RunningBroker(WholeBroker):
+    """The broker of `amqp10broker.testing.running`."""
+
+    def __init__(self, server: InProcess) -> None:
+        super().__init__(server)
+        self.http_url = server.http_url
+
+
+class AmqpBrokerProcess(WholeBroker):
     """A broker for one test, in a process with a data folder: it can be stopped, killed and started again.
 
     Its port stays the same.
     """
 
     def __init__(self, process: Process) -> None:
-        super().__init__(process, "/")
+        super().__init__(process)
         self._process = process
-
-    def begin(self) -> None:
-        self.ask("follow-links")
-
-    @property
-    def url(self) -> str:
-        return f"amqp://{self.user}:{self.password}@{self.host}:{self.port}/%2F"
 
     @property
     def pid(self) -> int:

@@ -48,6 +48,12 @@ class InProcess:
         self.host, self.port = self._broker.addresses[0]
 
     @property
+    def http_url(self) -> str | None:
+        """The address of the HTTP API and the page, without a slash at its end; None if HTTP is off."""
+        addresses = self._broker.http_addresses
+        return f"http://{addresses[0][0]}:{addresses[0][1]}" if addresses else None
+
+    @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 

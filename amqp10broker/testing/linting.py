@@ -15,15 +15,15 @@ from amqp10broker.observe.frames.records import Record, RecordedFrame, first_lin
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.runtime.observe.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.testing.frames import OWN
-from amqp10broker.tools.lint import rules
-from amqp10broker.tools.lint.findings import Finding, Rule
+from amqp10broker.testing.server import NOT_KEPT
+from amqp10broker.tools.lint.findings import Finding
 from amqp10broker.tools.lint.lint import Lint
+from amqp10broker.tools.lint.rules import RULES
 
 # Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.
 LINES_MAX: Final = 50_000
 # More than a broker writes at one time: a file with less space left may have ended before the test.
 _LINES_BYTES: Final = 1024 * 1024
-_RULES: Final = {each.id: each for each in vars(rules).values() if isinstance(each, Rule)}
 
 
 class LintRecording:
@@ -61,8 +61,10 @@ def lines_since(kept: Sequence[str], began_ns: int) -> list[str]:
 
 def lines_in(folder: str, began_ns: int) -> Iterator[list[str]]:
     """Yield the recordings in a folder from this time on, one for each start of a broker. Raises
-    `AssertionError` if one is full.
+    `AssertionError` if one is full, `BrokerError` if there is no folder (``""``).
     """
+    if not folder:
+        raise BrokerError(NOT_KEPT)
     for path in sorted(map(os.path.join, repeat(folder), os.listdir(folder)), key=os.path.getmtime):
         assert os.path.getsize(path) < FILE_BYTES_MAX - _LINES_BYTES, (
             f"{path} is full, so nobody can say; run fewer tests together"
@@ -96,11 +98,9 @@ def findings(
     """Return the findings in the recordings of a test's clients. `among`: connections that are the test's;
     None: all are.
     """
-    unknown = set(ignore) - set(_RULES)
+    unknown = set(ignore) - set(RULES)
     if unknown:
-        raise BrokerError(
-            f"no rule of the lint is called {', '.join(unknown)}; there are {', '.join(_RULES)}"
-        )
+        raise BrokerError(f"no rule of the lint is called {', '.join(unknown)}; there are {', '.join(RULES)}")
     lint = Lint()
     for recording in recordings:
         records = list(read_lines(recording))

@@ -20,7 +20,6 @@ from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, ConnectionFrames
 from amqp10broker.testing.linting import lines_in
-from amqp10broker.testing.server import NOT_KEPT
 
 START_S: Final = 30.0
 STOP_S: Final = 20.0
@@ -30,7 +29,37 @@ LOG_LINES: Final = 40
 TAIL_BYTES: Final = 4 * 1024 * 1024
 
 
-class Process:
+ProcessPlace = tuple[str, int, int, str, str, str]
+"""Host, port, frames shown per connection; the admin socket, the file of frames, the folder of recordings."""
+
+
+class _Remote:
+    # A broker in another process.
+
+    def __init__(self, place: ProcessPlace) -> None:
+        self.host, self.port, self._frames, *paths = place
+        self._admin_socket, self._frames_file, self._record_folder = paths
+
+    @property
+    def place(self) -> ProcessPlace:
+        """Return the location, for `SharedProcess` in another process."""
+        paths = self._admin_socket, self._frames_file, self._record_folder
+        return self.host, self.port, self._frames, *paths
+
+    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
+        request: dict[str, Any] = {"op": operation, "arguments": dict(arguments)}
+        if vhost is not None:
+            request["vhost"] = vhost
+        return admin.ask(admin.Place(self.port, self._admin_socket), request)
+
+    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
+        return frames_in(self._frames_file, self._frames, began_ns)
+
+    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
+        return lines_in(self._record_folder, began_ns)
+
+
+class Process(_Remote):
     """A broker that runs until `stop` or `kill`, and again after `start`."""
 
     is_shared = False
@@ -40,17 +69,14 @@ class Process:
         recorded. `folder`: its data folder; None: all state is in memory. Raises `BrokerError` if it did not
         start; contains its log.
         """
-        self.host = "127.0.0.1"
-        self.port = 0
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         # Not in the tests' folder: the path of a socket is limited to a hundred characters.
-        self._place = Path(tempfile.mkdtemp(prefix="amqp10broker-"))
-        self.admin_socket = str(self._place / "admin.sock")
-        self.frames_file = str(self._place / "frames") if frames else ""
-        self.record_folder = str(settings.get("record_frames") or self._place / "recorded") if frames else ""
+        self._own_folder = own = Path(tempfile.mkdtemp(prefix="amqp10broker-"))
+        recorded = str(settings.get("record_frames") or own / "recorded") if frames else ""
+        frames_file = str(own / "frames") if frames else ""
+        super().__init__(("127.0.0.1", 0, frames, str(own / "admin.sock"), frames_file, recorded))
         if frames:
-            settings = {**settings, "record_frames": self.record_folder}
-        self._frames = frames
+            settings = {**settings, "record_frames": recorded}
         self._folder = folder
         self._environment = {
             **{name: text for name, text in environment().items() if not name.startswith("AMQP10BROKER_")},
@@ -91,7 +117,7 @@ class Process:
         self._process = subprocess.Popen(
             [
                 *(*PYTHON, "-m", "amqp10broker.testing.child", "serve", "--log-format", "json"),
-                *("--host", self.host, "--port", str(self.port), "--admin-socket", self.admin_socket),
+                *("--host", self.host, "--port", str(self.port), "--admin-socket", self._admin_socket),
                 *data,
             ],
             env=self._environment,
@@ -107,8 +133,8 @@ class Process:
         if not (up.is_set() and self._runs()):
             self.kill()
             raise BrokerError("the test's broker did not start:\n" + "\n".join(self.log))
-        if self.frames_file:
-            self.ask("trace", {"what": "everything", "on": True, "file": self.frames_file}, None)
+        if self._frames_file:
+            self.ask("trace", {"what": "everything", "on": True, "file": self._frames_file}, None)
 
     def end(self) -> None:
         """Stop the process in order; durable state remains for the next start."""
@@ -123,7 +149,7 @@ class Process:
 
     def stop(self) -> None:
         self.end()
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self._own_folder, ignore_errors=True)
 
     def _gone(self, within_s: float) -> None:
         assert self._process is not None
@@ -149,71 +175,16 @@ class Process:
                     up.set()
         up.set()
 
-    # --- operations -------------------------------------------------------------------------------
 
-    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        return ask(self.port, self.admin_socket, operation, arguments, vhost)
-
-    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
-        return frames_in(self.frames_file, self._frames, began_ns)
-
-    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        return recorded_in(self.record_folder, began_ns)
-
-
-class SharedProcess:
+class SharedProcess(_Remote):
     """A broker that the controller of pytest-xdist has started, for its workers."""
 
     alive = True
     is_shared = True
 
-    def __init__(self, place: Mapping[str, Any]) -> None:
-        self.host: str = place["host"]
-        self.port: int = place["port"]
-        self._admin_socket: str = place["admin_socket"]
-        self._frames_file: str = place["frames_file"]
-        self._record_folder: str = place["record_folder"]
-        self._frames: int = place["frames"]
-
-    def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        return ask(self.port, self._admin_socket, operation, arguments, vhost)
-
-    def frames(self, began_ns: int) -> dict[int, ConnectionFrames]:
-        return frames_in(self._frames_file, self._frames, began_ns)
-
-    def recorded(self, began_ns: int) -> Iterable[Sequence[str]]:
-        return recorded_in(self._record_folder, began_ns)
-
     def stop(self) -> None:
         # The controller stops it.
         pass
-
-
-def place(process: Process, frames: int) -> dict[str, Any]:
-    """Return the location of a process, for `SharedProcess` in another one."""
-    return {
-        "host": process.host,
-        "port": process.port,
-        "admin_socket": process.admin_socket,
-        "frames_file": process.frames_file,
-        "record_folder": process.record_folder,
-        "frames": frames,
-    }
-
-
-def ask(port: int, socket: str, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-    """Run one operation by the admin socket of a broker."""
-    request: dict[str, Any] = {"op": operation, "arguments": dict(arguments)}
-    if vhost is not None:
-        request["vhost"] = vhost
-    return admin.ask(admin.Place(port, socket), request)
-
-
-def recorded_in(folder: str, began_ns: int) -> Iterable[Sequence[str]]:
-    """Return recordings in a folder, as `Server.recorded`."""
-    if not folder:
-        raise BrokerError(NOT_KEPT)
-    return lines_in(folder, began_ns)
 
 
 def frames_in(file: str, most: int, began_ns: int) -> dict[int, ConnectionFrames]:

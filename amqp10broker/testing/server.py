@@ -24,7 +24,7 @@ class Server(Protocol):
         """Return whether the broker is running."""
 
     def ask(self, operation: str, arguments: Mapping[str, Any], vhost: str | None) -> Any:
-        """Run an operation of `operations.table`. Raises `BrokerError` if it was refused, or the broker is
+        """Run an operation of `operations.registry`. Raises `BrokerError` if it was refused, or the broker is
         not running; contains the reason.
         """
 

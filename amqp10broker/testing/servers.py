@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess
+from amqp10broker.config.records import SETTINGS
+from amqp10broker.errors import BrokerError, ConfigError, hint
+from amqp10broker.testing.broker import AmqpBroker, AmqpBrokerProcess, RunningBroker
 from amqp10broker.testing.in_process import InProcess
-from amqp10broker.testing.process import Process, SharedProcess, place
+from amqp10broker.testing.process import Process, ProcessPlace, SharedProcess
 from amqp10broker.testing.server import Server
 
 # A client that a test has left open may not answer the broker's close.
@@ -21,6 +22,8 @@ SHUTDOWN_MS: Final = 2_000
 # Without this setting no fault can be injected.
 FAULTS: Final = {"test_mode": True}
 NAME_CHARACTERS_MAX: Final = 60
+FRAMES: Final = 20
+"""Frames of a connection in a report, as by default with pytest."""
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -29,7 +32,7 @@ class Servers:
     share; None: there is none. Raises `ConfigError` if an option is invalid; contains the allowed values.
     """
 
-    def __init__(self, settings: Sequence[str], frames: str, shared: Mapping[str, Any] | None) -> None:
+    def __init__(self, settings: Sequence[str], frames: str, shared: ProcessPlace | None) -> None:
         self._settings = dict(map(_pair, settings))
         Config.load(flags=self._settings)
         if not frames.isdecimal():
@@ -39,11 +42,11 @@ class Servers:
         self._running: dict[tuple[tuple[str, Any], ...], Server] = {}
         self._of_workers: Process | None = None
 
-    def shared_place(self) -> dict[str, Any]:
+    def shared_place(self) -> ProcessPlace:
         """Return the location of the broker that workers share, and start it at the first call."""
         if self._of_workers is None:
             self._of_workers = Process({**FAULTS, **self._settings}, self._frames, None)
-        return place(self._of_workers, self._frames)
+        return self._of_workers.place
 
     def close(self) -> None:
         for server in self._running.values():
@@ -92,6 +95,22 @@ class Servers:
                 server = InProcess(config, self._frames)
             self._running[key] = server
         return server
+
+
+@contextmanager
+def run_alone(settings: Mapping[str, Any]) -> Iterator[RunningBroker]:
+    """Run a broker in a thread until the end of the block; see `amqp10broker.testing.running`."""
+    for name in settings:
+        if name not in SETTINGS:
+            raise ConfigError(name, "is not a setting", hint(name, SETTINGS))
+    given = {**FAULTS, "shutdown_timeout_ms": SHUTDOWN_MS, "http_port": 0, "prometheus": False, **settings}
+    server = InProcess(Config.load(flags={"port": 0, **given, "admin_socket": ""}), FRAMES)
+    try:
+        broker = RunningBroker(server)
+        broker.begin()
+        yield broker
+    finally:
+        server.stop()
 
 
 def _pair(written: str) -> tuple[str, str]:

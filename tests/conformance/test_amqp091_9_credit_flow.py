@@ -14,6 +14,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     QueueDelete,
 )
+from amqp10broker.sessions.amqp091 import publishing
 from tests.support.channel_world import World, WorldChannel, WorldConnection, kinds
 
 
@@ -144,3 +145,34 @@ def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
     first.say(first.content("", b"x", "amq.fanout") * 1000)
     assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
     assert 400 <= letters(connection) <= 800
+
+
+def test_a_fan_out_looks_through_the_queues_it_goes_to_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more queues than have credit counters for good, each would be looked at for each of them."""
+    looks = 0
+
+    class Counted(publishing.QueueOutlet):
+        __slots__ = ("_outstanding",)
+
+        @property
+        def outstanding(self) -> int:
+            nonlocal looks
+            looks += 1
+            return self._outstanding
+
+        @outstanding.setter
+        def outstanding(self, outstanding: int) -> None:
+            self._outstanding = outstanding
+
+    monkeypatch.setattr(publishing, "QueueOutlet", Counted)
+    monkeypatch.setattr(publishing, "OUTLETS_MAX", 16)
+    queues = 200
+    world = World()
+    channel = world.channel()
+    for number in range(queues):
+        name = f"q{number}"
+        channel.call(QueueDeclare(name, durable=True))
+        assert channel.call(QueueBind(name, "amq.fanout", "")) == QueueBindOk()
+    channel.publish("", b"x", exchange="amq.fanout")
+    assert all(world.counts(f"q{number}") == (1, 0) for number in range(queues))
+    assert queues <= looks < 8 * queues

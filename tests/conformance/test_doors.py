@@ -16,8 +16,8 @@ import pytest
 from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import Permission, TopicPermission
-from amqp10broker.operations.operations import perform
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.caller import Wait
+from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
     ExchangeDeclare,
@@ -42,7 +42,7 @@ from tests.support.declaring import (
     set_permission,
     set_topic_permission,
 )
-from tests.support.managing import ELSEWHERE, Broker, arguments_of
+from tests.support.managing import Broker, arguments_of
 from tests.support.scene import Scene
 from tests.support.trioclient import running_broker
 
@@ -533,9 +533,10 @@ def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, ki
 def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broker) -> None:
     """It is not told as one without messages."""
     declaration = perform(broker.caller(), "declare-queue", {"name": "a"})
-    request = ELSEWHERE.request()
+    wait = next(declaration)
+    assert isinstance(wait, Wait)
     with pytest.raises(NotFound, match="no queue 'a' in vhost '/'"):
-        declaration.then(Answer(request, 0, 0, Refusal.GONE))
+        declaration.send(Answer(wait.ref, 0, 0, Refusal.GONE))
 
 
 @pytest.mark.parametrize(

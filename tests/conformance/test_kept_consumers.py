@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.sessions.amqp10 import kept
+from amqp10broker.sessions.amqp10 import resumable_links
 from tests.support.script import ScriptRunner
 
 LINK = "name=mine source=/queues/q timeout=60"
@@ -142,7 +142,7 @@ def test_a_message_of_many_frames_is_resumed_from_its_beginning() -> None:
 
 def test_a_message_whose_content_is_not_kept_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound of its user is reached: it goes back, and comes as a new delivery."""
-    monkeypatch.setattr(kept, "CONTENT_BYTES_MAX", 2_500)
+    monkeypatch.setattr(resumable_links, "CONTENT_BYTES_MAX", 2_500)
     script = holding(SECOND, size="size=1000")
     script.do("lose C")
     again(script, f"{SECOND} unsettled={{#0:null,#1:null,#2:null,#3:null}}")
@@ -208,7 +208,7 @@ def test_other_consumers_do_not_see_what_a_suspended_link_holds(script: ScriptRu
     assert count(script) == (0, 6)
     (lines,) = script.do("pass 1")
     assert lines == "B>D TRANSFER h=1 did=2..5 tag=0..3 body=m0..m3 first-acquirer=false (4 frames)"
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
     assert "unsettled={} " in again(script, f"{SECOND} unsettled={{#0:null}}")
 
 
@@ -241,14 +241,14 @@ def test_the_timer_starts_when_the_expiry_policy_says(policy: str, ends: str) ->
 def test_a_queue_that_is_deleted_ends_the_link(script: ScriptRunner) -> None:
     script.do("lose C")
     script.do("delete q")
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
     assert script.world.boxes == {}
 
 
 @pytest.mark.parametrize("end", ["C> DETACH h=1 closed=true", "delete q"])
 def test_a_link_that_is_closed_or_whose_queue_goes_is_not_kept(script: ScriptRunner, end: str) -> None:
     script.do(end)
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
     assert count(script)[1] == 0
 
 
@@ -266,7 +266,7 @@ def test_a_link_of_which_nothing_can_be_kept_is_granted_nothing(attach: str) -> 
     script = ScriptRunner()
     for command in ("queue q", "C> BEGIN", f"C> ATTACH h=1 {attach}", "C> DETACH h=1"):
         script.do(command)
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
 
 
 def test_more_than_a_map_can_name_goes_back_when_the_link_is_suspended() -> None:
@@ -327,7 +327,7 @@ def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
     script.do("lose C")
     assert "unsettled" not in again(script, SECOND)
     assert count(script) == (6, 0)
-    assert len(script.world.kept) == 1
+    assert len(script.world.resumable_links) == 1
 
 
 def test_a_null_source_is_the_source_as_it_was(script: ScriptRunner) -> None:

@@ -197,9 +197,9 @@ def test_the_timer_starts_when_the_expiry_policy_says(policy: str, ends: str) ->
             break
         script.do("pass 1000")
     script.do("pass 59")
-    assert [kept.key.name for kept in script.world.kept] == ["mine"]
+    assert [kept.key.name for kept in script.world.resumable_links] == ["mine"]
     script.do("pass 1")
-    assert list(script.world.kept) == []
+    assert list(script.world.resumable_links) == []
     assert "unsettled={} " in again(script, attach, "D")
 
 
@@ -217,14 +217,14 @@ def test_a_link_that_is_closed_or_fails_is_not_kept(script: ScriptRunner, end: s
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0")
     script.do(end)
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
 
 
 def test_who_asks_for_nothing_has_nothing_kept(script: ScriptRunner) -> None:
     script.do("C> ATTACH h=1 name=mine target=/queues/q rcv-settle-mode=second")
     script.do("C> TRANSFER h=1 did=0")
     script.do("C> DETACH h=1")
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
 
 
 # --- whose ----------------------------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_a_user_may_have_so_many(most: int, kept: int) -> None:
         answer = script.do(f"C> ATTACH h={number} name=link{number} target=/queues/q timeout=60")[0]
         assert "B> ATTACH" in answer
     script.do("lose C")
-    assert len(script.world.kept) == kept
+    assert len(script.world.resumable_links) == kept
     script.do("pass 60")
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
 
 
 def test_a_tag_that_is_in_use_ends_the_link(script: ScriptRunner) -> None:

@@ -18,8 +18,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Flow,
     Target,
 )
-from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
+from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
 from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner

@@ -449,7 +449,7 @@ def test_nothing_is_sent_without_window() -> None:
     ends.server.pump(1 << 20)
     frames = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert len(frames) == 2
-    assert ends.server.has_pending
+    assert ends.server.outbound.turns
     assert ends.server.outgoing.remote_incoming_window == 0
 
 
@@ -482,7 +482,7 @@ def test_nothing_is_sent_behind_the_end() -> None:
     ends.server.outbound.queue_deliveries(theirs, [1], [(b"", b"x")])
     ends.server.end()
     ends.server.outbound.queue_deliveries(theirs, [2], [(b"", b"y")])
-    assert not ends.server.has_pending
+    assert not ends.server.outbound.turns
     assert ends.server.pump(1 << 20) == (0, [])
     (frame,) = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert isinstance(frame, End)

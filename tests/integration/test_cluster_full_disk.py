@@ -18,7 +18,7 @@ HUGE = "x" * 6_000_000
 
 
 def test_while_the_leader_s_disk_is_full_publishes_wait_and_settlements_do_not(tmp_path: Path) -> None:
-    """Both come from another node, in one lane."""
+    """Both come from another node, in one link."""
     with CutCluster(tmp_path, 3, small_disks=True) as cluster:
         a, b, c = cluster.nodes
 

@@ -320,8 +320,6 @@ def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
         (row,) = nodes.ask(nodes.node(at), "stream-status", "stays")
         seen = [row[each] for each in ("role", "node", "first_offset", "offset", "segments")]
         assert seen == ["leader", "b", 0, 2, 1]
-    assert "stays on its node, which is 'b'" in run(nodes, "a", "add-replica", "stays", "a", code=70)
-    assert "last_stream_member" in run(nodes, "a", "delete-replica", "stays", "b", code=70)
 
 
 def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:

@@ -75,7 +75,7 @@ def outcome(writes: Sequence[bytes]) -> dict[str, Any]:
     for data in (attaches, *writes):
         for _, items in reader.read(data):
             session.receive(items)
-        letters += [command for _, command in session.take_mail()]
+        letters += [command for _, command in session.take_commands()]
         for got in cutter.feed(b"".join(session.take_output())):
             if isinstance(got.body, Disposition):
                 last = got.body.first if got.body.last is None else got.body.last

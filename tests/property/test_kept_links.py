@@ -235,7 +235,7 @@ def test_every_message_of_a_sender_is_taken_exactly_once(
     bodies = script.world.clients["D"].mine[0].received
     assert sorted(bodies) == [f"m{number}" for number in range(messages)]
     script.do("pass 60")
-    assert len(script.world.kept) == 0
+    assert len(script.world.resumable_links) == 0
 
 
 # --- the client receives --------------------------------------------------------------------------

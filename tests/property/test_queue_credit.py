@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.commands import (
@@ -144,8 +144,8 @@ class QueueCreditMachine(RuleBasedStateMachine):
         # Answers that wait for what was delivered before them to be written.
         self.markers: deque[CreditReply] = deque()
 
-    def _post(self, handle: QueueHandle, command: Command) -> None:
-        self.letters.append(command)
+    def _post(self, command: QueueCommand) -> None:
+        self.letters.append(command[1])
 
     # --- what happens -----------------------------------------------------------------------------
 

@@ -750,9 +750,9 @@ class Order:
                 self.returns.append(number)
                 self.returns.sort(key=self.return_number.__getitem__)
             else:
-                lane = self.high if number in self.is_high else self.normal
-                lane.append(number)
-                lane.sort(key=self.place.__getitem__)
+                line = self.high if number in self.is_high else self.normal
+                line.append(number)
+                line.sort(key=self.place.__getitem__)
 
     def forget(self, number: int, *, high: bool) -> None:
         self.from_returns.pop(number, None)
@@ -764,9 +764,9 @@ class Order:
         self.remove(dead)
         if delivered & {*self.high, *self.normal}:
             assert set(self.returns) <= delivered, "others were served before returns"
-        for lane in (self.returns, self.high, self.normal):
-            gone = [number for number in lane if number in delivered]
-            assert lane[: len(gone)] == gone, "a message was served before its turn"
+        for line in (self.returns, self.high, self.normal):
+            gone = [number for number in line if number in delivered]
+            assert line[: len(gone)] == gone, "a message was served before its turn"
         for number in self.returns:
             if number in delivered:
                 self.from_returns[number] = self.return_number[number]

@@ -48,9 +48,3 @@ def first_failure(room: Room) -> int | None:
         except Failure:
             return seed
     return None
-
-
-def test_each_number_of_the_table_is_planted() -> None:
-    """1 to 26, but for those of the shell: 11 to 13 (what is applied and told) and 23 (where bodies are)."""
-    numbers = {int(each.name[:2]) for each in MUTANTS if each.name[:2].isdigit()}
-    assert numbers == set(range(1, 27)) - {11, 12, 13, 23}

@@ -13,8 +13,8 @@ from itertools import pairwise
 import pytest
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.storage.stream_files import folder_of
-from amqp10broker.storage.stream_log import StreamLog
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import make_room

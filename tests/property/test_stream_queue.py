@@ -38,9 +38,9 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
+from amqp10broker.queues.stream.log import Shelf, StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.storage.stream_log import Shelf, StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
@@ -432,8 +432,8 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "WORK_MAX", 24)
     monkeypatch.setattr(stream_module, "_TURN_MAX", 8)
     monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 400)
-    monkeypatch.setattr("amqp10broker.storage.stream_log.READ_BYTES", 300)
-    monkeypatch.setattr("amqp10broker.storage.stream_index.INDEX_BYTES", 200)
+    monkeypatch.setattr("amqp10broker.queues.stream.log.READ_BYTES", 300)
+    monkeypatch.setattr("amqp10broker.queues.stream.index.INDEX_BYTES", 200)
 
 
 @given(

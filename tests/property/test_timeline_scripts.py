@@ -1,7 +1,8 @@
-"""A timeline beside the engine: after every turn of a session the replay is what the engine shows.
+"""The state that follows from frames beside the engine's, after every step of a session.
 
-Every frame script is a recorded trace of frames. Each of its links is watched from its attach on; whenever
-its session has had a turn, the standing that is replayed from frames alone must be that of `session_view`.
+Every frame script is a recorded trace of frames. Each of its links is watched from its attach on, and each
+of its connections has a tap on its bytes; whenever its session has had a step, what both have reduced from
+frames must be `session_view`.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.observe.frames.link_state import Direction, ObservedConnection
+from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.observe.timeline.standing import NAMES
 from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import WaitContext
+from amqp10broker.sessions.wait_context import WaitContext
 from tests.support import world
 from tests.support.script import ScriptRunner
 
@@ -100,8 +103,76 @@ def test_the_replay_is_what_the_engine_shows(path: Path, chunk: int, watched: di
     assert ScriptRunner(chunk=chunk).run(text).splitlines() == text.splitlines()
 
 
-def test_the_scripts_compare_much(watched: dict[Any, Watched]) -> None:
+class Tapped:
+    """One client's connection as its bytes show it, in both directions."""
+
+    def __init__(self) -> None:
+        self.state = ObservedConnection()
+        self._splitters: dict[Direction, FrameSplitter] = {"in": FrameSplitter(), "out": FrameSplitter()}
+        self.compared = 0
+
+    def feed(self, direction: Direction, data: bytes) -> None:
+        for frame in self._splitters[direction].feed(data):
+            self.state.apply(direction, frame.channel, frame.body)
+
+    def compare(self, session: world.WorldSession) -> None:
+        """What a session's step has come to is the state that follows from all frames so far."""
+        engine = session.service.session
+        observed = self.state.session("in", engine.channel)
+        if session.over or engine.ended or session.letters or observed is None or observed.ended:
+            return
+        view = session_view(session.service, WaitContext())
+        came, went = observed.windows["in"], observed.windows["out"]
+        assert (came.left, came.next_id) == (view.incoming_window, view.next_incoming_id)
+        assert (went.left, went.next_id) == (view.remote_incoming_window, view.next_outgoing_id)
+        for shown in view.links:
+            link = observed.links["in"].get(shown.handle)
+            if link is None or not link.attached or link.ended:
+                continue
+            credit = link.credit
+            expected = tuple(getattr(shown, name) for name in OF_LINK)
+            assert (credit.link_credit, credit.delivery_count, credit.drain) == expected, shown
+            if shown.role == "receiver":
+                assert len(link.unsettled) == shown.unsettled
+            self.compared += 1
+
+
+@pytest.fixture
+def tapped(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Tapped]:
+    """Every client of every world is tapped."""
+    taps: dict[Any, Tapped] = {}
+    feed, written, wake = world.Client.feed, world.Client.written, world.WorldSession.wake
+
+    def fed(client: world.Client, data: bytes) -> None:
+        taps.setdefault(client, Tapped()).feed("in", data)
+        feed(client, data)
+
+    def wrote(client: world.Client, data: bytes) -> None:
+        taps.setdefault(client, Tapped()).feed("out", data)
+        written(client, data)
+
+    def woken(session: world.WorldSession) -> bool:
+        moved = wake(session)
+        if moved:
+            taps[session.client].compare(session)
+        return moved
+
+    monkeypatch.setattr(world.Client, "feed", fed)
+    monkeypatch.setattr(world.Client, "written", wrote)
+    monkeypatch.setattr(world.WorldSession, "wake", woken)
+    return taps
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_the_bytes_of_a_connection_show_what_the_engine_has(path: Path, tapped: dict[Any, Tapped]) -> None:
+    """Also to a tap that has nothing but the bytes."""
+    text = path.read_text()
+    assert ScriptRunner().run(text).splitlines() == text.splitlines()
+
+
+def test_the_scripts_compare_much(watched: dict[Any, Watched], tapped: dict[Any, Tapped]) -> None:
     """That nothing was compared would be no proof."""
     for path in SCRIPTS[:20]:
         ScriptRunner().run(path.read_text())
     assert sum(each.checked for each in watched.values()) > 80
+    assert sum(each.compared for each in tapped.values()) > 80

@@ -1,15 +1,25 @@
-"""Fixtures for Trio tests: every one of them runs on a clock that jumps when nothing can happen."""
+"""Tests here run on a clock that jumps when nothing can happen, unless they are marked `real_clock`."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
+from amqp10broker.runtime.broker import Broker
+from tests.support.http_user import HttpUser, http_user
 from tests.support.logins import verify_passwords_at_once
+from tests.support.trioclient import running_broker
 from tests.support.virtual_time import wait_for_syncs
 
 __all__ = ["LogRecorder", "log", "verify_passwords_at_once", "wait_for_syncs"]
+
+HERE = Path(__file__).parent
 
 MODULES = (
     "broker",
@@ -18,13 +28,39 @@ MODULES = (
     "queues.dead_letters",
     "queues.dead_letter_worker",
     "journal.definitions_file",
-    "connections.connection_lifecycle",
+    "connections.client_connection",
     "queues.durability",
     "connections.listener",
     "connections.log_limits",
     "connections.login",
     "queues.queues",
 )
+
+
+def _run_jumping(function: Any, *, clock: trio.abc.Clock | None, **options: Any) -> Any:
+    return trio.run(function, clock=clock or MockClock(autojump_threshold=0), **options)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the clock before pytest-trio's own choice."""
+    for item in items:
+        jumps = HERE in item.path.parents and item.get_closest_marker("real_clock") is None
+        if jumps and iscoroutinefunction(getattr(item, "function", None)):
+            item.add_marker(pytest.mark.trio(run=_run_jumping), append=False)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    """A broker that is as it comes."""
+    async with running_broker() as running:
+        yield running
+
+
+@pytest.fixture
+async def user(broker: Broker) -> AsyncIterator[HttpUser]:
+    """An administrator at the broker's HTTP API."""
+    async with http_user(broker) as administrator:
+        yield administrator
 
 
 class LogRecorder:

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from pamqp.commands import Connection
 from trio.testing import memory_stream_pair
 
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations import running
 from amqp10broker.operations.running import CLOSED_BY_OPERATOR
+from amqp10broker.protocols.amqp091.methods import ConnectionClose, ConnectionCloseOk
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.queues.commands import Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
@@ -30,8 +30,8 @@ from tests.support.handles import IdleHandle
 from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
-from tests.support.trio091 import Client091, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.support.trioclient091 import Client091, connect091
 
 
 async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
@@ -71,130 +71,121 @@ def put_mute(broker: Broker, name: str) -> Mute:
 # --- awaiting queues ------------------------------------------------------------------------------
 
 
-async def test_an_operation_awaits_its_queue(autojump_clock: object) -> None:
+async def test_an_operation_awaits_its_queue(broker: Broker) -> None:
     """Counts are those of the queue, behind everything that was posted before."""
-    async with running_broker() as broker:
-        assert (await ask(broker, "declare-queue", name="q"))["created"]
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"))
-        await client.idle()
-        await client.send(*[transfer(0, number, b"x", settled=True) for number in range(5)])
-        await settle_down()
-        assert (await ask(broker, "get-queue", name="q"))["message_count"] == 5
-        assert not (await ask(broker, "declare-queue", name="q"))["created"]
-        assert await ask(broker, "purge-queue", name="q") == {"message_count": 5}
-        assert await ask(broker, "delete-queue", name="q") == {"message_count": 0}
-        refused = await asked(broker, "get-queue", name="q")
-        assert (refused["ok"], refused["kind"], refused["resource"]) == (False, "NotFound", "queue 'q'")
+    assert (await ask(broker, "declare-queue", name="q"))["created"]
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "/queues/q"))
+    await client.idle()
+    await client.send(*[transfer(0, number, b"x", settled=True) for number in range(5)])
+    await settle_down()
+    assert (await ask(broker, "get-queue", name="q"))["message_count"] == 5
+    assert not (await ask(broker, "declare-queue", name="q"))["created"]
+    assert await ask(broker, "purge-queue", name="q") == {"message_count": 5}
+    assert await ask(broker, "delete-queue", name="q") == {"message_count": 0}
+    refused = await asked(broker, "get-queue", name="q")
+    assert (refused["ok"], refused["kind"], refused["resource"]) == (False, "NotFound", "queue 'q'")
 
 
-async def test_what_waits_is_told_with_what_to_do(autojump_clock: object) -> None:
+async def test_what_waits_is_told_with_what_to_do(broker: Broker) -> None:
     """Who has nothing to do is told only if that is asked for, behind who waits."""
-    async with running_broker() as broker:
-        for name in ("q", "empty"):
-            await ask(broker, "declare-queue", name=name)
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "/queues/q"), attach_receiver(1, "/queues/q"))
-        await client.send(attach_receiver(2, "/queues/empty"), credit(2, 5), transfer(0, 0, b"x"))
-        await client.idle()
-        found = await ask(broker, "waiting")
-        assert [(each["waits"], each["queue"]) for each in found["waiting"]] == [
-            ("no-credit-never-granted", "q")
-        ]
-        assert found["waiting"][0]["to_do"].startswith("let the client grant credit")
-        assert found["summary"]["reasons"] == {"no-credit-never-granted": 1, "queue-empty-nothing-routed": 1}
-        with_idle = await ask(broker, "waiting", idle=True)
-        assert [(each["queue"], each["idle"]) for each in with_idle["waiting"]] == [
-            ("q", False),
-            ("empty", True),
-        ]
-        assert (await ask(broker, "waiting", longer=3600))["waiting"] == []
-        refused = await asked(broker, "waiting", reason="no-such")
-        assert (refused["ok"], refused["kind"]) == (False, "BadRequest")
+    for name in ("q", "empty"):
+        await ask(broker, "declare-queue", name=name)
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "/queues/q"), attach_receiver(1, "/queues/q"))
+    await client.send(attach_receiver(2, "/queues/empty"), credit(2, 5), transfer(0, 0, b"x"))
+    await client.idle()
+    found = await ask(broker, "waiting")
+    assert [(each["waits"], each["queue"]) for each in found["waiting"]] == [("no-credit-never-granted", "q")]
+    assert found["waiting"][0]["to_do"].startswith("let the client grant credit")
+    assert found["summary"]["reasons"] == {"no-credit-never-granted": 1, "queue-empty-nothing-routed": 1}
+    with_idle = await ask(broker, "waiting", idle=True)
+    assert [(each["queue"], each["idle"]) for each in with_idle["waiting"]] == [
+        ("q", False),
+        ("empty", True),
+    ]
+    assert (await ask(broker, "waiting", longer=3600))["waiting"] == []
+    refused = await asked(broker, "waiting", reason="no-such")
+    assert (refused["ok"], refused["kind"]) == (False, "BadRequest")
 
 
-async def test_several_requests_wait_at_the_same_time(autojump_clock: object) -> None:
+async def test_several_requests_wait_at_the_same_time(broker: Broker) -> None:
     """Each has a mailbox of its own: answers in another order than the questions find theirs."""
-    async with running_broker() as broker:
-        one, two = put_mute(broker, "one"), put_mute(broker, "two")
-        counts: dict[str, int] = {}
+    one, two = put_mute(broker, "one"), put_mute(broker, "two")
+    counts: dict[str, int] = {}
 
-        async def inspect(name: str) -> None:
-            counts[name] = (await ask(broker, "get-queue", name=name))["message_count"]
+    async def inspect(name: str) -> None:
+        counts[name] = (await ask(broker, "get-queue", name=name))["message_count"]
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(inspect, "one")
-            nursery.start_soon(inspect, "two")
-            await settle_down()
-            two.reply(2)
-            await settle_down()
-            assert counts == {"two": 2}
-            assert await ask(broker, "list-users") != []
-            one.reply(1)
-        assert counts == {"one": 1, "two": 2}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inspect, "one")
+        nursery.start_soon(inspect, "two")
+        await settle_down()
+        two.reply(2)
+        await settle_down()
+        assert counts == {"two": 2}
+        assert await ask(broker, "list-users") != []
+        one.reply(1)
+    assert counts == {"one": 1, "two": 2}
 
 
-async def test_a_queue_that_goes_meanwhile_is_not_found(autojump_clock: object) -> None:
+async def test_a_queue_that_goes_meanwhile_is_not_found(broker: Broker) -> None:
     """The question stands behind a delete in its mailbox: the answer is that it is gone."""
-    async with running_broker() as broker:
-        await ask(broker, "declare-queue", name="q")
-        queue = broker.catalog.lookup_vhost("/").lookup("q")
-        queue.handle.post(Delete())
-        started = trio.current_time()
-        refused = await asked(broker, "purge-queue", name="q")
-        assert refused["error"] == "no queue 'q' in vhost '/'"
-        assert trio.current_time() == started
+    await ask(broker, "declare-queue", name="q")
+    queue = broker.catalog.lookup_vhost("/").lookup("q")
+    queue.handle.post(Delete())
+    started = trio.current_time()
+    refused = await asked(broker, "purge-queue", name="q")
+    assert refused["error"] == "no queue 'q' in vhost '/'"
+    assert trio.current_time() == started
 
 
 async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault in its task ends it; questions in its mailbox are not lost."""
-    async with running_broker() as broker:
-        await ask(broker, "declare-queue", name="q")
-        handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
-        mailbox: Mailbox[Any] = Mailbox()
-        request = broker.reply_registry.open("test", mailbox).request()
-        real = type(handle.queue).apply
+    await ask(broker, "declare-queue", name="q")
+    handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
+    mailbox: Mailbox[Any] = Mailbox()
+    request = broker.reply_registry.open("test", mailbox).request()
+    real = type(handle.queue).apply
 
-        def fail_once(queue: Any, command: Any, now_ms: int) -> None:
-            monkeypatch.setattr(type(handle.queue), "apply", real)
-            handle.post(Purge(request))
-            raise RuntimeError("broken")
+    def fail_once(queue: Any, command: Any, now_ms: int) -> None:
+        monkeypatch.setattr(type(handle.queue), "apply", real)
+        handle.post(Purge(request))
+        raise RuntimeError("broken")
 
-        monkeypatch.setattr(type(handle.queue), "apply", fail_once)
-        handle.post(Delete())
-        await settle_down()
-        assert mailbox.waiting
-        assert await mailbox.take_all() == [[Answer(request, 0, 0, Refusal.GONE)]]
+    monkeypatch.setattr(type(handle.queue), "apply", fail_once)
+    handle.post(Delete())
+    await settle_down()
+    assert mailbox.waiting
+    assert await mailbox.take_all() == [[Answer(request, 0, 0, Refusal.GONE)]]
 
 
-async def test_a_queue_that_does_not_answer_does_not_hang_its_client(autojump_clock: object) -> None:
+async def test_a_queue_that_does_not_answer_does_not_hang_its_client(broker: Broker) -> None:
     """After a time that is shorter than the command line's, a sentence says so."""
-    async with running_broker() as broker:
-        put_mute(broker, "q")
-        started = trio.current_time()
-        refused = await asked(broker, "purge-queue", name="q")
-        assert "has not answered for 8 s" in refused["error"]
-        assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
-        assert len(broker.reply_registry) == 0, "the answer that never came is waited for still"
+    put_mute(broker, "q")
+    started = trio.current_time()
+    refused = await asked(broker, "purge-queue", name="q")
+    assert "has not answered for 8 s" in refused["error"]
+    assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
+    assert len(broker.reply_registry) == 0, "the answer that never came is waited for still"
 
 
-async def test_conditions_of_a_delete_are_the_queues_own_decision(autojump_clock: object) -> None:
+async def test_conditions_of_a_delete_are_the_queues_own_decision(broker: Broker) -> None:
     """In use: nothing is deleted, and the text says why."""
-    async with running_broker() as broker:
-        await ask(broker, "declare-queue", name="q")
-        client = await connect(broker).open()
-        await client.send(attach_receiver(0, "/queues/q"))
-        await client.until(Attach)
-        refused = await asked(broker, "delete-queue", name="q", if_unused=True)
-        assert (refused["kind"], refused["error"]) == ("InUse", "queue 'q' in vhost '/' in use")
-        await ask(broker, "delete-queue", name="q", if_empty=True)
-        assert await ask(broker, "list-queues") == []
+    await ask(broker, "declare-queue", name="q")
+    client = await connect(broker).open()
+    await client.send(attach_receiver(0, "/queues/q"))
+    await client.until(Attach)
+    refused = await asked(broker, "delete-queue", name="q", if_unused=True)
+    assert (refused["kind"], refused["error"]) == ("InUse", "queue 'q' in vhost '/' in use")
+    await ask(broker, "delete-queue", name="q", if_empty=True)
+    assert await ask(broker, "list-queues") == []
 
 
 async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is_not(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A client may declare anything, as with RabbitMQ: the log says once what may have been meant."""
     log = LogRecorder()
@@ -218,9 +209,7 @@ async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is
 # --- passwords ------------------------------------------------------------------------------------
 
 
-async def test_passwords_are_hashed_in_a_thread(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_passwords_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operation runs with the record that was made; the plain password is kept nowhere."""
     slow: list[Any] = []
     run_slow = login.run_slow
@@ -244,9 +233,7 @@ async def test_passwords_are_hashed_in_a_thread(
         assert len(slow) == 2
 
 
-async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own_salt(
-    autojump_clock: object,
-) -> None:
+async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own_salt() -> None:
     """Two users with the same password: nobody can see that it is the same."""
     users = [{"name": name, "password": "same", "tags": []} for name in ("a", "b")]
     async with running_broker() as broker:
@@ -261,12 +248,11 @@ async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own
 
 
 @pytest.mark.parametrize("password", ["", "a\0b"])
-async def test_a_bad_password_adds_nobody(autojump_clock: object, password: str) -> None:
+async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None:
     """Refused before the user is there."""
-    async with running_broker() as broker:
-        refused = await asked(broker, "add-user", user="u", password=password)
-        assert refused["kind"] == "InvalidArgument"
-        assert broker.catalog.users.find("u") is None
+    refused = await asked(broker, "add-user", user="u", password=password)
+    assert refused["kind"] == "InvalidArgument"
+    assert broker.catalog.users.find("u") is None
 
 
 # --- what follows ---------------------------------------------------------------------------------
@@ -291,99 +277,93 @@ async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
     got = await old.next_or_end()
     assert got is not None
     method = got[1]
-    assert isinstance(method, Connection.Close)
-    await old.send(Connection.CloseOk(), channel=0)
+    assert isinstance(method, ConnectionClose)
+    await old.send(0, ConnectionCloseOk())
     assert await old.next_or_end() is None
     return [(str(close.error.condition), close.error.description), (method.reply_code, method.reply_text)]
 
 
 @pytest.mark.rabbitmq("vhost_SUITE", "single_node_vhost_deletion_forces_connection_closure")
-async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: object) -> None:
+async def test_connections_to_a_deleted_virtual_host_are_closed(broker: Broker) -> None:
     """Both protocols hear it; connections to others stay, and so does the broker's order."""
-    async with running_broker() as broker:
-        await ask(broker, "add-vhost", name="v")
-        await ask(broker, "set-permissions", "v", user="guest", configure=".*", write=".*", read=".*")
-        await ask(broker, "declare-queue", "v", name="q")
-        handle = broker.catalog.lookup_vhost("v").lookup("q").handle
-        stays = await connect(broker).open()
-        ten, old = await both_protocols(broker, "guest", "v")
-        assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
-        assert await closed_with(ten, old) == [
-            ("amqp:internal-error", "Connection forced: vhost 'v' is deleted"),
-            (320, "CONNECTION_FORCED - vhost 'v' is deleted"),
-        ]
-        await settle_down()
-        assert handle.queue.deleted  # type: ignore[attr-defined]
-        assert await stays.idle() == []
-        assert [each.vhost for each in broker.connections.values()] == ["/"]
-        assert (await asked(broker, "list-queues", "v"))["error"] == "vhost v not found"
+    await ask(broker, "add-vhost", name="v")
+    await ask(broker, "set-permissions", "v", user="guest", configure=".*", write=".*", read=".*")
+    await ask(broker, "declare-queue", "v", name="q")
+    handle = broker.catalog.lookup_vhost("v").lookup("q").handle
+    stays = await connect(broker).open()
+    ten, old = await both_protocols(broker, "guest", "v")
+    assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
+    assert await closed_with(ten, old) == [
+        ("amqp:internal-error", "Connection forced: vhost 'v' is deleted"),
+        (320, "CONNECTION_FORCED - vhost 'v' is deleted"),
+    ]
+    await settle_down()
+    assert handle.queue.deleted  # type: ignore[attr-defined]
+    assert await stays.idle() == []
+    assert [each.vhost for each in broker.connections.values()] == ["/"]
+    assert (await asked(broker, "list-queues", "v"))["error"] == "vhost v not found"
 
 
-async def test_connections_of_a_deleted_user_are_closed(autojump_clock: object) -> None:
+async def test_connections_of_a_deleted_user_are_closed(broker: Broker) -> None:
     """Those of others stay."""
-    async with running_broker() as broker:
-        await ask(broker, "add-user", user="u", password="u")
-        await ask(broker, "set-permissions", user="u", configure=".*", write=".*", read=".*")
-        stays = await connect(broker).open()
-        ten, old = await both_protocols(broker, "u", "/")
-        await ask(broker, "delete-user", user="u")
-        assert [text for _, text in await closed_with(ten, old)] == [
-            "Connection forced: user 'u' is deleted",
-            "CONNECTION_FORCED - user 'u' is deleted",
-        ]
-        assert await stays.idle() == []
+    await ask(broker, "add-user", user="u", password="u")
+    await ask(broker, "set-permissions", user="u", configure=".*", write=".*", read=".*")
+    stays = await connect(broker).open()
+    ten, old = await both_protocols(broker, "u", "/")
+    await ask(broker, "delete-user", user="u")
+    assert [text for _, text in await closed_with(ten, old)] == [
+        "Connection forced: user 'u' is deleted",
+        "CONNECTION_FORCED - user 'u' is deleted",
+    ]
+    assert await stays.idle() == []
 
 
-async def test_a_refused_delete_closes_nobody(autojump_clock: object) -> None:
+async def test_a_refused_delete_closes_nobody(broker: Broker) -> None:
     """There is no such virtual host or user: nothing follows."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        assert not (await asked(broker, "delete-vhost", name="no"))["ok"]
-        assert not (await asked(broker, "delete-user", user="no"))["ok"]
-        assert await client.idle() == []
+    client = await connect(broker).open()
+    assert not (await asked(broker, "delete-vhost", name="no"))["ok"]
+    assert not (await asked(broker, "delete-user", user="no"))["ok"]
+    assert await client.idle() == []
 
 
 @pytest.mark.parametrize(("reason", "told"), [("", CLOSED_BY_OPERATOR), ("tidy up", "tidy up")])
-async def test_a_connection_is_closed_by_its_number(autojump_clock: object, reason: str, told: str) -> None:
+async def test_a_connection_is_closed_by_its_number(broker: Broker, reason: str, told: str) -> None:
     """Its client hears the reason."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        (number,) = broker.connections
-        response = await asked(broker, "close-connection", id=number, reason=reason)
-        assert response == {"ok": True, "result": {"id": number}}
-        assert (await client.until(Close)).error.description == f"Connection forced: {told}"
-        response = await asked(broker, "close-connection", id=77)
-        assert (response["kind"], response["error"]) == ("NotFound", "no connection 77")
-        for bad, words in ((True, "must be an integer"), ("1", "must be an integer"), (None, "is missing")):
-            assert words in (await asked(broker, "close-connection", id=bad))["error"]
+    client = await connect(broker).open()
+    (number,) = broker.connections
+    response = await asked(broker, "close-connection", id=number, reason=reason)
+    assert response == {"ok": True, "result": {"id": number}}
+    assert (await client.until(Close)).error.description == f"Connection forced: {told}"
+    response = await asked(broker, "close-connection", id=77)
+    assert (response["kind"], response["error"]) == ("NotFound", "no connection 77")
+    for bad, words in ((True, "must be an integer"), ("1", "must be an integer"), (None, "is missing")):
+        assert words in (await asked(broker, "close-connection", id=bad))["error"]
 
 
 # --- requests -------------------------------------------------------------------------------------
 
 
-async def test_users_can_be_managed_without_the_default_virtual_host(autojump_clock: object) -> None:
+async def test_users_can_be_managed_without_the_default_virtual_host(broker: Broker) -> None:
     """It may be deleted; what needs one must then be told which."""
-    async with running_broker() as broker:
-        await ask(broker, "delete-vhost", name="/")
-        await ask(broker, "add-user", user="u")
-        await ask(broker, "add-vhost", name="v")
-        await ask(broker, "declare-queue", "v", name="q")
-        assert [each["name"] for each in await ask(broker, "list-vhosts")] == ["v"]
-        for operation, given in (
-            ("list-queues", {}),
-            ("declare-queue", {"name": "q"}),
-            ("set-permissions", {"user": "u", "configure": "", "write": "", "read": ""}),
-            ("list-permissions", {}),
-        ):
-            assert (await asked(broker, operation, **given))["error"] == "vhost / not found"
+    await ask(broker, "delete-vhost", name="/")
+    await ask(broker, "add-user", user="u")
+    await ask(broker, "add-vhost", name="v")
+    await ask(broker, "declare-queue", "v", name="q")
+    assert [each["name"] for each in await ask(broker, "list-vhosts")] == ["v"]
+    for operation, given in (
+        ("list-queues", {}),
+        ("declare-queue", {"name": "q"}),
+        ("set-permissions", {"user": "u", "configure": "", "write": "", "read": ""}),
+        ("list-permissions", {}),
+    ):
+        assert (await asked(broker, operation, **given))["error"] == "vhost / not found"
 
 
-async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock: object) -> None:
+async def test_a_queue_for_one_connection_cannot_be_declared_here(broker: Broker) -> None:
     """The door's connection is over at once, so nobody could ever use it."""
-    async with running_broker() as broker:
-        refused = await asked(broker, "declare-queue", name="q", exclusive=True)
-        assert "leave out exclusive" in refused["error"]
-        assert await ask(broker, "list-queues") == []
+    refused = await asked(broker, "declare-queue", name="q", exclusive=True)
+    assert "leave out exclusive" in refused["error"]
+    assert await ask(broker, "list-queues") == []
 
 
 @pytest.mark.parametrize(
@@ -393,7 +373,7 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock
         (b"[]", "not a request"),
         (b'{"op": 1}', "not a request"),
         (b'{"op": ["status"]}', "not a request"),
-        (b'{"op": "nonsense"}', "with op one of add-member, add-replica, add-user, add-vhost, alarm"),
+        (b'{"op": "nonsense"}', "with op one of add-member, add-user, add-vhost, alarm"),
         (b"\xff", "not a request"),
         (b"[" * 100_000, "not a request"),
         (b'{"op": "list-queues", "arguments": []}', "'arguments' must be an object"),
@@ -414,19 +394,14 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock
         (b'{"op": "trace", "arguments": {"what": "guest", "on": true, "file": "a\\u0000b"}}', "is no path"),
     ],
 )
-async def test_what_is_no_request_is_answered_in_words(
-    autojump_clock: object, line: bytes, words: str
-) -> None:
+async def test_what_is_no_request_is_answered_in_words(broker: Broker, line: bytes, words: str) -> None:
     """Whatever comes, the broker answers and goes on."""
-    async with running_broker() as broker:
-        response = await admin.answer(broker, line)
-        assert not response["ok"]
-        assert words in response["error"]
+    response = await admin.answer(broker, line)
+    assert not response["ok"]
+    assert words in response["error"]
 
 
-async def test_a_fault_of_ours_is_answered_and_logged(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_of_ours_is_answered_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """One request fails, not the broker."""
     noted: list[str] = []
 
@@ -445,31 +420,27 @@ async def test_a_fault_of_ours_is_answered_and_logged(
         assert noted == ["request failed by a fault in the broker"]
 
 
-async def test_values_that_json_lacks_are_shown_as_text(autojump_clock: object) -> None:
+async def test_values_that_json_lacks_are_shown_as_text(broker: Broker) -> None:
     """Arguments of AMQP clients may be bytes."""
-    async with running_broker() as broker:
-        declare_exchange(broker.catalog, "/", "x", "fanout", arguments={"b": b"\xff"})
-        response = await asked(broker, "list-exchanges")
-        shown = json.loads(admin._encoded(response))["result"]
-        assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
+    declare_exchange(broker.catalog, "/", "x", "fanout", arguments={"b": b"\xff"})
+    response = await asked(broker, "list-exchanges")
+    shown = json.loads(admin._encoded(response))["result"]
+    assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
 
 
 @pytest.mark.parametrize("name", [b"\\udcff", b"a\\uD800", b"\xed\xa0\x80"])
-async def test_names_that_are_no_text_are_refused(autojump_clock: object, name: bytes) -> None:
+async def test_names_that_are_no_text_are_refused(broker: Broker, name: bytes) -> None:
     """No frame, log or file could hold them afterwards."""
-    async with running_broker() as broker:
-        line = b'{"op": "declare-queue", "arguments": {"name": "%b"}}' % name
-        response = await admin.answer(broker, line)
-        assert not response["ok"]
-        assert "half a character in it, a lone surrogate: write it in UTF-8" in response["error"]
-        assert await ask(broker, "list-queues") == []
-        name_of_two = b'{"op": "declare-queue", "arguments": {"name": "\\ud83d\\ude00"}}'
-        assert (await admin.answer(broker, name_of_two))["ok"]
+    line = b'{"op": "declare-queue", "arguments": {"name": "%b"}}' % name
+    response = await admin.answer(broker, line)
+    assert not response["ok"]
+    assert "half a character in it, a lone surrogate: write it in UTF-8" in response["error"]
+    assert await ask(broker, "list-queues") == []
+    name_of_two = b'{"op": "declare-queue", "arguments": {"name": "\\ud83d\\ude00"}}'
+    assert (await admin.answer(broker, name_of_two))["ok"]
 
 
-async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_that_is_no_json_is_a_fault_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Told to the client that asked, and logged; nobody else notices."""
     monkeypatch.setattr(running, "document", lambda view: {b"key": 1})
     async with running_broker() as broker:
@@ -481,9 +452,7 @@ async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
         assert "a fault in the broker (TypeError)" in response["error"]
 
 
-async def test_the_socket_outlives_a_lack_of_files(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+async def test_the_socket_outlives_a_lack_of_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A client that cannot be accepted waits until a file is free; the broker goes on."""
     original = trio.SocketListener.accept
     missing = [OSError(errno.EMFILE, "too many open files")] * 2
@@ -505,40 +474,34 @@ async def test_the_socket_outlives_a_lack_of_files(
 # --- lines ----------------------------------------------------------------------------------------
 
 
-async def test_requests_of_one_client_are_answered_in_order_in_whatever_pieces(
-    autojump_clock: object,
-) -> None:
+async def test_requests_of_one_client_are_answered_in_order_in_whatever_pieces(broker: Broker) -> None:
     """Half a line waits for its other half; several at once are worked off one after the other."""
-    async with running_broker() as broker:
-        ours, theirs = memory_stream_pair()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(admin.serve_lines, broker, theirs)
-            await ours.send_all(b'{"op": "declare-queue", "arguments": {"na')
-            await settle_down()
-            await ours.send_all(b'me": "q"}}\n{"op": "get-queue", "arguments": {"name": "q"}}\nnonsense\n')
-            answers = b""
-            while answers.count(b"\n") < 3:
-                answers += await ours.receive_some()
-            first, second, third = map(json.loads, answers.splitlines())
-            assert first["result"]["created"]
-            assert second["result"]["name"] == "q"
-            assert not third["ok"]
-            await ours.aclose()
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admin.serve_lines, broker, theirs)
+        await ours.send_all(b'{"op": "declare-queue", "arguments": {"na')
+        await settle_down()
+        await ours.send_all(b'me": "q"}}\n{"op": "get-queue", "arguments": {"name": "q"}}\nnonsense\n')
+        answers = b""
+        while answers.count(b"\n") < 3:
+            answers += await ours.receive_some()
+        first, second, third = map(json.loads, answers.splitlines())
+        assert first["result"]["created"]
+        assert second["result"]["name"] == "q"
+        assert not third["ok"]
+        await ours.aclose()
 
 
-async def test_a_client_that_says_nothing_is_let_go(autojump_clock: object) -> None:
+async def test_a_client_that_says_nothing_is_let_go(broker: Broker) -> None:
     """After five minutes; one that waits for an answer is not."""
-    async with running_broker() as broker:
-        ours, theirs = memory_stream_pair()
-        started = trio.current_time()
-        await ours.send_all(b'{"op": "status"}')
-        await admin.serve_lines(broker, theirs)
-        assert trio.current_time() - started == pytest.approx(admin.IDLE_S)
+    ours, theirs = memory_stream_pair()
+    started = trio.current_time()
+    await ours.send_all(b'{"op": "status"}')
+    await admin.serve_lines(broker, theirs)
+    assert trio.current_time() - started == pytest.approx(admin.IDLE_S)
 
 
-async def test_a_request_without_end_is_refused(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_request_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the limit, and then the client is let go."""
     monkeypatch.setattr(admin, "REQUEST_BYTES_MAX", 1_000)
     async with running_broker() as broker:
@@ -548,23 +511,22 @@ async def test_a_request_without_end_is_refused(
         assert "longer than 1000 bytes" in json.loads(await ours.receive_some())["error"]
 
 
-async def test_an_operation_waits_for_what_is_decided_later(autojump_clock: object) -> None:
+async def test_an_operation_waits_for_what_is_decided_later(broker: Broker) -> None:
     """And then for the queue that it has to ask; what is never decided is told as such."""
-    async with running_broker() as broker:
-        slow = broker.propose = Slow(broker.catalog)
-        got: list[dict[str, Any]] = []
+    slow = broker.propose = Slow(broker.catalog)
+    got: list[dict[str, Any]] = []
 
-        async def ask(op: str, **given: Any) -> None:
-            got.append(await asked(broker, op, **given))
+    async def ask(op: str, **given: Any) -> None:
+        got.append(await asked(broker, op, **given))
 
-        async with trio.open_nursery() as nursery:
-            for _ in range(2):
-                nursery.start_soon(partial(ask, "declare-queue", name="q"))
-                await trio.testing.wait_all_tasks_blocked()
-                assert broker.catalog.lookup_vhost("/").find("q") is None or got
-                decided = slow.decide()
-                broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
-                await trio.testing.wait_all_tasks_blocked()
-        assert [each["result"]["created"] for each in got] == [True, False]
-        refused = await asked(broker, "declare-exchange", name="x")
-        assert "it has not been decided for 40 s" in refused["error"]
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(partial(ask, "declare-queue", name="q"))
+            await trio.testing.wait_all_tasks_blocked()
+            assert broker.catalog.lookup_vhost("/").find("q") is None or got
+            decided = slow.decide()
+            broker.reply_registry.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
+            await trio.testing.wait_all_tasks_blocked()
+    assert [each["result"]["created"] for each in got] == [True, False]
+    refused = await asked(broker, "declare-exchange", name="x")
+    assert "it has not been decided for 40 s" in refused["error"]

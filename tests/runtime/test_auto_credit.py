@@ -11,7 +11,7 @@ import trio
 from amqp10broker.config import FaultInjection, FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.observe.meters import Meter, SystemMeter
+from amqp10broker.runtime.observe.meters import Meter
 from tests.runtime.test_watches import ask
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, eventually, quiet_config, settle_down
@@ -21,7 +21,7 @@ WINDOW = 10_000
 MB = 1_000_000
 
 
-class Gauge(SystemMeter):
+class Gauge(Meter):
     """Memory is what the test says."""
 
     used = 50 * MB
@@ -78,7 +78,7 @@ async def counted(broker: Broker, seconds: float) -> int:
     return int(link_of(broker)["counters"]["published"] - before)
 
 
-async def test_slow_confirms_are_bridged_and_the_status_says_so(autojump_clock: object) -> None:
+async def test_slow_confirms_are_bridged_and_the_status_says_so() -> None:
     """A confirm takes 100 ms: with four times the credit four times as much comes; that is its bound here."""
     fixed = FlowSettings(max_incoming_window=WINDOW)
     async with publishing(flow=fixed) as broker:
@@ -100,7 +100,7 @@ async def test_slow_confirms_are_bridged_and_the_status_says_so(autojump_clock: 
         assert broker.status()["broker"]["flow"]["max_link_credit"] == "auto"
 
 
-async def test_it_is_turned_on_and_off_while_links_run(autojump_clock: object) -> None:
+async def test_it_is_turned_on_and_off_while_links_run() -> None:
     """Links go on with what they have been granted; numbers hold from the next grant on."""
     async with publishing(flow=FlowSettings(max_incoming_window=WINDOW)) as broker:
         await trio.sleep(1)
@@ -114,7 +114,7 @@ async def test_it_is_turned_on_and_off_while_links_run(autojump_clock: object) -
         assert await counted(broker, 1) > 0
 
 
-async def test_an_alarm_and_memory_near_the_watermark_take_it_back(autojump_clock: object) -> None:
+async def test_an_alarm_and_memory_near_the_watermark_take_it_back() -> None:
     """An alarm does it at once, memory above four fifths of the watermark within an epoch."""
     flow = FlowSettings(max_link_credit="auto", max_incoming_window=WINDOW)
     meter = Gauge()
@@ -132,7 +132,7 @@ async def test_an_alarm_and_memory_near_the_watermark_take_it_back(autojump_cloc
         await until(lambda: link_of(broker)["credit_limit"] == 170)
 
 
-async def test_a_timeline_shows_how_the_limit_grows(autojump_clock: object) -> None:
+async def test_a_timeline_shows_how_the_limit_grows() -> None:
     """Each limit and its reason in the step in which it became so; the last ones are the status's."""
     flow = FlowSettings(max_link_credit="auto", max_incoming_window=WINDOW)
     async with publishing(flow=flow, auto_credit_max=680) as broker:

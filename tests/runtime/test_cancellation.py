@@ -21,11 +21,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections import connection_shell
+from amqp10broker.runtime.connections import client_connection
+from amqp10broker.runtime.connections.client_connection import ClientConnection
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import ConnectionLifecycle
-from amqp10broker.runtime.connections.session import RunningSession
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.runtime.connections.session_task import SessionTask
 from amqp10broker.runtime.connections.writer import Writer
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
@@ -137,10 +136,10 @@ async def run_once(
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection.line._outer is not None
-                connection.line._outer.cancel_scope.cancel()
+                assert connection._outer is not None
+                connection._outer.cancel_scope.cancel()
             elif scope == "reading":
-                connection.line.reading.cancel()
+                connection.reading.cancel()
             else:
                 for each in scopes:
                     each.cancel()
@@ -200,9 +199,7 @@ def count_tasks(broker: Broker) -> int:
 
 def belongs_to(task: trio.lowlevel.Task, connection: Connection10) -> bool:
     """Whether a task is one of this connection's."""
-    nurseries = [
-        nursery for nursery in (connection.line._outer, connection.line._inner) if nursery is not None
-    ]
+    nurseries = [nursery for nursery in (connection._outer, connection._inner) if nursery is not None]
     if any(task in nursery.child_tasks for nursery in nurseries):
         return True
     return any(nursery.parent_task is task for nursery in nurseries)
@@ -212,16 +209,16 @@ def wrap_with_scope(
     patch: pytest.MonkeyPatch, role: str, connection: Connection10, scopes: list[trio.CancelScope]
 ) -> None:
     """Put a cancel scope of the test's around the session tasks that start from now on."""
-    original = RunningSession.run
+    original = SessionTask.run
 
-    async def run(self: RunningSession, fail: Any) -> None:
+    async def run(self: SessionTask) -> None:
         with trio.CancelScope() as scope:
-            if self.lane._writer is connection.line.writer:
+            if self.output._writer is connection.writer:
                 scopes.append(scope)
-            await original(self, fail)
+            await original(self)
 
     assert role == "session"
-    patch.setattr(RunningSession, "run", run)
+    patch.setattr(SessionTask, "run", run)
 
 
 CASES = [
@@ -239,19 +236,14 @@ CASES = [
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 @pytest.mark.parametrize(("role", "scope"), CASES, ids=[f"{role}-{scope}" for role, scope in CASES])
 async def test_cancellation_at_every_step_leaks_nothing(
-    autojump_clock: object,
-    monkeypatch: pytest.MonkeyPatch,
-    log: LogRecorder,
-    role: str,
-    scope: str,
-    direct: bool,
+    monkeypatch: pytest.MonkeyPatch, log: LogRecorder, role: str, scope: str, direct: bool
 ) -> None:
     """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
 
     A session and a queue are made to take all their steps themselves; with the reader they go on at once.
     """
     if role in ("session", "queue"):
-        monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)
+        monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)
     for at in range(1, STEPS_MAX):
         if not await run_once(role, scope, at, monkeypatch, log, direct):
             break
@@ -262,10 +254,10 @@ async def test_cancellation_at_every_step_leaks_nothing(
 
 @pytest.mark.parametrize("settled", [False, True])
 async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, settled: bool
+    monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
     """The queue answers a session that is cancelled at each of its steps: nothing unsent is lost."""
-    monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)  # all steps are their own
+    monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)  # all steps are their own
     for at in range(1, 40):
         async with running_broker() as broker:
             publisher = await connect(broker).open()
@@ -281,8 +273,8 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
             await settle_down()
 
             def cancel(connection: Connection10 = connection) -> None:
-                assert connection.line._outer is not None
-                connection.line._outer.cancel_scope.cancel()
+                assert connection._outer is not None
+                connection._outer.cancel_scope.cancel()
 
             def chosen(task: trio.lowlevel.Task, connection: Connection10 = connection) -> bool:
                 return "queue q" in task.name or ("_run_part" in task.name and belongs_to(task, connection))
@@ -309,31 +301,30 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
     assert at > 3
 
 
-async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> None:
+async def test_cancelled_send_poisons_the_connection(broker: Broker) -> None:
     """A writer cancelled in the middle of a send ends its connection: no byte follows half a frame."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
-        await publisher.idle()
-        await publisher.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
-        await settle_down()
-        client = await connect(broker, pair=partial(pipe_pair, 2_500)).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 50))
-        await settle_down()
-        connection = client.task
-        assert connection.line.writer.waiting_bytes > 0
-        connection.line._outer.cancel_scope.cancel()
-        await settle_down()
-        got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
-        assert got == []
-        assert connection.line.writer.broken
-        assert client.task is None
-        assert queue_counts(broker, "q") == (50, 0)
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await publisher.idle()
+    await publisher.send(*[transfer(0, number, b"." * 1000, settled=True) for number in range(50)])
+    await settle_down()
+    client = await connect(broker, pair=partial(pipe_pair, 2_500)).open()
+    await client.send(attach_receiver(0, "q"), credit(0, 50))
+    await settle_down()
+    connection = client.task
+    assert connection.writer.waiting_bytes > 0
+    connection._outer.cancel_scope.cancel()
+    await settle_down()
+    got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
+    assert got == []
+    assert connection.writer.broken
+    assert client.task is None
+    assert queue_counts(broker, "q") == (50, 0)
 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
-    assert hasattr(ConnectionLifecycle, "_run_writer")
-    assert hasattr(Sessions, "_run_part")
+    assert hasattr(ClientConnection, "_run_writer")
+    assert hasattr(ClientConnection, "_run_part")
     assert hasattr(Writer, "run")
     assert hasattr(QueueTask, "run")

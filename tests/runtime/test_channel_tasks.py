@@ -32,9 +32,9 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections import connection_shell
+from amqp10broker.runtime.connections import client_connection
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.connections.session_task import READS_MAX
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, bodies, connect091, message, names
 
@@ -101,7 +101,7 @@ async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
 
 def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
     """Whether a task is one of this connection's."""
-    nurseries = [each for each in (connection.line._outer, connection.line._inner) if each is not None]
+    nurseries = [each for each in (connection._outer, connection._inner) if each is not None]
     return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
 
 
@@ -139,10 +139,10 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection.line._outer is not None
-                connection.line._outer.cancel_scope.cancel()
+                assert connection._outer is not None
+                connection._outer.cancel_scope.cancel()
             else:
-                connection.line.reading.cancel()
+                connection.reading.cancel()
 
         killer = Killer(at, own, cancel)
         trio.lowlevel.add_instrument(killer)
@@ -189,14 +189,14 @@ CASES = [
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 @pytest.mark.parametrize(("role", "scope"), CASES, ids=[f"{role}-{scope}" for role, scope in CASES])
 async def test_cancellation_at_every_step_leaks_nothing(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: Any, role: str, scope: str, direct: bool
+    monkeypatch: pytest.MonkeyPatch, log: Any, role: str, scope: str, direct: bool
 ) -> None:
     """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on.
 
     A channel and a queue are made to take all their steps themselves; with the reader they go on at once.
     """
     if role in ("channel", "queue"):
-        monkeypatch.setattr(connection_shell, "LITTLE_BYTES", -1)
+        monkeypatch.setattr(client_connection, "LITTLE_BYTES", -1)
     at = 0
     for at in range(1, STEPS_MAX):
         if not await run_once(role, scope, at, log, direct):
@@ -230,33 +230,32 @@ ENDS: dict[str, Callable[[Client091], Any]] = {
 
 
 @pytest.mark.parametrize("end", list(ENDS))
-async def test_unacked_deliveries_return_to_their_places(autojump_clock: object, end: str) -> None:
+async def test_unacked_deliveries_return_to_their_places(broker: Broker, end: str) -> None:
     """Whichever way it ends, all is ready again, once, in order, and marked redelivered."""
-    async with running_broker() as broker:
-        backend = await filled(broker)
-        client = await connect091(broker).open(channels=2)
-        await client.send(1, BasicQos(prefetch_count=20), BasicConsume("q", "c"))
-        assert names(await client.idle()).count("BasicDeliver") == 20
-        await ENDS[end](client)
-        await settle_down()
-        await trio.sleep(3)
-        assert queue_counts(broker, "q") == (BEFORE, 0)
-        await backend.send(2, BasicConsume("q", "all", no_ack=True))
-        got = [each for _, each in await backend.idle() if isinstance(each, Content)]
-        assert [int(each.body) for each in got] == list(range(BEFORE))
-        assert [each.method.redelivered for each in got] == [True] * 20 + [False] * 20
+    backend = await filled(broker)
+    client = await connect091(broker).open(channels=2)
+    await client.send(1, BasicQos(prefetch_count=20), BasicConsume("q", "c"))
+    assert names(await client.idle()).count("BasicDeliver") == 20
+    await ENDS[end](client)
+    await settle_down()
+    await trio.sleep(3)
+    assert queue_counts(broker, "q") == (BEFORE, 0)
+    await backend.send(2, BasicConsume("q", "all", no_ack=True))
+    got = [each for _, each in await backend.idle() if isinstance(each, Content)]
+    assert [int(each.body) for each in got] == list(range(BEFORE))
+    assert [each.method.redelivered for each in got] == [True] * 20 + [False] * 20
 
 
 @pytest.mark.parametrize("no_ack", [False, True])
 @pytest.mark.parametrize("end", ["lost", "close", "hard error elsewhere"])
-async def test_what_was_not_written_returns_unmarked(autojump_clock: object, end: str, no_ack: bool) -> None:
+async def test_what_was_not_written_returns_unmarked(end: str, no_ack: bool) -> None:
     """A client that does not read: what the socket did not take was never delivered."""
     async with running_broker(writer_buffer_bytes=1000) as broker:
         backend = await filled(broker)
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
         await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
         await settle_down()
-        channel = client.task._channels.by_number[1]
+        channel = client.task.parts[1]
         written = BEFORE - channel.service.consuming.consumers["c"].unsent
         assert 0 < written < BEFORE
         await ENDS[end](client)
@@ -299,102 +298,96 @@ async def consume(client: Client091, left: list[int], done: Callable[[], None]) 
             done()
 
 
-async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object) -> None:
+async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker) -> None:
     """Six publishers and three consumers on one queue: no mailbox holds more than its senders may put."""
-    async with running_broker() as broker:
-        setup = await connect091(broker).open()
-        await setup.call(1, Q, QueueDeclareOk)
-        publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
-        consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
-        channels = [
-            each for client in (*publishers, *consumers) for each in client.task._channels.by_number.values()
-        ]
-        left = [6 * 500]
-        with trio.fail_after(300):
-            async with trio.open_nursery() as outer:
-                for client in publishers:
-                    outer.start_soon(publish, client, 500)
-                async with trio.open_nursery() as inner:
-                    for client in consumers:
-                        inner.start_soon(consume, client, left, inner.cancel_scope.cancel)
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-        assert len(channels) == 9
-        for channel in channels:
-            # Reads, a wake-up of the writer, and the one queue's answers.
-            assert channel.inbox.most <= READS_MAX + 1 + READS_MAX
-        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
-        assert handle._mailbox.most <= len(channels) * (READS_MAX + 1)  # type: ignore[attr-defined]
+    setup = await connect091(broker).open()
+    await setup.call(1, Q, QueueDeclareOk)
+    publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
+    consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
+    channels = [each for client in (*publishers, *consumers) for each in client.task.parts.values()]
+    left = [6 * 500]
+    with trio.fail_after(300):
+        async with trio.open_nursery() as outer:
+            for client in publishers:
+                outer.start_soon(publish, client, 500)
+            async with trio.open_nursery() as inner:
+                for client in consumers:
+                    inner.start_soon(consume, client, left, inner.cancel_scope.cancel)
+    await settle_down()
+    assert queue_counts(broker, "q") == (0, 0)
+    assert len(channels) == 9
+    for channel in channels:
+        # Reads, a wake-up of the writer, and the one queue's answers.
+        assert channel.inbox.most <= READS_MAX + 1 + READS_MAX
+    handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+    assert handle._mailbox.most <= len(channels) * (READS_MAX + 1)  # type: ignore[attr-defined]
 
 
 async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a queue has not answered the reader gives the channel READS_MAX reads and no more."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
-        await client.call(1, Q, QueueDeclareOk)
-        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
-        kept: list[Any] = []
-        original = type(handle).post_all
-        monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
-        await client.send(1, QueueDeclare("q", passive=True))
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
+    await client.call(1, Q, QueueDeclareOk)
+    handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+    kept: list[Any] = []
+    original = type(handle).post_all
+    monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+    await client.send(1, QueueDeclare("q", passive=True))
+    await settle_down()
+    for _ in range(READS_MAX + 10):
+        await client.send(1, *[BasicGet("q")] * 300)
         await settle_down()
-        for _ in range(READS_MAX + 10):
-            await client.send(1, *[BasicGet("q")] * 300)
-            await settle_down()
-        channel = client.task._channels.by_number[1]
-        assert channel.reads.outstanding == READS_MAX
-        assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
-        monkeypatch.setattr(type(handle), "post_all", original)
-        for commands in kept:
-            original(handle, commands)
-        got = await client.idle()
-        assert names(got).count("BasicGetEmpty") == 300 * (READS_MAX + 10)
-        assert channel.reads.outstanding == 0
+    channel = client.task.parts[1]
+    assert channel.reads.outstanding == READS_MAX
+    assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
+    monkeypatch.setattr(type(handle), "post_all", original)
+    for commands in kept:
+        original(handle, commands)
+    got = await client.idle()
+    assert names(got).count("BasicGetEmpty") == 300 * (READS_MAX + 10)
+    assert channel.reads.outstanding == 0
 
 
 async def test_channel_reopened_while_the_reader_waits_for_it(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The channel ends just when the reader waits for room: what comes next is for the next channel."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
-        await client.call(1, Q, QueueDeclareOk)
-        handle = broker.catalog.lookup_vhost("/").lookup("q").handle
-        kept: list[Any] = []
-        original = type(handle).post_all
-        monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
-        await client.send(1, QueueDeclare("q", passive=True))
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
+    await client.call(1, Q, QueueDeclareOk)
+    handle = broker.catalog.lookup_vhost("/").lookup("q").handle
+    kept: list[Any] = []
+    original = type(handle).post_all
+    monkeypatch.setattr(type(handle), "post_all", lambda queue, commands: kept.append(commands))
+    await client.send(1, QueueDeclare("q", passive=True))
+    await settle_down()
+    for _ in range(READS_MAX - 2):
+        await client.send(1, BasicQos(prefetch_count=1))
         await settle_down()
-        for _ in range(READS_MAX - 2):
-            await client.send(1, BasicQos(prefetch_count=1))
-            await settle_down()
-        await client.send(1, ChannelClose(200))
-        await settle_down()
-        await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
-        await settle_down()
-        assert client.task._channels.by_number[1].reads.full
-        monkeypatch.setattr(type(handle), "post_all", original)
-        for commands in kept:
-            original(handle, commands)
-        got = names(await client.idle())
-        assert got[-3:] == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
+    await client.send(1, ChannelClose(200))
+    await settle_down()
+    await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
+    await settle_down()
+    assert client.task.parts[1].reads.full
+    monkeypatch.setattr(type(handle), "post_all", original)
+    for commands in kept:
+        original(handle, commands)
+    got = names(await client.idle())
+    assert got[-3:] == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
 
 
-async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(autojump_clock: object) -> None:
+async def test_consumer_that_does_not_read_leaves_messages_in_the_queue(broker: Broker) -> None:
     """The channel asks for 200 beyond what is written, whatever the size of the messages."""
-    async with running_broker() as broker:
-        setup = await connect091(broker).open()
-        await setup.call(1, Q, QueueDeclareOk)
-        await setup.send(1, *[message(1, "q", b"x" * 10_000)] * 1000)
-        await settle_down()
-        client = await connect091(broker, pair=partial(pipe_pair, 20_000)).open()
-        await client.send(1, BasicConsume("q", "c"))
-        await settle_down()
-        ready, unsettled = queue_counts(broker, "q")
-        assert ready + unsettled == 1000
-        assert unsettled <= 200 + 20
-        assert client.task.line.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
-        await client.expect(BasicConsumeOk)
-        assert len(bodies(await client.idle())) == 1000
+    setup = await connect091(broker).open()
+    await setup.call(1, Q, QueueDeclareOk)
+    await setup.send(1, *[message(1, "q", b"x" * 10_000)] * 1000)
+    await settle_down()
+    client = await connect091(broker, pair=partial(pipe_pair, 20_000)).open()
+    await client.send(1, BasicConsume("q", "c"))
+    await settle_down()
+    ready, unsettled = queue_counts(broker, "q")
+    assert ready + unsettled == 1000
+    assert unsettled <= 200 + 20
+    assert client.task.writer.waiting_bytes <= 2 * broker.config.writer_buffer_bytes
+    await client.expect(BasicConsumeOk)
+    assert len(bodies(await client.idle())) == 1000

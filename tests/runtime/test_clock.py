@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cli.waiting_view import page
 from amqp10broker.runtime.admin import admin, inspection
@@ -42,7 +41,7 @@ def test_who_is_interrupted_between_two_clocks_reads_them_again(monkeypatch: pyt
     assert clock.now_ms() == int((real_s + passed) * 1000)
 
 
-async def test_when_it_says_so_a_time_has_come(autojump_clock: object) -> None:
+async def test_when_it_says_so_a_time_has_come() -> None:
     clock = WallClock()
     for wait_ms in (1, 2, 7, 1000, 86_400_000):
         due = clock.now_ms() + wait_ms
@@ -50,7 +49,7 @@ async def test_when_it_says_so_a_time_has_come(autojump_clock: object) -> None:
         assert due <= clock.now_ms() <= due + 1
 
 
-async def test_a_clock_that_jumps_does_not_jump_over_a_sync(autojump_clock: MockClock) -> None:
+async def test_a_clock_that_jumps_does_not_jump_over_a_sync() -> None:
     """A disk that takes its time costs no virtual time: what waits for it has no time-out because of that."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -92,7 +91,7 @@ class Ahead:
 
 
 async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_when_it_is_over(
-    autojump_clock: object, verify_passwords_at_once: None, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    verify_passwords_at_once: None, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine's clock is measured against its monotonic one; the rest is as nodes and queues say."""
     set_s = 0.0

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.effects_codec import encode_leader
-from amqp10broker.cluster.lane_messages import LeaderIs
+from amqp10broker.cluster.remote_queue.codec import BODIES
+from amqp10broker.cluster.remote_queue.messages import LeaderIs
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
@@ -30,14 +29,21 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     secret.chmod(0o600)
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
-        config=config, catalog=SimpleNamespace(), reply_registry=ReplyRegistry(node=2), clock=WallClock()
+        config=config,
+        catalog=SimpleNamespace(),
+        resource_monitor=SimpleNamespace(),
+        reply_registry=ReplyRegistry(node=2),
+        clock=WallClock(),
     )
     cluster = Cluster(cast("Any", broker), cast("Any", SimpleNamespace(lost=0)))
     here = Address("127.0.0.1", 1)
     cluster.membership = ClusterIdentity("c", 2, "b", (MemberAt(1, "a", here), MemberAt(2, "b", here)))
     liveness = SimpleNamespace(hears={1})
     peers = SimpleNamespace(
-        connected=lambda node, purpose: node == 1, liveness=liveness, send=lambda *frame: True
+        connected=lambda node, purpose: node == 1,
+        liveness=liveness,
+        send=lambda *frame: True,
+        backlog_bytes=lambda node: 0,
     )
     cluster.peers = cast("Any", peers)
     cluster._nursery = nursery
@@ -51,25 +57,21 @@ def reached(cluster: Cluster) -> bool:
     return handle.client.open
 
 
-async def test_a_home_that_spoke_before_there_were_lanes_is_heard(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_a_home_that_spoke_before_there_were_links_is_heard(tmp_path: Path) -> None:
     """It says so once, as soon as the connection is there."""
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
-        body = b"".join(encode_leader(LeaderIs(0)))
+        body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
         cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.prepare()
         assert reached(cluster)
         nursery.cancel_scope.cancel()
 
 
-async def test_what_it_said_counts_no_more_when_its_connection_is_lost(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_what_it_said_counts_no_more_when_its_connection_is_lost(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         cluster = await started(tmp_path, nursery)
-        body = b"".join(encode_leader(LeaderIs(0)))
+        body = BODIES[FrameKind.LEADER_IS].encode(LeaderIs(0))
         cluster.frames(1, ConnectionPurpose.LETTERS, [PeerFrame(FrameKind.LEADER_IS, 7, body)])
         cluster.disconnected(1, ConnectionPurpose.LETTERS)
         cluster.prepare()

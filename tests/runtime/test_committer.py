@@ -68,9 +68,7 @@ async def _settled() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_nobody_is_told_before_the_sync_is_over(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_nobody_is_told_before_the_sync_is_over(nursery: trio.Nursery) -> None:
     scene = Scene(sync_s=0.01)
     nursery.start_soon(scene.committer.run)
     ticket = scene.append()
@@ -83,9 +81,7 @@ async def test_nobody_is_told_before_the_sync_is_over(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_sync_that_is_running_counts_as_the_last_one(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_sync_that_is_running_counts_as_the_last_one(nursery: trio.Nursery) -> None:
     """As soon as it has taken longer than the one before."""
     scene = Scene(sync_s=0.01)
     committer = scene.committer
@@ -103,9 +99,7 @@ async def test_a_sync_that_is_running_counts_as_the_last_one(
     nursery.cancel_scope.cancel()
 
 
-async def test_what_comes_during_a_sync_makes_one_batch(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_what_comes_during_a_sync_makes_one_batch(nursery: trio.Nursery) -> None:
     scene = Scene(sync_s=0.01)
     nursery.start_soon(scene.committer.run)
     scene.append()
@@ -120,7 +114,7 @@ async def test_what_comes_during_a_sync_makes_one_batch(
 
 
 async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_at_once(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    nursery: trio.Nursery,
 ) -> None:
     scene = Scene()
     committer = scene.committer
@@ -142,7 +136,7 @@ async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_
 
 
 async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_append(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each look costs as much as a part of a commit."""
     scene = Scene()
@@ -164,9 +158,7 @@ async def test_a_commit_that_leaves_nothing_is_the_last_look_until_the_next_appe
     nursery.cancel_scope.cancel()
 
 
-async def test_what_nobody_asks_for_makes_no_commit_of_its_own(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_what_nobody_asks_for_makes_no_commit_of_its_own(nursery: trio.Nursery) -> None:
     """A settlement that comes while a publish is synced goes with the next publish, or a little later."""
     scene = Scene()
     nursery.start_soon(scene.committer.run)
@@ -185,9 +177,7 @@ async def test_what_nobody_asks_for_makes_no_commit_of_its_own(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(nursery: trio.Nursery) -> None:
     scene = Scene()
     nursery.start_soon(scene.committer.run)
     await scene.committer.wait_durable(scene.append())
@@ -204,7 +194,7 @@ async def test_a_second_after_the_last_commit_the_inventory_is_told_of_it(
 
 
 async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told_each_second(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    nursery: trio.Nursery,
 ) -> None:
     """The next batch collects while one is synced, so that there is never a rest."""
     scene = Scene(sync_s=0.3)
@@ -224,7 +214,7 @@ async def test_commits_without_a_pause_do_not_keep_the_inventory_from_being_told
 
 
 async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_lost(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    nursery: trio.Nursery,
 ) -> None:
     scene = Scene()
     nursery.start_soon(scene.committer.run)
@@ -249,9 +239,7 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
     nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_full(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_full() -> None:
     """A shortage between two commits: a file that was just left gives its room back."""
     scene = Scene()
     async with trio.open_nursery() as nursery:
@@ -266,9 +254,7 @@ async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_f
     assert scene.told == ["room"]
 
 
-async def test_who_waits_for_room_hears_of_it_when_there_is_some(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_who_waits_for_room_hears_of_it_when_there_is_some() -> None:
     scene = Scene(reserve_bytes=1000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.committer.run)
@@ -285,7 +271,7 @@ async def test_who_waits_for_room_hears_of_it_when_there_is_some(
 
 
 async def test_where_nothing_can_be_reserved_though_writes_have_room_it_comes_to_rest_and_stops(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A next file without room is no better than this one: none is begun for want of room."""
 
@@ -307,7 +293,7 @@ async def test_where_nothing_can_be_reserved_though_writes_have_room_it_comes_to
 
 
 @pytest.mark.parametrize("where", ["sync", "write"])
-async def test_a_failed_sync_or_write_is_final(autojump_clock: trio.testing.MockClock, where: str) -> None:
+async def test_a_failed_sync_or_write_is_final(where: str) -> None:
     scene = Scene()
     raised: list[StorageFailed] = []
 
@@ -338,9 +324,7 @@ async def test_a_failed_sync_or_write_is_final(autojump_clock: trio.testing.Mock
     assert scene.committer.durable == 1
 
 
-async def test_stopping_commits_what_there_is_and_tells_the_inventory(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_stopping_commits_what_there_is_and_tells_the_inventory() -> None:
     scene = Scene()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.committer.run)
@@ -354,7 +338,7 @@ async def test_stopping_commits_what_there_is_and_tells_the_inventory(
     assert scene.synced() == len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
 
 
-async def test_stopping_commits_what_nobody_has_asked_for(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopping_commits_what_nobody_has_asked_for() -> None:
     scene = Scene(sync_s=0.01)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.committer.run)
@@ -367,16 +351,14 @@ async def test_stopping_commits_what_nobody_has_asked_for(autojump_clock: trio.t
     assert scene.recovered() == [1, 2, 3]
 
 
-async def test_stopping_with_nothing_to_do_writes_nothing(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_stopping_with_nothing_to_do_writes_nothing() -> None:
     scene = Scene()
     scene.committer.stop()
     await scene.committer.run()
     assert scene.syncs == 0
 
 
-async def test_stopping_with_a_full_disk_ends(autojump_clock: trio.testing.MockClock) -> None:
+async def test_stopping_with_a_full_disk_ends() -> None:
     scene = Scene()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.committer.run)
@@ -389,9 +371,7 @@ async def test_stopping_with_a_full_disk_ends(autojump_clock: trio.testing.MockC
     assert scene.recovered() == []
 
 
-async def test_a_cancelled_wait_leaves_nothing_behind(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_a_cancelled_wait_leaves_nothing_behind(nursery: trio.Nursery) -> None:
     scene = Scene()
     nursery.start_soon(scene.committer.run)
     ticket = scene.append()
@@ -417,9 +397,7 @@ class Other:
         self.log.append("other durable")
 
 
-async def test_another_file_is_durable_before_anything_is_told(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_another_file_is_durable_before_anything_is_told(nursery: trio.Nursery) -> None:
     log: list[str] = []
     asked: list[Sequence[int]] = []
 
@@ -446,9 +424,7 @@ async def test_another_file_is_durable_before_anything_is_told(
     nursery.cancel_scope.cancel()
 
 
-async def test_other_files_are_synced_though_the_disk_is_full(
-    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
-) -> None:
+async def test_other_files_are_synced_though_the_disk_is_full(nursery: trio.Nursery) -> None:
     scene = Scene()
     other = Other(scene.told)
     synced: list[int] = []

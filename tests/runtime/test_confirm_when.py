@@ -20,7 +20,7 @@ from amqp10broker.queues.effects import Confirmed
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal.journal_task import SOON_S
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss
@@ -118,7 +118,7 @@ class Confirming(Node):
 
 class _Publisher:
     def __init__(self, queue: DeclaredQueue, told: Told) -> None:
-        self._mailbox: Mailbox[SessionLetter] = Mailbox()
+        self._mailbox: Mailbox[SessionMessage] = Mailbox()
         self._ref = asker_at(queue, self._mailbox).publisher()
         self._queue = queue
         self._told = told

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FaultInjection
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.users import Permission
+from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.framing import END, HEARTBEAT, content_header_frame, method_frame
 from amqp10broker.protocols.amqp091.framing import HEADER as FRAME_HEADER
@@ -37,9 +35,6 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionCloseOk,
     ConnectionOpen,
     ConnectionOpenOk,
-    ConnectionSecure,
-    ConnectionStartOk,
-    ConnectionTune,
     ConnectionTuneOk,
     ConnectionUnblocked,
     ConnectionUpdateSecret,
@@ -54,9 +49,10 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelectOk,
 )
 from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.runtime.conftest import LogRecorder
-from tests.support.declaring import add_vhost, change_vhost, set_permission, set_user_limits
+from tests.support.declaring import set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
 
@@ -76,73 +72,42 @@ async def closed(client: Client091) -> tuple[int, str]:
 # --- opening -----------------------------------------------------------------------------------------
 
 
-async def test_start_tells_who_we_are(autojump_clock: object) -> None:
+async def test_start_tells_who_we_are(broker: Broker) -> None:
     """Version 0.9, mechanisms, locale, and the capabilities that clients look for, all true."""
-    async with running_broker() as broker:
-        start = await connect091(broker).begin()
-        assert (start.version_major, start.version_minor) == (0, 9)
-        offered = start.mechanisms.decode().split()
-        assert {"PLAIN", "AMQPLAIN", "ANONYMOUS"} <= set(offered)
-        assert start.locales == b"en_US"
-        properties = start.server_properties
-        assert properties["product"] == "RabbitMQ"
-        assert properties["version"].startswith("4.")
-        assert {"cluster_name", "copyright", "information", "platform"} <= set(properties)
-        assert properties["capabilities"] == dict.fromkeys(
-            (
-                "publisher_confirms",
-                "exchange_exchange_bindings",
-                "basic.nack",
-                "consumer_cancel_notify",
-                "connection.blocked",
-                "consumer_priorities",
-                "authentication_failure_close",
-                "per_consumer_qos",
-                "direct_reply_to",
-            ),
-            True,
-        )
+    start = await connect091(broker).begin()
+    assert (start.version_major, start.version_minor) == (0, 9)
+    offered = start.mechanisms.decode().split()
+    assert {"PLAIN", "AMQPLAIN", "ANONYMOUS"} <= set(offered)
+    assert start.locales == b"en_US"
+    properties = start.server_properties
+    assert properties["product"] == "RabbitMQ"
+    assert properties["version"].startswith("4.")
+    assert {"cluster_name", "copyright", "information", "platform"} <= set(properties)
+    assert properties["capabilities"] == dict.fromkeys(
+        (
+            "publisher_confirms",
+            "exchange_exchange_bindings",
+            "basic.nack",
+            "consumer_cancel_notify",
+            "connection.blocked",
+            "consumer_priorities",
+            "authentication_failure_close",
+            "per_consumer_qos",
+            "direct_reply_to",
+        ),
+        True,
+    )
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "response"),
-    [
-        ("PLAIN", b"\0guest\0guest"),
-        ("AMQPLAIN", b"\x05LOGINS\x00\x00\x00\x05guest\x08PASSWORDS\x00\x00\x00\x05guest"),
-        ("ANONYMOUS", b""),
-    ],
-)
-async def test_mechanisms(autojump_clock: object, mechanism: str, response: bytes) -> None:
-    """Each leads to tune."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.begin()
-        await client.send(0, ConnectionStartOk({}, mechanism, response, "en_US"))
-        tune = await client.expect(ConnectionTune)
-        assert (tune.channel_max, tune.frame_max) == (2047, 131_072)
-
-
-async def test_tune_offers_a_heartbeat(autojump_clock: object) -> None:
+async def test_tune_offers_a_heartbeat() -> None:
     """That of the configuration, in seconds."""
     async with running_broker(idle_timeout_ms=60_000) as broker:
         assert (await connect091(broker).login()).heartbeat == 60
 
 
-async def test_scram_goes_through_secure(autojump_clock: object) -> None:
-    """The one mechanism here that takes several steps."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        start = await client.begin()
-        if b"SCRAM-SHA-256" not in start.mechanisms:
-            pytest.fail("SCRAM-SHA-256 is not offered")
-        await client.send(0, ConnectionStartOk({}, "SCRAM-SHA-256", b"n,,n=guest,r=abc", "en_US"))
-        secure = await client.expect(ConnectionSecure)
-        assert secure.challenge.startswith(b"r=abc")
-
-
 @pytest.mark.parametrize("capable", [True, False])
 @pytest.mark.parametrize("fields", [{"password": "wrong"}, {"user": "nobody"}], ids=str)
-async def test_refused_login(autojump_clock: object, capable: bool, fields: dict[str, str]) -> None:
+async def test_refused_login(capable: bool, fields: dict[str, str]) -> None:
     """After a wait: connection.close 403 for clients that asked for it, a closed socket for the others."""
     async with running_broker(auth_failure_delay_ms=3_000) as broker:
         client = connect091(broker)
@@ -161,88 +126,38 @@ async def test_refused_login(autojump_clock: object, capable: bool, fields: dict
         assert trio.current_time() - began >= 3.0
 
 
-async def test_guest_is_for_loopback_only(autojump_clock: object) -> None:
-    """From elsewhere it is a refused login."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        ours, theirs = memory_stream_pair()
-        client.stream = ours
-        broker.serve(theirs, peer="elsewhere", loopback=False)
-        await client.begin()
-        await client.send(0, start_ok())
-        assert (await client.until(ConnectionClose)).reply_code == 403
-
-
-async def test_unknown_mechanism_ends_the_connection(autojump_clock: object) -> None:
-    """Nobody gets in."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.begin()
-        await client.send(0, start_ok(mechanism="NONSENSE", capabilities=()))
-        assert await client.rest() == []
-
-
-async def test_smaller_limits_hold(autojump_clock: object) -> None:
+async def test_smaller_limits_hold(broker: Broker) -> None:
     """channel_max is how many channels are open, whatever their numbers; frames keep to frame_max."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(2, 8192, 0), ConnectionOpen("/"))
-        await client.expect(ConnectionOpenOk)
-        await client.call(5, ChannelOpen(), ChannelOpenOk)
-        await client.call(65_535, ChannelOpen(), ChannelOpenOk)
-        assert client.task.engine.frame_max == 8192
-        await client.call(5, ChannelClose(200, "", 0, 0), ChannelCloseOk)
-        await client.call(6, ChannelOpen(), ChannelOpenOk)
-        await client.send(7, ChannelOpen())
-        assert await closed(client) == (
-            530,
-            "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
-        )
-
-
-async def test_virtual_host_without_access(autojump_clock: object) -> None:
-    """530 access to vhost refused."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "V")
-        client = connect091(broker)
-        await client.login()
-        await client.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("V"))
-        text = "NOT_ALLOWED - access to vhost 'V' refused for user 'guest'"
-        assert await closed(client) == (530, text)
-
-
-@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "single_node_single_vhost_limit")
-async def test_limits_of_connections(autojump_clock: object) -> None:
-    """530 per virtual host and per user; room again when one has gone."""
-    async with running_broker() as broker:
-        change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
-        first = await connect091(broker).open()
-        second = connect091(broker)
-        await second.login()
-        await second.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
-        code, text = await closed(second)
-        assert (code, text.endswith("connection limit (1) is reached")) == (530, True)
-        await first.vanish()
-        await settle_down()
-        await connect091(broker).open()
+    client = connect091(broker)
+    await client.login()
+    await client.send(0, ConnectionTuneOk(2, 8192, 0), ConnectionOpen("/"))
+    await client.expect(ConnectionOpenOk)
+    await client.call(5, ChannelOpen(), ChannelOpenOk)
+    await client.call(65_535, ChannelOpen(), ChannelOpenOk)
+    assert client.task.engine.frame_max == 8192
+    await client.call(5, ChannelClose(200, "", 0, 0), ChannelCloseOk)
+    await client.call(6, ChannelOpen(), ChannelOpenOk)
+    await client.send(7, ChannelOpen())
+    assert await closed(client) == (
+        530,
+        "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)",
+    )
 
 
 @pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
-async def test_limit_of_channels_per_user(autojump_clock: object) -> None:
+async def test_limit_of_channels_per_user(broker: Broker) -> None:
     """530; closed channels do not count."""
-    async with running_broker() as broker:
-        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=2))
-        client = await connect091(broker).open(channels=2)
-        await client.call(1, ChannelClose(200), ChannelCloseOk)
-        await client.call(3, ChannelOpen(), ChannelOpenOk)
-        await client.send(4, ChannelOpen())
-        text = "number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)"
-        assert await closed(client) == (530, f"NOT_ALLOWED - {text}")
+    set_user_limits(broker.catalog, "guest", UserLimits(max_channels=2))
+    client = await connect091(broker).open(channels=2)
+    await client.call(1, ChannelClose(200), ChannelCloseOk)
+    await client.call(3, ChannelOpen(), ChannelOpenOk)
+    await client.send(4, ChannelOpen())
+    text = "number of channels opened for user 'guest' has reached the maximum allowed user limit of (2)"
+    assert await closed(client) == (530, f"NOT_ALLOWED - {text}")
 
 
 @pytest.mark.parametrize("stage", ["nothing", "header", "start-ok", "tune-ok"])
-async def test_handshake_times_out(autojump_clock: object, stage: str) -> None:
+async def test_handshake_times_out(stage: str) -> None:
     """10 s for everything until open, then the socket is closed."""
     async with running_broker(handshake_timeout_ms=10_000) as broker:
         client = connect091(broker)
@@ -260,35 +175,33 @@ async def test_handshake_times_out(autojump_clock: object, stage: str) -> None:
         assert client.task is None
 
 
-async def test_everything_in_one_write(autojump_clock: object) -> None:
+async def test_everything_in_one_write(broker: Broker) -> None:
     """A client that knows what it will be answered sends header, login, open, channel, declare, publish."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.send_bytes(
-            HEADER
-            + b"".join(
-                method_frame(0, each)
-                for each in (start_ok(), ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
-            )
-            + method_frame(1, ChannelOpen())
-            + method_frame(1, Q)
-            + message(1, "q", b"x")
-            + method_frame(1, BasicConsume("q", "c", no_ack=True))
-            + method_frame(0, ConnectionClose(200, "bye"))
+    client = connect091(broker)
+    await client.send_bytes(
+        HEADER
+        + b"".join(
+            method_frame(0, each) for each in (start_ok(), ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/"))
         )
-        got = await client.rest()
-        assert names(got)[:6] == [
-            "ConnectionStart",
-            "ConnectionTune",
-            "ConnectionOpenOk",
-            "ChannelOpenOk",
-            "QueueDeclareOk",
-            "BasicConsumeOk",
-        ]
-        assert names(got)[-1] == "ConnectionCloseOk"
+        + method_frame(1, ChannelOpen())
+        + method_frame(1, Q)
+        + message(1, "q", b"x")
+        + method_frame(1, BasicConsume("q", "c", no_ack=True))
+        + method_frame(0, ConnectionClose(200, "bye"))
+    )
+    got = await client.rest()
+    assert names(got)[:6] == [
+        "ConnectionStart",
+        "ConnectionTune",
+        "ConnectionOpenOk",
+        "ChannelOpenOk",
+        "QueueDeclareOk",
+        "BasicConsumeOk",
+    ]
+    assert names(got)[-1] == "ConnectionCloseOk"
 
 
-async def test_frames_behind_open_are_not_bound_by_the_handshakes_time(autojump_clock: object) -> None:
+async def test_frames_behind_open_are_not_bound_by_the_handshakes_time() -> None:
     """However they came: a reader that is held up by them is not a handshake that takes too long."""
     slow = FaultInjection(confirm_delay_ms=(("q", 6_000),))
     credit = {"credit_flow_initial": 1, "credit_flow_more_after": 1}
@@ -306,47 +219,44 @@ async def test_frames_behind_open_are_not_bound_by_the_handshakes_time(autojump_
 # --- heartbeats --------------------------------------------------------------------------------------
 
 
-async def test_heartbeats_are_sent_in_silence(autojump_clock: object) -> None:
+async def test_heartbeats_are_sent_in_silence(broker: Broker) -> None:
     """No silence of ours lasts longer than half of the interval."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(heartbeat=10)
-        times = [trio.current_time()]
-        while trio.current_time() < times[0] + 60:
-            await client.send_bytes(HEARTBEAT)
-            got = await client.next_or_end(heartbeats=True)
-            assert got is not None
-            assert isinstance(got[1], Heartbeat)
-            times.append(trio.current_time())
-        gaps = [later - earlier for earlier, later in pairwise(times)]
-        assert max(gaps) <= 5.1
-        assert client.task is not None
+    client = await connect091(broker).open(heartbeat=10)
+    times = [trio.current_time()]
+    while trio.current_time() < times[0] + 60:
+        await client.send_bytes(HEARTBEAT)
+        got = await client.next_or_end(heartbeats=True)
+        assert got is not None
+        assert isinstance(got[1], Heartbeat)
+        times.append(trio.current_time())
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert max(gaps) <= 5.1
+    assert client.task is not None
 
 
-async def test_silent_client_is_dropped_after_two_intervals(autojump_clock: object) -> None:
+async def test_silent_client_is_dropped_after_two_intervals(broker: Broker) -> None:
     """The socket is closed without connection.close."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(heartbeat=10)
-        began = trio.current_time()
-        assert await client.rest() == []
-        assert 19.9 <= trio.current_time() - began <= 26
-        await settle_down()
-        assert client.task is None
+    client = await connect091(broker).open(heartbeat=10)
+    began = trio.current_time()
+    assert await client.rest() == []
+    assert 19.9 <= trio.current_time() - began <= 26
+    await settle_down()
+    assert client.task is None
 
 
-async def test_any_frame_is_a_sign_of_life(autojump_clock: object) -> None:
+async def test_any_frame_is_a_sign_of_life(broker: Broker) -> None:
     """Not only heartbeats."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(heartbeat=10)
-        await client.call(1, Q, QueueDeclareOk)
-        for _ in range(10):
-            await trio.sleep(9)
-            await client.send(1, message(1, "q", b"x"))
-        await settle_down()
-        assert client.task is not None
-        assert queue_counts(broker, "q") == (10, 0)
+    client = await connect091(broker).open(heartbeat=10)
+    await client.call(1, Q, QueueDeclareOk)
+    for _ in range(10):
+        await trio.sleep(9)
+        await client.send(1, message(1, "q", b"x"))
+    await settle_down()
+    assert client.task is not None
+    assert queue_counts(broker, "q") == (10, 0)
 
 
-async def test_no_heartbeat_means_never(autojump_clock: object) -> None:
+async def test_no_heartbeat_means_never() -> None:
     """0 is the client's free choice."""
     async with running_broker(idle_timeout_ms=10_000) as broker:
         client = await connect091(broker).open(heartbeat=0)
@@ -358,31 +268,30 @@ async def test_no_heartbeat_means_never(autojump_clock: object) -> None:
 # --- alarms ------------------------------------------------------------------------------------------
 
 
-async def test_alarm_holds_publishers_only(autojump_clock: object) -> None:
+async def test_alarm_holds_publishers_only(broker: Broker) -> None:
     """Who publishes is told and not read any more; who consumes goes on; afterwards all go on."""
-    async with running_broker() as broker:
-        publisher = await connect091(broker).open()
-        consumer = await connect091(broker).open()
-        await publisher.call(1, Q, QueueDeclareOk)
-        await publisher.send(1, message(1, "q", b"1"))
-        await settle_down()
-        broker.set_alarm("memory", on=True)
-        await settle_down()
-        assert await publisher.idle() == [], "told before it has published"
-        await consumer.call(1, BasicConsume("q", "c"), BasicConsumeOk)
-        assert names(await consumer.idle()) == ["BasicDeliver"]
-        await consumer.send(1, BasicAck(1))
-        await publisher.send(1, message(1, "q", b"2"))
-        assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
-        await publisher.send(1, message(1, "q", b"3"), Q)
-        assert await publisher.idle() == []
-        assert publisher.task.state == "blocked"
-        assert bodies(await consumer.idle()) == [b"2"]
-        broker.set_alarm("memory", on=False)
-        await publisher.expect(ConnectionUnblocked)
-        await publisher.expect(QueueDeclareOk)
-        assert bodies(await consumer.idle()) == [b"3"]
-        assert publisher.task.state == "running"
+    publisher = await connect091(broker).open()
+    consumer = await connect091(broker).open()
+    await publisher.call(1, Q, QueueDeclareOk)
+    await publisher.send(1, message(1, "q", b"1"))
+    await settle_down()
+    broker.set_alarm("memory", on=True)
+    await settle_down()
+    assert await publisher.idle() == [], "told before it has published"
+    await consumer.call(1, BasicConsume("q", "c"), BasicConsumeOk)
+    assert names(await consumer.idle()) == ["BasicDeliver"]
+    await consumer.send(1, BasicAck(1))
+    await publisher.send(1, message(1, "q", b"2"))
+    assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+    await publisher.send(1, message(1, "q", b"3"), Q)
+    assert await publisher.idle() == []
+    assert publisher.task.state == "blocked"
+    assert bodies(await consumer.idle()) == [b"2"]
+    broker.set_alarm("memory", on=False)
+    await publisher.expect(ConnectionUnblocked)
+    await publisher.expect(QueueDeclareOk)
+    assert bodies(await consumer.idle()) == [b"3"]
+    assert publisher.task.state == "running"
 
 
 def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
@@ -396,46 +305,42 @@ def body_of_a_message(size: int) -> bytes:
     return FRAME_HEADER.pack(FRAME_BODY, 1, size) + b"x" * size + END
 
 
-async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(autojump_clock: object) -> None:
+async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Broker) -> None:
     """It publishes, though nothing of it is whole: what it goes on sending stays in its socket."""
-    async with running_broker() as broker:
-        publisher = await connect091(broker).open()
-        await publisher.call(1, Q, QueueDeclareOk)
-        await publisher.send_bytes(half_a_message(500_000, 100_000))
-        await settle_down()
-        broker.set_alarm("memory", on=True)
-        await settle_down()
-        held = publisher.task.engine.unfinished.held_bytes
-        assert 100_000 <= held < 101_000
-        for _ in range(4):
-            await publisher.send_bytes(body_of_a_message(100_000))
-        assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
-        await settle_down()
-        assert publisher.task.state == "blocked"
-        assert publisher.task.engine.unfinished.held_bytes <= held + 65_536, "more than the read under way"
-        broker.set_alarm("memory", on=False)
-        await publisher.expect(ConnectionUnblocked)
-        await settle_down()
-        assert publisher.task.engine.unfinished.held_bytes == 0
-        assert queue_counts(broker, "q") == (1, 0)
+    publisher = await connect091(broker).open()
+    await publisher.call(1, Q, QueueDeclareOk)
+    await publisher.send_bytes(half_a_message(500_000, 100_000))
+    await settle_down()
+    broker.set_alarm("memory", on=True)
+    await settle_down()
+    held = publisher.task.engine.unfinished.held_bytes
+    assert 100_000 <= held < 101_000
+    for _ in range(4):
+        await publisher.send_bytes(body_of_a_message(100_000))
+    assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+    await settle_down()
+    assert publisher.task.state == "blocked"
+    assert publisher.task.engine.unfinished.held_bytes <= held + 65_536, "more than the read under way"
+    broker.set_alarm("memory", on=False)
+    await publisher.expect(ConnectionUnblocked)
+    await settle_down()
+    assert publisher.task.engine.unfinished.held_bytes == 0
+    assert queue_counts(broker, "q") == (1, 0)
 
 
-async def test_a_message_that_is_refused_does_not_hold_its_connection(autojump_clock: object) -> None:
+async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Broker) -> None:
     """During an alarm the client hears why its channel is closed, and goes on with others."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        broker.set_alarm("disk", on=True)
-        await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
-        assert (await client.until(ChannelClose)).reply_code == 404
-        await client.send(1, ChannelCloseOk())
-        await client.send(2, Q)
-        await client.until(QueueDeclareOk)
-        assert client.task.engine.unfinished.held_bytes == 0
+    client = await connect091(broker).open(channels=2)
+    broker.set_alarm("disk", on=True)
+    await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
+    assert (await client.until(ChannelClose)).reply_code == 404
+    await client.send(1, ChannelCloseOk())
+    await client.send(2, Q)
+    await client.until(QueueDeclareOk)
+    assert client.task.engine.unfinished.held_bytes == 0
 
 
-async def test_unfinished_messages_of_one_connection_are_bounded(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorder) -> None:
     """506 for the connection that holds too much, whatever the number of its channels."""
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=10_000) as broker:
         client = await connect091(broker).open(channels=200)
@@ -451,196 +356,114 @@ async def test_unfinished_messages_of_one_connection_are_bounded(
     assert [event for event, _ in log.of("warning")] == ["connection closed by the broker"]
 
 
-async def test_a_message_of_a_user_who_may_not_publish_is_refused_before_its_body(
-    autojump_clock: object,
-) -> None:
-    """403 when it is announced, and nothing of what comes is kept."""
-    async with running_broker() as broker:
-        set_permission(broker.catalog, "guest", "/", Permission("", "", ""))
-        client = await connect091(broker).open()
-        await client.send_bytes(half_a_message(10_000_000, 100_000))
-        assert (await client.expect(ChannelClose)).reply_code == 403
-        await client.send_bytes(body_of_a_message(100_000))
-        await settle_down()
-        assert client.task.engine.unfinished.held_bytes == 0
-
-
-async def test_a_publisher_of_the_past_may_consume_during_an_alarm(autojump_clock: object) -> None:
+async def test_a_publisher_of_the_past_may_consume_during_an_alarm(broker: Broker) -> None:
     """Blocked is who tries to publish while the alarm is on, not who once did."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, message(1, "q", b"1"), message(1, "q", b"2"))
-        await settle_down()
-        broker.set_alarm("disk", on=True)
-        await client.call(1, BasicConsume("q", "c"), BasicConsumeOk)
-        await client.idle()
-        await client.send(1, BasicAck(1))
-        await client.send(1, BasicAck(2))
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-        assert client.task.state == "blocking"
-        await client.send(1, message(1, "q", b"3"))
-        assert await client.until(ConnectionBlocked) == ConnectionBlocked("low on disk")
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(1, message(1, "q", b"1"), message(1, "q", b"2"))
+    await settle_down()
+    broker.set_alarm("disk", on=True)
+    await client.call(1, BasicConsume("q", "c"), BasicConsumeOk)
+    await client.idle()
+    await client.send(1, BasicAck(1))
+    await client.send(1, BasicAck(2))
+    await settle_down()
+    assert queue_counts(broker, "q") == (0, 0)
+    assert client.task.state == "blocking"
+    await client.send(1, message(1, "q", b"3"))
+    assert await client.until(ConnectionBlocked) == ConnectionBlocked("low on disk")
 
 
-async def test_an_alarm_wakes_no_channel(autojump_clock: object) -> None:
+async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
     """It is the reader's business: with thousands of channels none has anything to do for it."""
-    async with running_broker() as broker:
-        await connect091(broker).open(channels=2)
-        (connection,) = broker.connections.values()
-        inboxes = [channel.inbox for channel in connection.parts.values()]
-        assert [inbox.waiting for inbox in inboxes] == [0, 0]
-        broker.set_alarm("memory", on=True)
-        broker.set_alarm("memory", on=False)
-        assert [inbox.waiting for inbox in inboxes] == [0, 0]
-        broker.set_flow("max_link_credit", 7, source="test")
-        assert [inbox.waiting for inbox in inboxes] == [1, 1]
-
-
-async def test_alarms_come_together_and_the_last_one_lets_go(autojump_clock: object) -> None:
-    """`low on memory & low on disk`; unblocked once."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        broker.set_alarm("disk", on=True)
-        broker.set_alarm("memory", on=True)
-        await client.send(1, message(1, "q", b"1"))
-        assert await client.expect(ConnectionBlocked) == ConnectionBlocked("low on memory & low on disk")
-        broker.set_alarm("memory", on=False)
-        assert await client.idle() == []
-        broker.set_alarm("disk", on=False)
-        await client.expect(ConnectionUnblocked)
-        await client.call(1, Q, QueueDeclareOk)
-
-
-async def test_who_did_not_ask_is_not_told(autojump_clock: object) -> None:
-    """Without the capability a publisher is held back in silence."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(capabilities=())
-        await client.call(1, Q, QueueDeclareOk)
-        broker.set_alarm("disk", on=True)
-        await client.send(1, message(1, "q", b"1"))
-        await client.send(1, message(1, "q", b"2"))
-        assert await client.idle() == []
-        assert queue_counts(broker, "q") == (1, 0)
-        broker.set_alarm("disk", on=False)
-        await settle_down()
-        assert await client.idle() == []
-        assert queue_counts(broker, "q") == (2, 0)
+    await connect091(broker).open(channels=2)
+    (connection,) = broker.connections.values()
+    inboxes = [channel.inbox for channel in connection.parts.values()]
+    assert [inbox.waiting for inbox in inboxes] == [0, 0]
+    broker.set_alarm("memory", on=True)
+    broker.set_alarm("memory", on=False)
+    assert [inbox.waiting for inbox in inboxes] == [0, 0]
+    broker.set_flow("max_link_credit", 7, source="test")
+    assert [inbox.waiting for inbox in inboxes] == [1, 1]
 
 
 @pytest.mark.rabbitmq("disconnect_detected_during_alarm_SUITE", "disconnect_detected_during_alarm")
-async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(autojump_clock: object) -> None:
+async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broker: Broker) -> None:
     """Its bytes are not read; ours fail when it has gone."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(heartbeat=10)
-        broker.set_alarm("disk", on=True)
-        await client.send(1, message(1, "q", b"1"))
-        await client.until(ConnectionBlocked)
-        await trio.sleep(200)
-        assert client.task is not None
-        await client.vanish()
-        await trio.sleep(30)
-        assert client.task is None
+    client = await connect091(broker).open(heartbeat=10)
+    broker.set_alarm("disk", on=True)
+    await client.send(1, message(1, "q", b"1"))
+    await client.until(ConnectionBlocked)
+    await trio.sleep(200)
+    assert client.task is not None
+    await client.vanish()
+    await trio.sleep(30)
+    assert client.task is None
 
 
 # --- update-secret -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("secret", [b"guest", b"wrong", b"", b"\xff"])
-async def test_update_secret_is_answered_with_ok(autojump_clock: object, secret: bytes) -> None:
+async def test_update_secret_is_answered_with_ok(broker: Broker, secret: bytes) -> None:
     """Whatever it says: a password does not expire. Channels go on, and the password stays what it was."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(0, ConnectionUpdateSecret(secret, "new"), ConnectionUpdateSecretOk)
-        await client.call(1, Q, QueueDeclareOk)
-        assert broker.passwords.quick("guest", b"guest")
+    client = await connect091(broker).open()
+    await client.call(0, ConnectionUpdateSecret(secret, "new"), ConnectionUpdateSecretOk)
+    await client.call(1, Q, QueueDeclareOk)
+    assert broker.passwords.quick("guest", b"guest")
 
 
 # --- closing -----------------------------------------------------------------------------------------
 
 
-async def test_close_by_the_client(autojump_clock: object) -> None:
+async def test_close_by_the_client(broker: Broker) -> None:
     """close-ok is the last frame; everything published before it has arrived, unacked is requeued."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, message(1, "q", b"1"), BasicConsume("q", "c"))
-        await client.idle()
-        await client.send(2, *[message(2, "q", b"x")] * 50)
-        await client.send(0, ConnectionClose(200, "bye"))
-        got = await client.rest()
-        assert got[-1] == (0, ConnectionCloseOk())
-        await settle_down()
-        assert queue_counts(broker, "q") == (51, 0)
-        assert client.task is None
+    client = await connect091(broker).open(channels=2)
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(1, message(1, "q", b"1"), BasicConsume("q", "c"))
+    await client.idle()
+    await client.send(2, *[message(2, "q", b"x")] * 50)
+    await client.send(0, ConnectionClose(200, "bye"))
+    got = await client.rest()
+    assert got[-1] == (0, ConnectionCloseOk())
+    await settle_down()
+    assert queue_counts(broker, "q") == (51, 0)
+    assert client.task is None
 
 
-async def test_close_behind_methods_that_wait(autojump_clock: object) -> None:
+async def test_close_behind_methods_that_wait(broker: Broker) -> None:
     """What the client sent before its close counts, also what waits for a queue's answer just then."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(
-            1, BasicConsume("q", "c", no_wait=True), *[message(1, "q", b"x")] * 50, Q, message(1, "q", b"y")
-        )
-        await client.send(0, ConnectionClose(200, "bye"))
-        await client.rest()
-        await settle_down()
-        assert queue_counts(broker, "q") == (51, 0)
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(
+        1, BasicConsume("q", "c", no_wait=True), *[message(1, "q", b"x")] * 50, Q, message(1, "q", b"y")
+    )
+    await client.send(0, ConnectionClose(200, "bye"))
+    await client.rest()
+    await settle_down()
+    assert queue_counts(broker, "q") == (51, 0)
 
 
-async def test_frames_behind_close_are_ignored(autojump_clock: object) -> None:
-    """Whatever they are."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send_bytes(
-            method_frame(0, ConnectionClose(200, "bye")) + message(1, "q", b"x") + b"\xff" * 20
-        )
-        assert await client.rest() == [(0, ConnectionCloseOk())]
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-
-
-async def test_hard_error_closes_with_the_method_that_failed(autojump_clock: object) -> None:
-    """connection.close with class and method; frames that follow are ignored; answered by close-ok."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, ChannelOpen())
-        got = await client.until(ConnectionClose)
-        assert (got.reply_code, got.reply_text) == (504, "CHANNEL_ERROR - second 'channel.open' seen")
-        assert (got.class_id, got.method_id) == (20, 10)
-        await client.send(2, message(2, "q", b"x"), BasicGet("q"))
-        await client.send(0, ConnectionCloseOk())
-        assert await client.rest() == []
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-
-
-async def test_answers_before_a_hard_error_are_sent(autojump_clock: object) -> None:
+async def test_answers_before_a_hard_error_are_sent(broker: Broker) -> None:
     """What was handled before the method that failed is answered."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.send(1, Q, message(1, "q", b"x"), ChannelOpen())
-        assert names([await client.next(), await client.next()]) == ["QueueDeclareOk", "ConnectionClose"]
-        await settle_down()
-        assert queue_counts(broker, "q") == (1, 0)
+    client = await connect091(broker).open()
+    await client.send(1, Q, message(1, "q", b"x"), ChannelOpen())
+    assert names([await client.next(), await client.next()]) == ["QueueDeclareOk", "ConnectionClose"]
+    await settle_down()
+    assert queue_counts(broker, "q") == (1, 0)
 
 
-async def test_client_that_does_not_answer_our_close(autojump_clock: object) -> None:
+async def test_client_that_does_not_answer_our_close(broker: Broker) -> None:
     """The socket goes after a while."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.send(1, ChannelOpen())
-        await client.until(ConnectionClose)
-        assert await client.rest() == []
-        await settle_down()
-        assert client.task is None
+    client = await connect091(broker).open()
+    await client.send(1, ChannelOpen())
+    await client.until(ConnectionClose)
+    assert await client.rest() == []
+    await settle_down()
+    assert client.task is None
 
 
-async def test_shutdown_closes_with_320(autojump_clock: object) -> None:
+async def test_shutdown_closes_with_320() -> None:
     """CONNECTION_FORCED with the reason; unacked is back before."""
     async with trio.open_nursery() as nursery, running_broker() as broker:
         client = await connect091(broker).open()
@@ -655,82 +478,47 @@ async def test_shutdown_closes_with_320(autojump_clock: object) -> None:
     assert seen == [(320, f"CONNECTION_FORCED - {text}")]
 
 
-async def test_channel_error_and_reuse_of_its_number(autojump_clock: object) -> None:
-    """channel.close, frames dropped until close-ok, then the number is free; other channels go on."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        await client.send(1, BasicAck(1), Q, message(1, "q", b"x"))
-        got = await client.expect(ChannelClose, channel=1)
-        assert (got.reply_code, got.class_id, got.method_id) == (406, 60, 80)
-        await client.call(2, Q, QueueDeclareOk)
-        await client.send(1, message(1, "q", b"dropped"), Q)
-        assert await client.idle() == []
-        await client.send(1, ChannelCloseOk(), ChannelOpen(), BasicGet("q"))
-        await client.expect(ChannelOpenOk, channel=1)
-        await client.expect(BasicGetEmpty, channel=1)
-
-
-async def test_close_and_open_in_one_write_and_in_two(autojump_clock: object) -> None:
+async def test_close_and_open_in_one_write_and_in_two(broker: Broker) -> None:
     """The number's next life begins clean, however the frames come."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200), ChannelOpen(), Q)
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200), ChannelOpen(), Q)
+    assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
+    for _ in range(5):
+        await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200))
+        await client.send(1, ChannelOpen(), Q)
         assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
-        for _ in range(5):
-            await client.send(1, *[message(1, "q", b"x")] * 10, ChannelClose(200))
-            await client.send(1, ChannelOpen(), Q)
-            assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
-        assert queue_counts(broker, "q") == (60, 0)
-        assert len(client.task._channels.by_number) == 1
+    assert queue_counts(broker, "q") == (60, 0)
+    assert len(client.task.parts) == 1
 
 
-async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(
-    autojump_clock: object,
-) -> None:
+async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_whole(broker: Broker) -> None:
     """Also when its body comes after the answer."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.send(1, ChannelClose(200), half_a_message(100_000, 10))
-        await client.expect(ChannelCloseOk)
-        await client.send_bytes(body_of_a_message(99_990))
-        assert await client.idle() == []
-        assert client.task.engine.unfinished.held_bytes == 0
-        await client.call(1, ChannelOpen(), ChannelOpenOk)
-        assert queue_counts(broker, "q") == (0, 0)
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.send(1, ChannelClose(200), half_a_message(100_000, 10))
+    await client.expect(ChannelCloseOk)
+    await client.send_bytes(body_of_a_message(99_990))
+    assert await client.idle() == []
+    assert client.task.engine.unfinished.held_bytes == 0
+    await client.call(1, ChannelOpen(), ChannelOpenOk)
+    assert queue_counts(broker, "q") == (0, 0)
 
 
-async def test_exclusive_queues_go_with_the_connection(autojump_clock: object) -> None:
-    """Closed or lost."""
-    async with running_broker() as broker:
-        for lost in (False, True):
-            client = await connect091(broker).open()
-            await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
-            if lost:
-                await client.vanish()
-            else:
-                await client.send(0, ConnectionClose(200, "bye"))
-                await client.rest()
-            await settle_down()
-            assert broker.catalog.lookup_vhost("/").find("x") is None
-
-
-async def test_exclusive_queues_are_gone_when_the_end_is_told(autojump_clock: object) -> None:
+async def test_exclusive_queues_are_gone_when_the_end_is_told(broker: Broker) -> None:
     """Who hears of the close may declare them again at once, also when the client leaves ours unanswered."""
-    async with running_broker() as broker:
-        vhost = broker.catalog.lookup_vhost("/")
-        for by_client in (False, True):
-            client = await connect091(broker).open()
-            await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
-            if by_client:
-                await client.send(0, ConnectionClose(200, "bye"))
-                await client.until(ConnectionCloseOk)
-            else:
-                await client.send(1, ChannelOpen())
-                await client.until(ConnectionClose)
-            assert vhost.find("x") is None
-            await client.rest()
+    vhost = broker.catalog.lookup_vhost("/")
+    for by_client in (False, True):
+        client = await connect091(broker).open()
+        await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
+        if by_client:
+            await client.send(0, ConnectionClose(200, "bye"))
+            await client.until(ConnectionCloseOk)
+        else:
+            await client.send(1, ChannelOpen())
+            await client.until(ConnectionClose)
+        assert vhost.find("x") is None
+        await client.rest()
 
 
 # --- credit flow -------------------------------------------------------------------------------------
@@ -766,101 +554,95 @@ class Brake:
         self.kept = []
 
 
-async def test_slow_queue_stops_the_reader(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_queue_stops_the_reader(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """After at most 400 + 400 messages nothing is read, an ack of channel 2 not either; state is flow."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
-        other = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.call(2, QueueDeclare("r", durable=True), QueueDeclareOk)
-        await client.send(2, message(2, "r", b"x"), BasicConsume("r", "c"))
-        assert names(await client.idle()) == ["BasicConsumeOk", "BasicDeliver"]
-        brake = Brake(monkeypatch, broker, "q")
-        assert client.task.state == "running"
-        one = message(1, "q", b"x" * 100)
-        for _ in range(1000):
-            await client.send(1, one * 100)
-            if len(client.stream.outgoing.data) > 1_000_000:
-                break
-            await settle_down()
-        await client.send(2, BasicAck(1))
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(channels=2)
+    other = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.call(2, QueueDeclare("r", durable=True), QueueDeclareOk)
+    await client.send(2, message(2, "r", b"x"), BasicConsume("r", "c"))
+    assert names(await client.idle()) == ["BasicConsumeOk", "BasicDeliver"]
+    brake = Brake(monkeypatch, broker, "q")
+    assert client.task.state == "running"
+    one = message(1, "q", b"x" * 100)
+    for _ in range(1000):
+        await client.send(1, one * 100)
+        if len(client.stream.outgoing.data) > 1_000_000:
+            break
         await settle_down()
-        assert 400 <= brake.messages <= 800
-        assert len(client.stream.outgoing.data) > 0
-        assert queue_counts(broker, "r") == (0, 1)
-        assert client.task.state == "flow"
-        (first, second) = document(client.task.view())["channels"]
-        assert first["waits"] == "credit-flow"
-        assert first["waits_why"].startswith(
-            f"the whole connection is not read: queue 'q' has not confirmed {first['unconfirmed']} messages "
-            "of this channel"
-        )
-        assert (second["waits"], second["waits_why"]) == (
-            "reader-held",
-            "the connection is not read, because channel 1 of it takes nothing",
-        )
-        # Others are not touched, not even those that publish.
-        await other.send(1, message(1, "r", b"y"))
-        assert bodies(await client.idle(0.01)) == [b"y"]
-        brake.release()
-        await settle_down()
-        assert len(client.stream.outgoing.data) == 0
-        assert queue_counts(broker, "r") == (0, 1)
-        assert client.task.state == "flow"
-        await trio.sleep(1.1)
-        assert client.task.state == "running"
+    await client.send(2, BasicAck(1))
+    await settle_down()
+    assert 400 <= brake.messages <= 800
+    assert len(client.stream.outgoing.data) > 0
+    assert queue_counts(broker, "r") == (0, 1)
+    assert client.task.state == "flow"
+    (first, second) = document(client.task.view())["channels"]
+    assert first["waits"] == "credit-flow"
+    assert first["waits_why"].startswith(
+        f"the whole connection is not read: queue 'q' has not confirmed {first['unconfirmed']} messages "
+        "of this channel"
+    )
+    assert (second["waits"], second["waits_why"]) == (
+        "reader-held",
+        "the connection is not read, because channel 1 of it takes nothing",
+    )
+    # Others are not touched, not even those that publish.
+    await other.send(1, message(1, "r", b"y"))
+    assert bodies(await client.idle(0.01)) == [b"y"]
+    brake.release()
+    await settle_down()
+    assert len(client.stream.outgoing.data) == 0
+    assert queue_counts(broker, "r") == (0, 1)
+    assert client.task.state == "flow"
+    await trio.sleep(1.1)
+    assert client.task.state == "running"
 
 
-async def test_held_client_is_not_taken_for_dead(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_held_client_is_not_taken_for_dead(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as we do not read, its silence is ours."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(heartbeat=5)
-        await client.call(1, Q, QueueDeclareOk)
-        brake = Brake(monkeypatch, broker, "q")
-        await client.send(1, message(1, "q", b"x") * 2000)
-        await trio.sleep(60)
-        assert client.task is not None
-        brake.release()
-        await settle_down()
-        assert queue_counts(broker, "q") == (2000, 0)
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open(heartbeat=5)
+    await client.call(1, Q, QueueDeclareOk)
+    brake = Brake(monkeypatch, broker, "q")
+    await client.send(1, message(1, "q", b"x") * 2000)
+    await trio.sleep(60)
+    assert client.task is not None
+    brake.release()
+    await settle_down()
+    assert queue_counts(broker, "q") == (2000, 0)
 
 
 async def test_held_connection_can_be_closed_by_the_broker(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader waits, and ends all the same."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
-        await client.call(1, Q, QueueDeclareOk)
-        Brake(monkeypatch, broker, "q")
-        await client.send(1, message(1, "q", b"x") * 2000)
-        await settle_down()
-        client.task.close("enough", node_stops=True)
-        got = await client.until(ConnectionClose)
-        assert got.reply_text == "CONNECTION_FORCED - enough"
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
+    await client.call(1, Q, QueueDeclareOk)
+    Brake(monkeypatch, broker, "q")
+    await client.send(1, message(1, "q", b"x") * 2000)
+    await settle_down()
+    client.task.close("enough", node_stops=True)
+    got = await client.until(ConnectionClose)
+    assert got.reply_text == "CONNECTION_FORCED - enough"
 
 
 @pytest.mark.parametrize("behind", [[], ["publish"], ["open", "publish"]], ids=str)
 async def test_channel_closed_while_it_holds_the_reader(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, behind: list[str]
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, behind: list[str]
 ) -> None:
     """The queue is slow, and the client closes the channel behind its publishes: nobody waits for ever."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
-        await client.call(1, Q, QueueDeclareOk)
-        brake = Brake(monkeypatch, broker, "q")
-        parts: list[Any] = [message(1, "q", b"x") * 400, ChannelClose(200)]
-        parts += [{"publish": message(1, "q", b"y") * 10, "open": ChannelOpen()}[each] for each in behind]
-        await client.send(1, *parts)
-        with trio.fail_after(60):
-            await settle_down()
-        got = names(await client.idle())
-        assert got == ["ChannelCloseOk", "ChannelOpenOk"][: 1 + ("open" in behind)]
-        brake.release()
+    client = await connect091(broker, pair=partial(pipe_pair, 10_000_000)).open()
+    await client.call(1, Q, QueueDeclareOk)
+    brake = Brake(monkeypatch, broker, "q")
+    parts: list[Any] = [message(1, "q", b"x") * 400, ChannelClose(200)]
+    parts += [{"publish": message(1, "q", b"y") * 10, "open": ChannelOpen()}[each] for each in behind]
+    await client.send(1, *parts)
+    with trio.fail_after(60):
         await settle_down()
-        assert queue_counts(broker, "q")[0] == 400 + 10 * (len(behind) == 2)
+    got = names(await client.idle())
+    assert got == ["ChannelCloseOk", "ChannelOpenOk"][: 1 + ("open" in behind)]
+    brake.release()
+    await settle_down()
+    assert queue_counts(broker, "q")[0] == 400 + 10 * (len(behind) == 2)
 
 
 # --- a queue that breaks down ------------------------------------------------------------------------
@@ -879,39 +661,37 @@ def break_down(monkeypatch: pytest.MonkeyPatch, at: bytes) -> None:
 
 
 async def test_a_queue_that_breaks_down_nacks(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: Any
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any
 ) -> None:
     """basic.nack only for an internal fault: of what it had not taken; the channel lives on."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.call(1, ConfirmSelect(), ConfirmSelectOk)
-        break_down(monkeypatch, b"bad")
-        await client.send(1, message(1, "q", b"good"))
-        assert await client.expect(BasicAck) == BasicAck(1, False)
-        await client.send(1, message(1, "q", b"bad"), message(1, "q", b"late"), message(1, "none", b""))
-        assert {str(got) for _, got in await client.idle()} == {
-            str(BasicNack(2, False, False)),
-            str(BasicNack(3, False, False)),
-            str(BasicAck(4, False)),
-        }
-        await client.call(1, Q, QueueDeclareOk)
-        assert len(log.of("error")) == 1
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
+    break_down(monkeypatch, b"bad")
+    await client.send(1, message(1, "q", b"good"))
+    assert await client.expect(BasicAck) == BasicAck(1, False)
+    await client.send(1, message(1, "q", b"bad"), message(1, "q", b"late"), message(1, "none", b""))
+    assert {str(got) for _, got in await client.idle()} == {
+        str(BasicNack(2, False, False)),
+        str(BasicNack(3, False, False)),
+        str(BasicAck(4, False)),
+    }
+    await client.call(1, Q, QueueDeclareOk)
+    assert len(log.of("error")) == 1
 
 
 async def test_a_queue_that_breaks_down_in_a_commit(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: Any
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any
 ) -> None:
     """406 partial tx completion."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        await client.call(1, TxSelect(), TxSelectOk)
-        break_down(monkeypatch, b"bad")
-        await client.send(1, message(1, "q", b"good"), message(1, "q", b"bad"), TxCommit())
-        got = await client.expect(ChannelClose)
-        assert (got.reply_code, got.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
-        assert (got.class_id, got.method_id) == (TxCommit.CLASS_ID, TxCommit.METHOD_ID)
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    await client.call(1, TxSelect(), TxSelectOk)
+    break_down(monkeypatch, b"bad")
+    await client.send(1, message(1, "q", b"good"), message(1, "q", b"bad"), TxCommit())
+    got = await client.expect(ChannelClose)
+    assert (got.reply_code, got.reply_text) == (406, "PRECONDITION_FAILED - partial tx completion")
+    assert (got.class_id, got.method_id) == (TxCommit.CLASS_ID, TxCommit.METHOD_ID)
 
 
 @pytest.mark.parametrize(
@@ -926,15 +706,14 @@ async def test_a_queue_that_breaks_down_in_a_commit(
     ids=lambda method: method.NAME,
 )
 async def test_nobody_waits_for_a_queue_that_broke_down(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: Any, method: Any
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any, method: Any
 ) -> None:
     """A method that the queue was to answer when it failed is answered: not found, nothing, or gone."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, Q, QueueDeclareOk)
-        break_down(monkeypatch, b"bad")
-        await client.send(1, message(1, "q", b"bad"), method)
-        (_, got) = await client.next()
-        assert type(got) in (ChannelClose, BasicGetEmpty, QueueDeleteOk)
-        if isinstance(got, ChannelClose):
-            assert got.reply_code == 404
+    client = await connect091(broker).open()
+    await client.call(1, Q, QueueDeclareOk)
+    break_down(monkeypatch, b"bad")
+    await client.send(1, message(1, "q", b"bad"), method)
+    (_, got) = await client.next()
+    assert type(got) in (ChannelClose, BasicGetEmpty, QueueDeleteOk)
+    if isinstance(got, ChannelClose):
+        assert got.reply_code == 404

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import trio
 from trio.testing import assert_checkpoints, assert_no_checkpoints
 
+from amqp10broker.protocols.amqp091.methods import BasicConsume, BasicConsumeOk
 from amqp10broker.runtime.connections import connections
 from amqp10broker.runtime.connections.connections import LoopYield
 from tests.support.declaring import declare
-from tests.support.trio091 import Basic, connect091
 from tests.support.trioclient import running_broker
+from tests.support.trioclient091 import connect091
 
 
 async def test_others_run_while_connections_with_much_in_them_are_looked_at(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is not the number of connections that counts: each may have any number of consumers."""
     monkeypatch.setattr(connections, "PARTS_AT_ONCE", 8)
@@ -22,8 +22,7 @@ async def test_others_run_while_connections_with_much_in_them_are_looked_at(
         declare(broker.catalog, "/", "q")
         client = await connect091(broker).open()
         for _ in range(2):
-            await client.send(Basic.Consume(queue="q"))
-            await client.expect(Basic.ConsumeOk)
+            await client.call(1, BasicConsume(queue="q"), BasicConsumeOk)
         (view,) = await broker.connections.views()
         turns = LoopYield()
         for _ in range(2):

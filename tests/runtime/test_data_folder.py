@@ -46,6 +46,8 @@ from tests.support.kept_entries import durable_part
 from tests.support.node import CLASSIC, STREAM, History, Seat
 from tests.support.trioclient import quiet_config
 
+pytestmark = pytest.mark.real_clock
+
 Start = Callable[..., Broker]
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.protocols.amqp091.items import Content
@@ -89,7 +88,7 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
-async def test_rejected_messages_go_to_the_dead_letter_exchange(autojump_clock: MockClock) -> None:
+async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
     """In queue order, whatever the protocol of the verdict; status counts them."""
     async with open_client(q=DLX) as (broker, client):
         await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
@@ -101,19 +100,7 @@ async def test_rejected_messages_go_to_the_dead_letter_exchange(autojump_clock: 
         assert counts(broker, "q") == {"rejected": 4}
 
 
-async def test_requeued_messages_do_not(autojump_clock: MockClock) -> None:
-    """Only those that are given up."""
-    async with open_client(q=DLX) as (broker, client):
-        await client.send(1, message(1, "q", b"1"))
-        first = await get(client, "q")
-        assert first is not None
-        await client.send(1, BasicReject(first[0], requeue=True))
-        assert await bodies(client, "dead") == ""
-        assert await bodies(client, "q") == "1"
-        assert counts(broker, "q") == {}
-
-
-async def test_expired_messages_go_when_their_time_has_come(autojump_clock: MockClock) -> None:
+async def test_expired_messages_go_when_their_time_has_come() -> None:
     """Without anybody asking the queue; the record says when, and the time to live is gone."""
     async with open_client(q={**DLX, "x-message-ttl": 60_000}) as (broker, client):
         began_ms = broker.clock.now_ms()
@@ -135,7 +122,7 @@ async def test_expired_messages_go_when_their_time_has_come(autojump_clock: Mock
         assert counts(broker, "q") == {"expired": 2}
 
 
-async def test_what_a_full_queue_drops_goes_there(autojump_clock: MockClock) -> None:
+async def test_what_a_full_queue_drops_goes_there() -> None:
     """From its head."""
     async with open_client(q={**DLX, "x-max-length": 2}) as (broker, client):
         await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
@@ -144,7 +131,7 @@ async def test_what_a_full_queue_drops_goes_there(autojump_clock: MockClock) -> 
         assert counts(broker, "q") == {"maxlen": 2}
 
 
-async def test_without_the_exchange_they_are_dropped(autojump_clock: MockClock) -> None:
+async def test_without_the_exchange_they_are_dropped() -> None:
     """The queue goes on; when somebody declares it, the next ones arrive."""
     async with open_client(q={"x-dead-letter-exchange": "later", "x-max-length": 0}) as (_, client):
         await client.send(1, message(1, "q", b"1"))
@@ -155,7 +142,7 @@ async def test_without_the_exchange_they_are_dropped(autojump_clock: MockClock) 
         assert await bodies(client, "dead") == "2"
 
 
-async def test_a_deleted_queue_does_not_dead_letter(autojump_clock: MockClock) -> None:
+async def test_a_deleted_queue_does_not_dead_letter() -> None:
     """Its messages go with it."""
     async with open_client(q=DLX) as (broker, client):
         await client.send(1, message(1, "q", b"1"))
@@ -164,9 +151,7 @@ async def test_a_deleted_queue_does_not_dead_letter(autojump_clock: MockClock) -
         assert await bodies(client, "dead") == ""
 
 
-async def test_an_automatic_cycle_ends_and_is_logged_once(
-    autojump_clock: MockClock, log: LogRecorder
-) -> None:
+async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> None:
     """Two queues that send each other what expires: the message is dropped when it comes round."""
     there = {"x-message-ttl": 10, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "b"}
     back = {**there, "x-dead-letter-routing-key": "a"}
@@ -178,7 +163,7 @@ async def test_an_automatic_cycle_ends_and_is_logged_once(
         assert [fields for _, fields in log.of("warning")] == [{"vhost": "/", "queue": "b", "target": "a"}]
 
 
-async def test_a_cycle_with_a_rejection_goes_on(autojump_clock: MockClock) -> None:
+async def test_a_cycle_with_a_rejection_goes_on() -> None:
     """The usual retry: rejected, into a queue where it waits, and back; the history counts the rounds."""
     work = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "wait"}
     wait = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work", "x-message-ttl": 1000}
@@ -196,17 +181,6 @@ async def test_a_cycle_with_a_rejection_goes_on(autojump_clock: MockClock) -> No
         assert records == [("wait", "expired", 3), ("work", "rejected", 3)]
 
 
-async def test_a_queue_can_take_back_what_is_rejected(autojump_clock: MockClock) -> None:
-    """It is its own dead-letter target."""
-    own = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
-    async with open_client(q=own) as (_, client):
-        await client.send(1, message(1, "q", b"1"))
-        got = await get(client, "q")
-        assert got is not None
-        await client.send(1, BasicReject(got[0], requeue=False))
-        assert await bodies(client, "q") == "1"
-
-
 def set_policy(broker: Broker, **definition: Any) -> None:
     """One that matches the queue q only."""
     named = {key.replace("_", "-"): value for key, value in definition.items()}
@@ -215,7 +189,7 @@ def set_policy(broker: Broker, **definition: Any) -> None:
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
-async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: MockClock) -> None:
+async def test_a_policy_gives_a_queue_a_dead_letter_exchange() -> None:
     """While it runs; and takes it away again."""
     async with open_client(q={"x-max-length": 0}) as (broker, client):
         await client.send(1, message(1, "q", b"1"))
@@ -229,7 +203,7 @@ async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: Moc
 
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
-async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: MockClock) -> None:
+async def test_the_argument_of_a_queue_goes_before_its_policy() -> None:
     """For the exchange and for the key, each by itself."""
     given = {"x-dead-letter-exchange": "", "x-max-length": 0}
     async with open_client(q=given, other={}) as (broker, client):
@@ -239,7 +213,7 @@ async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: Mo
 
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ignore_policy")
-async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -> None:
+async def test_a_policy_for_other_queues_is_ignored() -> None:
     """Its pattern does not match."""
     async with open_client(other={"x-max-length": 0}) as (broker, client):
         set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
@@ -247,6 +221,7 @@ async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -
         assert await bodies(client, "dead") == ""
 
 
+@pytest.mark.real_clock
 async def test_dead_letters_and_their_history_survive_a_restart(tmp_path: Path) -> None:
     """What was published as persistent stays so; after the restart its history goes on."""
     for round_trip in (1, 2):
@@ -312,15 +287,14 @@ def ready(broker: Broker, queue: str) -> int:
     return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
 
 
-async def test_a_worker_asks_queues_until_it_ends(autojump_clock: MockClock) -> None:
-    async with running_broker() as broker:
-        async with running_source(broker):
-            assert len(broker.reply_registry) == 1
-        assert len(broker.reply_registry) == 0
+async def test_a_worker_asks_queues_until_it_ends(broker: Broker) -> None:
+    async with running_source(broker):
+        assert len(broker.reply_registry) == 1
+    assert len(broker.reply_registry) == 0
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
-async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:
+async def test_the_worker_settles_what_the_target_has_confirmed() -> None:
     """And then has nothing on its way."""
     async with running_broker() as broker, running_source(broker) as source:
         declare(broker.catalog, "/", "target")
@@ -331,9 +305,7 @@ async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: 
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
-async def test_the_worker_tries_again_when_the_exchange_is_missing(
-    autojump_clock: MockClock, log: LogRecorder
-) -> None:
+async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecorder) -> None:
     """People are told once."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
@@ -348,9 +320,7 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
-async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear(
-    autojump_clock: MockClock,
-) -> None:
+async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear() -> None:
     """Within a second, and not when it would not have waited for a confirm any longer."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
@@ -371,7 +341,7 @@ async def test_the_worker_tries_again_when_the_exchange_and_the_binding_appear(
     "reject_publish_target_classic_queue",
 )
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: MockClock, kind: str) -> None:
+async def test_the_worker_tries_again_when_the_target_is_full(kind: str) -> None:
     """Within a second after a consumer has made some; a full target is not bothered meanwhile."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish", "x-queue-type": kind}
     async with running_broker() as broker, running_source(broker) as source:
@@ -388,32 +358,31 @@ async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: Mo
         assert await bodies(client, "target") == "2"
 
 
-async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: MockClock) -> None:
+async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -> None:
     """It waits for the queue to say that it is gone."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        worker = DeadLetterWorker(
-            broker.catalog,
-            "other",
-            "source",
-            DeadLetterTarget("none", None),
-            print,
-            broker.reply_registry,
-            broker.clock,
-        )
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
-            worker.offer(held(1))
-            await trio.testing.wait_all_tasks_blocked()
-            assert worker.outstanding == 1
-            delete_vhost(broker.catalog, "other")
-            await trio.sleep(2 * RETRY_MS / 1000)
-            assert worker.outstanding == 0
-            worker.end()
+    add_vhost(broker.catalog, "other")
+    worker = DeadLetterWorker(
+        broker.catalog,
+        "other",
+        "source",
+        DeadLetterTarget("none", None),
+        print,
+        broker.reply_registry,
+        broker.clock,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.run)
+        worker.offer(held(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert worker.outstanding == 1
+        delete_vhost(broker.catalog, "other")
+        await trio.sleep(2 * RETRY_MS / 1000)
+        assert worker.outstanding == 0
+        worker.end()
 
 
 @pytest.mark.parametrize("say", ["forget", "end"])
-async def test_the_worker_sends_nothing_again_that_was_dropped(autojump_clock: MockClock, say: str) -> None:
+async def test_the_worker_sends_nothing_again_that_was_dropped(say: str) -> None:
     """By a purge, or with the queue."""
     async with running_broker() as broker, running_source(broker) as source:
         source.offer(1)
@@ -424,9 +393,7 @@ async def test_the_worker_sends_nothing_again_that_was_dropped(autojump_clock: M
         assert (ready(broker, "target"), source.settled) == (0, [])
 
 
-async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_letter(
-    autojump_clock: MockClock,
-) -> None:
+async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_letter() -> None:
     """The queue goes with its link, behind everything that the client has said of its messages."""
     definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
     async with running_broker() as broker:

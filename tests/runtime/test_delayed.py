@@ -23,8 +23,8 @@ from tests.support.rawframes import (
     message,
     transfer,
 )
-from tests.support.trio091 import connect091
-from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.support.trioclient import Client, connect, settle_down
+from tests.support.trioclient091 import connect091
 
 LATE_S = 0.010
 """So late a message may be delivered, and not early."""
@@ -56,82 +56,69 @@ def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_messages_come_at_their_time_and_never_before(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_messages_come_at_their_time_and_never_before(broker: Broker, kind: str) -> None:
     """Exact to 10 ms, whether the time is absolute or counts from the arrival."""
-    async with running_broker() as broker:
-        declared(broker, {"x-queue-type": kind})
-        client = await attached(broker, attach_receiver(0, "q"), attach_sender(1, "q"))
-        start_s, start_ms = trio.current_time(), broker.clock.now_ms()
-        sent = {b"b": {"time": start_ms + 3_000}, b"a": {"delay": 1_500}, b"c": {"time": start_ms + 3_007}}
-        for number, (body, annotations) in enumerate(sent.items()):
-            await client.send(transfer(1, number, delayed(body, **annotations), raw=True))
-        await client.send(transfer(1, 3, b"now"))
-        assert (await next_body(client))[0] == b"now"
-        for body, after_s in ((b"a", 1.5), (b"b", 3.0), (b"c", 3.007)):
-            got, came_s = await next_body(client)
-            assert got == body
-            assert 0 <= came_s - start_s - after_s <= LATE_S
+    declared(broker, {"x-queue-type": kind})
+    client = await attached(broker, attach_receiver(0, "q"), attach_sender(1, "q"))
+    start_s, start_ms = trio.current_time(), broker.clock.now_ms()
+    sent = {b"b": {"time": start_ms + 3_000}, b"a": {"delay": 1_500}, b"c": {"time": start_ms + 3_007}}
+    for number, (body, when) in enumerate(sent.items()):
+        await client.send(transfer(1, number, delayed(body, **when), raw=True))
+    await client.send(transfer(1, 3, b"now"))
+    assert (await next_body(client))[0] == b"now"
+    for body, after_s in ((b"a", 1.5), (b"b", 3.0), (b"c", 3.007)):
+        got, came_s = await next_body(client)
+        assert got == body
+        assert 0 <= came_s - start_s - after_s <= LATE_S
 
 
-async def test_a_header_of_amqp091_delays_for_consumers_of_both_protocols(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    async with running_broker() as broker:
-        client = await attached(broker, attach_receiver(0, "q"))
-        publisher = connect091(broker)
-        await publisher.open()
-        start_s = trio.current_time()
-        await publisher.publish("", "q", b"later", headers={"x-opt-delivery-delay": 2_000})
-        await publisher.publish("", "q", b"at once")
-        assert (await next_body(client))[0] == b"at once"
-        body, came_s = await next_body(client)
-        assert (body, 0 <= came_s - start_s - 2 <= LATE_S) == (b"later", True)
+async def test_a_header_of_amqp091_delays_for_consumers_of_both_protocols(broker: Broker) -> None:
+    client = await attached(broker, attach_receiver(0, "q"))
+    publisher = connect091(broker)
+    await publisher.open()
+    start_s = trio.current_time()
+    await publisher.publish("", "q", b"later", headers={"x-opt-delivery-delay": 2_000})
+    await publisher.publish("", "q", b"at once")
+    assert (await next_body(client))[0] == b"at once"
+    body, came_s = await next_body(client)
+    assert (body, 0 <= came_s - start_s - 2 <= LATE_S) == (b"later", True)
 
 
-async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
+async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(broker: Broker) -> None:
     """Subscriptions are queues that hold it back."""
-    async with running_broker() as broker:
-        links = [
-            frame(0, Attach(name=f"s{number}", handle=number, role=True, source=Source(address="/topics/t")))
-            for number in range(2)
-        ]
-        client = await attached(broker, *links, attach_sender(2, "/topics/t"))
-        await client.send(credit(1, 10))
-        start_s = trio.current_time()
-        await client.send(transfer(2, 0, delayed(b"m", delay=700), raw=True))
-        await client.until(Disposition)
-        for _ in range(2):
-            body, came_s = await next_body(client)
-            assert (body, 0 <= came_s - start_s - 0.7 <= LATE_S) == (b"m", True)
-
-
-async def test_a_dead_letter_is_delivered_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    """Its delay was the business of the queue that gave it up."""
-    async with running_broker() as broker:
-        publisher = connect091(broker)
-        await publisher.open()
-        letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-        declared(broker, {**letters, "x-message-ttl": 500})
-        client = await attached(broker, attach_receiver(0, "dead"))
-        start_s = trio.current_time()
-        await publisher.publish("", "q", b"m", headers={"x-opt-delivery-delay": 60_000})
+    links = [
+        frame(0, Attach(name=f"s{number}", handle=number, role=True, source=Source(address="/topics/t")))
+        for number in range(2)
+    ]
+    client = await attached(broker, *links, attach_sender(2, "/topics/t"))
+    await client.send(credit(1, 10))
+    start_s = trio.current_time()
+    await client.send(transfer(2, 0, delayed(b"m", delay=700), raw=True))
+    await client.until(Disposition)
+    for _ in range(2):
         body, came_s = await next_body(client)
-        assert (body, 0 <= came_s - start_s - 0.5 <= LATE_S) == (b"m", True)
+        assert (body, 0 <= came_s - start_s - 0.7 <= LATE_S) == (b"m", True)
+
+
+async def test_a_dead_letter_is_delivered_at_once(broker: Broker) -> None:
+    """Its delay was the business of the queue that gave it up."""
+    publisher = connect091(broker)
+    await publisher.open()
+    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    declared(broker, {**letters, "x-message-ttl": 500})
+    client = await attached(broker, attach_receiver(0, "dead"))
+    start_s = trio.current_time()
+    await publisher.publish("", "q", b"m", headers={"x-opt-delivery-delay": 60_000})
+    body, came_s = await next_body(client)
+    assert (body, 0 <= came_s - start_s - 0.5 <= LATE_S) == (b"m", True)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
-async def test_a_stream_is_a_log_and_delays_nothing(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_a_stream_is_a_log_and_delays_nothing(broker: Broker, kind: str) -> None:
     """Its readers see what was appended, when it was."""
-    async with running_broker() as broker:
-        queue = declared(broker, {"x-queue-type": kind})
-        publisher = connect091(broker)
-        await publisher.open()
-        await publisher.publish("", "q", b"m", headers={"x-opt-delivery-delay": 60_000})
-        await settle_down()
-        assert queue.handle.figures().messages_ready == (1 if kind == "stream" else 0)
+    queue = declared(broker, {"x-queue-type": kind})
+    publisher = connect091(broker)
+    await publisher.open()
+    await publisher.publish("", "q", b"m", headers={"x-opt-delivery-delay": 60_000})
+    await settle_down()
+    assert queue.handle.figures().messages_ready == (1 if kind == "stream" else 0)

@@ -36,9 +36,7 @@ async def found(**settings: Any) -> dict[str, tuple[str, str]]:
         return await doctor(broker)
 
 
-async def test_a_broker_as_it_comes_is_not_one_for_production(
-    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
-) -> None:
+async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_at_once: None) -> None:
     """Each check has a row, and those that are bad say so."""
     said = await found()
     assert set(said) == set(CHECKS)
@@ -56,7 +54,7 @@ async def test_a_broker_as_it_comes_is_not_one_for_production(
 
 
 async def test_what_can_be_reached_from_elsewhere_is_told_with_its_address(
-    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+    verify_passwords_at_once: None,
 ) -> None:
     """Of every kind of socket."""
     settings: dict[str, Any] = {"host": "0.0.0.0", "http_port": 0, "prometheus_port": 0}
@@ -76,10 +74,7 @@ async def test_what_can_be_reached_from_elsewhere_is_told_with_its_address(
 
 
 async def test_the_folder_and_its_file_system_are_looked_at(
-    tmp_path: Path,
-    autojump_clock: trio.testing.MockClock,
-    verify_passwords_at_once: None,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, verify_passwords_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the folder's real place: a link does not hide it."""
     (tmp_path / "real").mkdir()
@@ -97,9 +92,7 @@ async def test_the_folder_and_its_file_system_are_looked_at(
     assert "are free at" in said["disk"][1]
 
 
-async def test_certificates_are_read_with_their_dates(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
-) -> None:
+async def test_certificates_are_read_with_their_dates(tmp_path: Path, verify_passwords_at_once: None) -> None:
     """As files are now: one that was replaced after the start is in use no sooner than at the next."""
     made = Certificates.make(tmp_path)
     settings = {"tls_certificate": made.server, "tls_key": made.server_key, "tls_port": 0}
@@ -120,7 +113,7 @@ async def test_certificates_are_read_with_their_dates(
 
 
 async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
-    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None
+    verify_passwords_at_once: None,
 ) -> None:
     """The password is verified as at a login."""
     async with Broker(quiet_config()) as broker:
@@ -137,9 +130,7 @@ async def test_guest_with_another_password_or_none_at_all_is_no_default_user(
             assert said in (await doctor(broker))["default-user"][1]
 
 
-async def test_traces_left_on_are_told(
-    autojump_clock: trio.testing.MockClock, verify_passwords_at_once: None, tmp_path: Path
-) -> None:
+async def test_traces_left_on_are_told(verify_passwords_at_once: None, tmp_path: Path) -> None:
     async with Broker(quiet_config()) as broker:
         given = {"what": "guest", "on": True, "file": str(tmp_path / "frames")}
         await admin.answer(broker, json.dumps({"op": "trace", "arguments": given}).encode())
@@ -147,9 +138,7 @@ async def test_traces_left_on_are_told(
 
 
 async def test_a_clock_that_was_set_since_the_start_is_told(
-    autojump_clock: trio.testing.MockClock,
-    verify_passwords_at_once: None,
-    monkeypatch: pytest.MonkeyPatch,
+    verify_passwords_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker goes on by the time of its start."""
     monkeypatch.setattr(inspection, "_clock_status", lambda: 0)
@@ -176,12 +165,6 @@ def test_the_kernel_says_whether_its_clock_is_kept_right(
     monkeypatch.setattr(inspection, "_clock_status", lambda: status)
     monkeypatch.setattr(inspection, "TIMESYNCD", "/" if by_timesyncd else "/nowhere/at/all")
     assert inspection._clock(0).synchronised is synchronised
-
-
-def test_the_clock_status_is_that_of_the_kernel() -> None:
-    """The call changes nothing, and needs no rights; where there is none, it is unknown."""
-    status = inspection._clock_status()
-    assert status is None or 0 <= status < 2**16
 
 
 def test_files_are_counted() -> None:

@@ -30,10 +30,12 @@ from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect,
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
 from tests.support.trioclient import eventually
+
+pytestmark = pytest.mark.real_clock
 
 SAFE = make_head(Header(durable=True), None, "", "q")
 LOST = make_head(None, None, "", "q")
@@ -51,7 +53,7 @@ class Client:
     """
 
     def __init__(self, queue: DeclaredQueue) -> None:
-        self.mailbox: Mailbox[SessionLetter] = Mailbox()
+        self.mailbox: Mailbox[SessionMessage] = Mailbox()
         self.reply_to = reply_to = asker_at(queue, self.mailbox)
         self.queue = queue
         self.publisher = reply_to.publisher()
@@ -82,7 +84,7 @@ class Client:
         keys = [key for key, (_, body) in self.got.items() if int(body) in numbers]
         self.queue.handle.post(Settle(self.consumer, keys, delivery_outcome))
 
-    def _take(self, letters: list[SessionLetter]) -> None:
+    def _take(self, letters: list[SessionMessage]) -> None:
         for letter in letters:
             assert isinstance(letter, list)
             for effect in letter:

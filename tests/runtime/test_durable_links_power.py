@@ -152,7 +152,7 @@ class PublishingNode(Node):
         if not steps:
             await self._listen(client, rng)
             assert not self.pending
-        assert len(broker.kept) == 1
+        assert len(broker.resumable_links) == 1
 
     async def _listen(self, client: Client, rng: random.Random) -> None:
         for each in await client.idle():

@@ -14,6 +14,8 @@ from tests.support.cluster_process import free_ports
 from tests.support.http_user import http_user
 from tests.support.trioclient import settle_down
 
+pytestmark = pytest.mark.real_clock
+
 
 async def test_what_is_asked_of_a_queue_that_has_not_begun_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.routing.bindings import Binding, Destination
@@ -16,7 +15,7 @@ from amqp10broker.runtime.queues import handles as letter_box
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from tests.support.declaring import bind, declare
 from tests.support.rawframes import attach_sender, transfer
-from tests.support.trioclient import connect, running_broker
+from tests.support.trioclient import connect
 from tests.support.trioclient091 import connect091, message
 
 QUEUES, MOST = 50, 16
@@ -43,7 +42,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
         post_all(self, commands)
 
     monkeypatch.setattr(QueueTask, "post_all", counted)
-    monkeypatch.setattr(letter_box, "POSTED_MAX", MOST)
+    monkeypatch.setattr(letter_box, "SENT_A_STEP_MAX", MOST)
     return steps
 
 
@@ -59,21 +58,18 @@ def bind_queues(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["1.0", "0-9-1"])
-async def test_a_fanout_is_posted_in_bounded_steps(
-    autojump_clock: MockClock, steps: Steps, protocol: str
-) -> None:
-    async with running_broker() as broker:
-        bind_queues(broker)
-        trio.lowlevel.add_instrument(steps)
-        if protocol == "0-9-1":
-            client = await connect091(broker).open()
-            await client.send(1, message(1, "", b"one", "amq.fanout"))
-        else:
-            other = await connect(broker).open()
-            await other.send(attach_sender(0, "/exchanges/amq.fanout"))
-            await other.until(Flow)
-            await other.send(transfer(0, 0, b"one"))
-        await trio.sleep(1)
-        assert ready(broker) == [1] * QUEUES
-        trio.lowlevel.remove_instrument(steps)
-        assert max(steps.posted.values()) == MOST
+async def test_a_fanout_is_posted_in_bounded_steps(broker: Broker, steps: Steps, protocol: str) -> None:
+    bind_queues(broker)
+    trio.lowlevel.add_instrument(steps)
+    if protocol == "0-9-1":
+        client = await connect091(broker).open()
+        await client.send(1, message(1, "", b"one", "amq.fanout"))
+    else:
+        other = await connect(broker).open()
+        await other.send(attach_sender(0, "/exchanges/amq.fanout"))
+        await other.until(Flow)
+        await other.send(transfer(0, 0, b"one"))
+    await trio.sleep(1)
+    assert ready(broker) == [1] * QUEUES
+    trio.lowlevel.remove_instrument(steps)
+    assert max(steps.posted.values()) == MOST

@@ -25,27 +25,24 @@ async def publisher(broker: Broker) -> Client:
     return client
 
 
-async def test_only_a_broker_in_test_mode_commits_faults(autojump_clock: object) -> None:
+async def test_only_a_broker_in_test_mode_commits_faults(broker: Broker) -> None:
     """Any other one has sessions and channels that know nothing of them."""
-    async with running_broker() as broker:
-        assert broker.session_type is BrokerSession
-        assert broker.channel_type is BrokerChannel
-        client = await publisher(broker)
-        (connection,) = broker.connections.values()
-        assert not isinstance(connection.line.stream, FaultyStream)
-        await client.vanish()
-        for operation, given in (
-            ("inject-fault", {"kind": "hold-confirms"}),
-            ("lift-fault", {"fault": 1}),
-            ("list-faults", {}),
-        ):
-            refused = await asked(broker, operation, **given)
-            assert "--test-mode" in refused["error"]
+    assert broker.session_type is BrokerSession
+    assert broker.channel_type is BrokerChannel
+    client = await publisher(broker)
+    (connection,) = broker.connections.values()
+    assert not isinstance(connection.stream, FaultyStream)
+    await client.vanish()
+    for operation, given in (
+        ("inject-fault", {"kind": "hold-confirms"}),
+        ("lift-fault", {"fault": 1}),
+        ("list-faults", {}),
+    ):
+        refused = await asked(broker, operation, **given)
+        assert "--test-mode" in refused["error"]
 
 
-async def test_a_fault_that_cannot_be_says_what_can(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_that_cannot_be_says_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "FAULTS_MAX", 1)
     async with running_broker(test_mode=True) as broker:
         expected: list[tuple[dict[str, Any], str]] = [
@@ -64,7 +61,7 @@ async def test_a_fault_that_cannot_be_says_what_can(
         assert await ask(broker, "list-faults") == []
 
 
-async def test_a_client_that_goes_leaves_nothing_with_a_fault(autojump_clock: object) -> None:
+async def test_a_client_that_goes_leaves_nothing_with_a_fault() -> None:
     """What was held for it is told to nobody; a publish that was held reaches its queue."""
     async with running_broker(test_mode=True) as broker:
         confirms = await ask(broker, "inject-fault", kind="hold-confirms", count=1)
@@ -88,7 +85,7 @@ async def test_a_client_that_goes_leaves_nothing_with_a_fault(autojump_clock: ob
         assert (queue["messages_ready"], queue["messages_unsettled"]) == (1, 0)
 
 
-async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object) -> None:
+async def test_a_fault_at_once_is_for_those_who_are_there() -> None:
     """A client that comes while it is on is not concerned."""
     async with running_broker(test_mode=True) as broker:
         await publisher(broker)
@@ -102,7 +99,7 @@ async def test_a_fault_at_once_is_for_those_who_are_there(autojump_clock: object
         assert (await ask(broker, "lift-fault", fault=fault))["hits"] == 1
 
 
-async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: object) -> None:
+async def test_a_fault_of_whole_clients_is_for_no_queue_or_link() -> None:
     async with running_broker(test_mode=True) as broker:
         for given, said in (
             ({"kind": "hold-bytes", "queue": "q"}, "whatever its queues and links"),
@@ -111,7 +108,7 @@ async def test_a_fault_of_whole_clients_is_for_no_queue_or_link(autojump_clock: 
             assert said in (await asked(broker, "inject-fault", **given))["error"]
 
 
-async def test_a_stream_is_reset_after_some_frames(autojump_clock: object) -> None:
+async def test_a_stream_is_reset_after_some_frames() -> None:
     """The count of frames goes with the connection, and a client that comes afterwards is not reset."""
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
@@ -126,7 +123,7 @@ async def test_a_stream_is_reset_after_some_frames(autojump_clock: object) -> No
         await publisher(broker)
 
 
-async def test_a_client_and_a_broker_may_go_while_bytes_are_held(autojump_clock: object) -> None:
+async def test_a_client_and_a_broker_may_go_while_bytes_are_held() -> None:
     async with running_broker(test_mode=True) as broker:
         clients = [await publisher(broker), await publisher(broker)]
         fault = (await ask(broker, "inject-fault", kind="hold-bytes"))["fault"]
@@ -145,7 +142,7 @@ async def test_a_client_and_a_broker_may_go_while_bytes_are_held(autojump_clock:
     assert not broker.connections
 
 
-async def test_confirms_that_were_held_come_in_one_range(autojump_clock: object) -> None:
+async def test_confirms_that_were_held_come_in_one_range() -> None:
     async with running_broker(test_mode=True) as broker:
         client = await publisher(broker)
         fault = (await ask(broker, "inject-fault", kind="hold-confirms"))["fault"]

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from amqp10broker import Broker, Config
 from tests.support.cluster_process import free_ports
 from tests.support.http_user import http_user
+
+pytestmark = pytest.mark.real_clock
 
 
 async def test_a_single_node_that_gets_a_name_keeps_its_clusters_name_and_tags(tmp_path: Path) -> None:

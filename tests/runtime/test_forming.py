@@ -63,7 +63,7 @@ def former(name: str, wires: Wires, *, has_data: bool = False) -> Former:
     return Former(name, AT[name], AT, wires, lambda: f"new-{next(ids)}", has_data=has_data)
 
 
-async def test_the_founder_waits_for_a_majority_and_founds(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_founder_waits_for_a_majority_and_founds() -> None:
     wires = Wires()
     found: list[ClusterIdentity] = []
 
@@ -78,7 +78,7 @@ async def test_the_founder_waits_for_a_majority_and_founds(autojump_clock: trio.
     assert found == [ClusterIdentity("new-1", 1, "a", (MemberAt(1, "a", AT["a"]),))]
 
 
-async def test_a_joiner_waits_for_the_founder_and_is_let_in(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_joiner_waits_for_the_founder_and_is_let_in() -> None:
     wires = Wires(c=alone("c"))
     found: list[ClusterIdentity] = []
 
@@ -96,12 +96,12 @@ async def test_a_joiner_waits_for_the_founder_and_is_let_in(autojump_clock: trio
     assert found[0].members[1].address == AT["b"]
 
 
-async def test_a_cluster_in_minority_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_cluster_in_minority_is_asked_again() -> None:
     wires = Wires(a=member("a", refusals=[RefusedError("cluster", "no majority")] * 3))
     assert (await former("b", wires).find()).number == 2
 
 
-async def test_a_name_that_is_taken_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_name_that_is_taken_ends_the_start() -> None:
     with pytest.raises(ClusterRefused, match="'amqp10broker forget-cluster-node b' at node 'a'"):
         await former("b", Wires(a=member("a", taken=True))).find()
     raced = member("a", refusals=[RefusedError(NAME_TAKEN, "it is taken")])
@@ -109,7 +109,7 @@ async def test_a_name_that_is_taken_ends_the_start(autojump_clock: trio.testing.
         await former("b", Wires(a=raced)).find()
 
 
-async def test_a_wrong_secret_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_wrong_secret_ends_the_start() -> None:
     async def refuse(question: Mapping[str, Any]) -> dict[str, Any]:
         raise HelloRefused(WRONG_SECRET, by_peer=True)
 
@@ -117,19 +117,19 @@ async def test_a_wrong_secret_ends_the_start(autojump_clock: trio.testing.MockCl
         await former("b", Wires(a=refuse)).find()
 
 
-async def test_a_list_with_wrong_addresses_ends_the_start(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_list_with_wrong_addresses_ends_the_start() -> None:
     with pytest.raises(ClusterRefused, match="where node 'c' is: correct cluster_nodes"):
         await former("b", Wires(a=alone("c"))).find()
 
 
-async def test_seeds_that_are_not_there_are_named_in_the_end(autojump_clock: trio.testing.MockClock) -> None:
+async def test_seeds_that_are_not_there_are_named_in_the_end() -> None:
     wires = Wires()
     with pytest.raises(ClusterRefused, match="waited for a, c: start them, or correct cluster_nodes"):
         await former("b", wires).find()
     assert wires.asked > 100
 
 
-async def test_data_is_not_given_up_unasked(autojump_clock: trio.testing.MockClock) -> None:
+async def test_data_is_not_given_up_unasked() -> None:
     with pytest.raises(ClusterRefused, match="--discard-my-data"):
         await former("b", Wires(a=member("a")), has_data=True).find()
     assert (await former("a", Wires(b=alone("b")), has_data=True).find()).number == 1
@@ -142,11 +142,13 @@ async def letting_in(wires: Wires, by: str = "a") -> ClusterIdentity:
     return await let_in(wires, by, AT["a"], "c", AT["c"])
 
 
+@pytest.mark.real_clock
 async def test_a_node_is_let_in_and_nothing_is_changed_before() -> None:
     """J1: it hears as what."""
     assert (await letting_in(Wires(a=member("a")))).number == 2
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("wires", "by", "kind", "said"),
     [
@@ -170,6 +172,7 @@ async def test_a_node_that_is_not_let_in_hears_why(
         await letting_in(wires, by)
 
 
+@pytest.mark.real_clock
 async def test_a_secret_that_differs_is_said() -> None:
     """N4."""
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.config import Config
@@ -95,9 +94,7 @@ def test_a_queue_that_cannot_be_is_told_at_the_start_already(tmp_path: Path, log
     assert fields["reason"].startswith("definitions: queues[0] (q): invalid arg 'x-max-length'")
 
 
-async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_refused(
-    tmp_path: Path, autojump_clock: MockClock
-) -> None:
+async def test_they_are_declared_when_as_many_run_and_tried_again_if_that_is_refused(tmp_path: Path) -> None:
     """F7: a node that was let in and has not started yet does not count, nor one that is down."""
     config = configured(tmp_path, cluster_nodes=NODES)
     catalog = founder(tmp_path, config)

@@ -42,9 +42,7 @@ async def declared(broker: Broker) -> None:
     assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
 
 
-async def test_everything_is_recorded_from_the_first_byte_of_a_connection(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_path: Path) -> None:
     """And ends with the trace; times grow."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
@@ -74,7 +72,7 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(
     assert {Open, Begin, Attach} <= set(bodies)
 
 
-async def test_links_that_are_there_already_are_told_first(autojump_clock: object, tmp_path: Path) -> None:
+async def test_links_that_are_there_already_are_told_first(tmp_path: Path) -> None:
     """With the address that is asked for, and no others."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
@@ -93,7 +91,7 @@ async def test_links_that_are_there_already_are_told_first(autojump_clock: objec
     assert not [each for each in records_of(path)[2:] if isinstance(each, KnownLink)]
 
 
-async def test_consumers_of_amqp_091_are_told_too(autojump_clock: object, tmp_path: Path) -> None:
+async def test_consumers_of_amqp_091_are_told_too(tmp_path: Path) -> None:
     """By tag and queue; the client's acknowledgements follow as frames."""
     path = tmp_path / "frames.jsonl"
     async with running_broker() as broker:
@@ -111,7 +109,7 @@ async def test_consumers_of_amqp_091_are_told_too(autojump_clock: object, tmp_pa
     assert words(rest)[:2] == ["<- basic.cancel", "-> basic.cancel-ok"]
 
 
-async def test_a_folder_of_the_configuration_gets_all_frames(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_folder_of_the_configuration_gets_all_frames(tmp_path: Path) -> None:
     """The folder is made; a broker that is started again writes another file."""
     folder = tmp_path / "frames"
     async with running_broker(record_frames=str(folder)) as broker:
@@ -121,7 +119,7 @@ async def test_a_folder_of_the_configuration_gets_all_frames(autojump_clock: obj
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_folder_that_cannot_be_made_ends_the_start(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_ends_the_start(tmp_path: Path) -> None:
     """One error that names it."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file/frames: cannot be made: "):

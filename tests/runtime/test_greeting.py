@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp10.performatives import Open, SaslMechanisms, SaslOutcome
-from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER
+from amqp10broker.protocols.amqp10.performatives import SaslMechanisms
+from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
-from tests.support.rawframes import begin, login, open_frame
 from tests.support.trioclient import (
     BoundedPipe,
     PlainPipeStream,
@@ -57,7 +56,7 @@ async def dialled(broker: Broker) -> AsyncIterator[trio.SocketStream]:
     ids=["0-9", "0-10.1", "0-8", "0-10", "HTTP", "TLS hello", "one byte"],
 )
 async def test_what_is_not_spoken_is_answered_and_closed(
-    autojump_clock: object, log: LogRecorder, said: bytes, reply: bytes | None
+    log: LogRecorder, said: bytes, reply: bytes | None
 ) -> None:
     """One header back, then the end of the stream; a client that ends before it has spoken gets nothing."""
     async with running_broker() as broker:
@@ -72,61 +71,38 @@ async def test_what_is_not_spoken_is_answered_and_closed(
     assert not log.of("error")
 
 
-async def test_what_is_not_spoken_is_answered_on_a_socket() -> None:
+@pytest.mark.real_clock
+async def test_what_is_not_spoken_is_answered_on_a_socket(broker: Broker) -> None:
     """The reply arrives, although the broker closes at once."""
-    async with running_broker() as broker:
-        for said, reply in (
-            (b"AMQP\x00\x00\x09\x02", AMQP_091_HEADER),
-            (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER),
-        ):
-            async with dialled(broker) as stream:
-                await stream.send_all(said)
-                assert await everything(stream) == reply
-
-
-async def test_amqp_1_0_without_sasl_is_told_to_use_it(autojump_clock: object) -> None:
-    """ "SASL is compulsory": the SASL header back, and closed."""
-    async with running_broker() as broker:
-        client = connect(broker)
-        await client.send(AMQP_10_HEADER)
-        assert await everything(client.stream) == SASL_HEADER
+    for said, reply in (
+        (b"AMQP\x00\x00\x09\x02", AMQP_091_HEADER),
+        (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER),
+    ):
+        async with dialled(broker) as stream:
+            await stream.send_all(said)
+            assert await everything(stream) == reply
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-async def test_one_port_serves_both_protocols_however_the_header_comes(
-    autojump_clock: object, size: int
-) -> None:
+async def test_one_port_serves_both_protocols_however_the_header_comes(broker: Broker, size: int) -> None:
     """The first bytes choose; what follows them is the protocol's."""
-    async with running_broker() as broker:
-        newer = connect(broker)
-        for start in range(0, 8, size):
-            await newer.send(SASL_HEADER[start : start + size])
-            await settle_down()
-        assert isinstance((await newer.next()).body, SaslMechanisms)
-        older = connect(broker)
-        for start in range(0, 8, size):
-            await older.send(AMQP_091_HEADER[start : start + size])
-            await settle_down()
-        with trio.fail_after(60):
-            start_frame = await older.stream.receive_some(65_536)
-        assert start_frame.startswith(START_091)
-        assert [each.protocol for each in broker.connections.values()] == ["AMQP 1.0", "AMQP 0-9-1"]
-
-
-async def test_what_follows_the_header_in_the_same_segment_is_not_lost(autojump_clock: object) -> None:
-    """A client that does not wait for the broker's header is served all the same."""
-    async with running_broker() as broker:
-        client = connect(broker)
-        await client.send(login())
-        assert (await client.until(SaslOutcome)).code == 0
-        await client.send(open_frame(), begin())
-        await client.expect(Open)
+    newer = connect(broker)
+    for start in range(0, 8, size):
+        await newer.send(SASL_HEADER[start : start + size])
+        await settle_down()
+    assert isinstance((await newer.next()).body, SaslMechanisms)
+    older = connect(broker)
+    for start in range(0, 8, size):
+        await older.send(AMQP_091_HEADER[start : start + size])
+        await settle_down()
+    with trio.fail_after(60):
+        start_frame = await older.stream.receive_some(65_536)
+    assert start_frame.startswith(START_091)
+    assert [each.protocol for each in broker.connections.values()] == ["AMQP 1.0", "AMQP 0-9-1"]
 
 
 @pytest.mark.parametrize("said", [b"", b"AMQP", SASL_HEADER[:7]])
-async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(
-    autojump_clock: object, log: LogRecorder, said: bytes
-) -> None:
+async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(log: LogRecorder, said: bytes) -> None:
     """Port scanners and health checks are no event."""
     async with running_broker() as broker:
         client = connect(broker)
@@ -141,7 +117,7 @@ async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(
     assert log.entries == []
 
 
-async def test_a_reset_before_the_header_is_no_fault(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_reset_before_the_header_is_no_fault(log: LogRecorder) -> None:
     """The socket broke: noted at level debug, nothing else."""
     async with running_broker() as broker:
         pipe = BoundedPipe(1000)
@@ -153,7 +129,7 @@ async def test_a_reset_before_the_header_is_no_fault(autojump_clock: object, log
     assert [level for level, _, _ in log.entries] == ["debug"]
 
 
-async def test_silence_is_ended_after_the_handshake_time(autojump_clock: object, log: LogRecorder) -> None:
+async def test_silence_is_ended_after_the_handshake_time(log: LogRecorder) -> None:
     """Not before, and each client has the whole time for itself."""
     async with running_broker(handshake_timeout_ms=5_000) as broker:
         first = connect(broker)
@@ -170,7 +146,7 @@ async def test_silence_is_ended_after_the_handshake_time(autojump_clock: object,
     assert [event for event, _ in log.of("warning")] == ["handshake timed out"] * 2
 
 
-async def test_stopping_does_not_wait_for_those_who_have_not_spoken(autojump_clock: object) -> None:
+async def test_stopping_does_not_wait_for_those_who_have_not_spoken() -> None:
     """Their sockets are closed at once, without a word."""
     async with running_broker(handshake_timeout_ms=60_000, shutdown_timeout_ms=60_000) as broker:
         client = connect(broker)
@@ -181,15 +157,15 @@ async def test_stopping_does_not_wait_for_those_who_have_not_spoken(autojump_clo
     assert await everything(client.stream) == b""
 
 
-async def test_a_stream_that_comes_while_the_broker_stops_is_closed(autojump_clock: object) -> None:
+async def test_a_stream_that_comes_while_the_broker_stops_is_closed(broker: Broker) -> None:
     """Accepted a moment before the end: no protocol is begun."""
-    async with running_broker() as broker:
-        broker.stopping = True
-        client = connect(broker)
-        assert await everything(client.stream) == b""
-        assert not broker.connections
+    broker.stopping = True
+    client = connect(broker)
+    assert await everything(client.stream) == b""
+    assert not broker.connections
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq(
     "amqp10_connection_max_SUITE",
     "amqp10_connection_is_tracked",
@@ -236,6 +212,7 @@ def ignoring_reset(stream: trio.SocketStream) -> trio.abc.ReceiveStream:
     return Reading()  # type: ignore[return-value]
 
 
+@pytest.mark.real_clock
 async def test_a_socket_that_broke_before_it_is_served_is_no_fault(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def numbers_of(payloads: list[bytes]) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_link_whose_window_is_closed(autojump_clock: object, kind: str) -> None:
+async def test_a_link_whose_window_is_closed(kind: str) -> None:
     """Four thousand million credits, flow after flow: what waits in the session is bounded in bytes."""
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *[SIZE] * COUNT)
@@ -69,7 +69,7 @@ async def test_a_link_whose_window_is_closed(autojump_clock: object, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_link_whose_socket_is_not_read(autojump_clock: object, kind: str) -> None:
+async def test_a_link_whose_socket_is_not_read(kind: str) -> None:
     """What its writer does not get rid of bounds what leaves the queue."""
     async with running_broker(max_frame_size_bytes=0) as broker:
         await filled(broker, kind, *[SIZE] * COUNT)
@@ -84,9 +84,7 @@ async def test_a_link_whose_socket_is_not_read(autojump_clock: object, kind: str
 
 @pytest.mark.parametrize("drain", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_messages_larger_than_the_room_and_small_ones_all_arrive(
-    autojump_clock: object, kind: str, drain: bool
-) -> None:
+async def test_messages_larger_than_the_room_and_small_ones_all_arrive(kind: str, drain: bool) -> None:
     """Nothing waits for ever, with a drain as well: credit that no message used is told once, at the end."""
     sizes = [10, 5_000_000, 10, 10, 3_000_000, 4_000_000, *[10] * 300, ROOM_BYTES, 10]
     async with running_broker(max_frame_size_bytes=0) as broker:
@@ -102,27 +100,26 @@ async def test_messages_larger_than_the_room_and_small_ones_all_arrive(
 @pytest.mark.parametrize("prefetch", [0, 10, 1_000])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
-    autojump_clock: object, kind: str, prefetch: int
+    broker: Broker, kind: str, prefetch: int
 ) -> None:
     """Likewise; and when it reads it gets all of them in order."""
-    async with running_broker() as broker:
-        await filled_091(broker, kind)
-        client = await connect091(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
-        await client.call(1, BasicQos(prefetch_count=prefetch), BasicQosOk)
-        await client.send(1, BasicConsume("q", "c"))
-        await settle_down()
-        _, held = queue_counts(broker, "q")
-        assert 0 < held <= HELD_MAX + 1
-        await client.until(BasicConsumeOk)
-        bodies: list[bytes] = []
-        while len(bodies) < COUNT:
-            _, got = await client.next()
-            assert isinstance(got, Content)
-            bodies.append(got.body)
-            await client.send(1, BasicAck(len(bodies)))
-        assert [int(body[:8]) for body in bodies] == list(range(COUNT))
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
+    await filled_091(broker, kind)
+    client = await connect091(broker, pair=partial(pipe_pair, 65_536, direct=True)).open()
+    await client.call(1, BasicQos(prefetch_count=prefetch), BasicQosOk)
+    await client.send(1, BasicConsume("q", "c"))
+    await settle_down()
+    _, held = queue_counts(broker, "q")
+    assert 0 < held <= HELD_MAX + 1
+    await client.until(BasicConsumeOk)
+    bodies: list[bytes] = []
+    while len(bodies) < COUNT:
+        _, got = await client.next()
+        assert isinstance(got, Content)
+        bodies.append(got.body)
+        await client.send(1, BasicAck(len(bodies)))
+    assert [int(body[:8]) for body in bodies] == list(range(COUNT))
+    await settle_down()
+    assert queue_counts(broker, "q") == (0, 0)
 
 
 async def filled_091(broker: Broker, kind: str) -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair
+from trio.testing import memory_stream_pair
 
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
@@ -105,9 +105,7 @@ async def _talk(broker: Broker, data: bytes, pieces: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_nonsense_never_shows_a_fault_of_ours(
-    autojump_clock: MockClock, log: LogRecorder, seed: int
-) -> None:
+async def test_nonsense_never_shows_a_fault_of_ours(log: LogRecorder, seed: int) -> None:
     """Whatever a client sends, the broker goes on: no traceback, no queue or connection left behind."""
     random_source = random.Random(seed)
     async with running_broker(auth_failure_delay_ms=1) as broker:

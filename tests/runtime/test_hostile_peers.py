@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.cluster.asking import encode_document
 from amqp10broker.cluster.frames import encode
-from amqp10broker.cluster.liveness import NodeHeartbeat
+from amqp10broker.cluster.liveness import HEARTBEAT, NodeHeartbeat
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import QUESTIONS_MAX, UNREAD_BYTES_MAX
@@ -46,7 +46,7 @@ HEARTBEATS = st.builds(
     st.integers(0, 10_000),
     st.frozensets(st.integers(0, 4), max_size=4),
     st.sampled_from([b"", b"{}", b"[]", b"{", b'{"a": 1}']),
-).map(lambda beat: raw(FrameKind.HEARTBEAT, 0, beat.encode()))
+).map(lambda beat: raw(FrameKind.HEARTBEAT, 0, HEARTBEAT.encode(beat)))
 DOCUMENTS = st.sampled_from(
     [
         b"{}",
@@ -107,9 +107,7 @@ def test_whatever_a_node_sends_others_are_well_and_it_comes_back(
     trio.run(between, check, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-async def test_answers_that_are_not_read_do_not_pile_up(
-    autojump_clock: object, complaints: LogRecorder
-) -> None:
+async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder) -> None:
     """More questions are then the end of the connection."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -135,7 +133,7 @@ async def test_answers_that_are_not_read_do_not_pile_up(
     assert any("wait to be read" in fields["reason"] for _, fields in complaints.of("error"))
 
 
-async def test_questions_without_an_answer_are_refused_beyond_a_bound(autojump_clock: object) -> None:
+async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
     """Each is a task here."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -165,7 +163,7 @@ async def test_questions_without_an_answer_are_refused_beyond_a_bound(autojump_c
 
 @pytest.mark.parametrize("body", [b"{", b'{"answer": 3}', b"[" * 100_000])
 async def test_answer_that_is_none_ends_the_connection_and_the_wait(
-    autojump_clock: object, complaints: LogRecorder, body: bytes
+    complaints: LogRecorder, body: bytes
 ) -> None:
     """Who asked hears that the node cannot be reached, and no other error."""
     network = Network()
@@ -189,9 +187,7 @@ async def test_answer_that_is_none_ends_the_connection_and_the_wait(
         nursery.cancel_scope.cancel()
 
 
-async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(
-    autojump_clock: object, complaints: LogRecorder
-) -> None:
+async def test_error_of_what_reads_a_frame_is_no_fault_of_ours(complaints: LogRecorder) -> None:
     """The rooms behind say with a `BrokerError` that bytes are none of theirs."""
 
     def check(hostile: Node, b: Node, c: Node) -> None:

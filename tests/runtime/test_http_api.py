@@ -16,53 +16,50 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http.http_api import FORM_BYTES_MAX
 from amqp10broker.runtime.http.http_connection import HttpLimits
-from tests.support.http_user import add_login, http_user
-from tests.support.trio091 import connect091
+from tests.support.http_user import HttpUser, add_login, http_user
 from tests.support.trioclient import connect, running_broker
+from tests.support.trioclient091 import connect091
 
 
-async def test_a_user_is_told_who_it_is(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        assert await user.get("/whoami") == {
-            "name": "guest",
-            "tags": ["administrator"],
-            "is_internal_user": True,
-        }
-        assert await user.get("/version") == "4.3.6"
+async def test_a_user_is_told_who_it_is(broker: Broker, user: HttpUser) -> None:
+    assert await user.get("/whoami") == {
+        "name": "guest",
+        "tags": ["administrator"],
+        "is_internal_user": True,
+    }
+    assert await user.get("/version") == "4.3.6"
 
 
 async def test_one_connection_serves_many_requests_each_with_its_own_login(
-    autojump_clock: trio.abc.Clock,
+    broker: Broker, user: HttpUser
 ) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        for _ in range(3):
-            assert (await user.ask("GET", "/whoami")).status == 200
-        assert (await user.ask("GET", "/nowhere")).json == {
-            "error": "Object Not Found",
-            "reason": "Not Found",
-        }
-        assert (await user.ask("DELETE", "/whoami")).status == 405
+    for _ in range(3):
+        assert (await user.ask("GET", "/whoami")).status == 200
+    assert (await user.ask("GET", "/nowhere")).json == {
+        "error": "Object Not Found",
+        "reason": "Not Found",
+    }
+    assert (await user.ask("DELETE", "/whoami")).status == 405
 
 
-async def test_a_wrong_password_waits_and_is_told_no_more_than_that(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker:
-        for login in ("guest:wrong", "nobody:guest"):
-            async with http_user(broker, login) as user:
-                began = trio.current_time()
-                heard = await user.ask("GET", "/whoami")
-                assert trio.current_time() - began >= broker.config.auth_failure_delay_ms / 1000
-                assert heard.status == 401
-                assert heard.json == {"error": "not_authorized", "reason": "Not_Authorized"}
+async def test_a_wrong_password_waits_and_is_told_no_more_than_that(broker: Broker) -> None:
+    for login in ("guest:wrong", "nobody:guest"):
+        async with http_user(broker, login) as user:
+            began = trio.current_time()
+            heard = await user.ask("GET", "/whoami")
+            assert trio.current_time() - began >= broker.config.auth_failure_delay_ms / 1000
+            assert heard.status == 401
+            assert heard.json == {"error": "not_authorized", "reason": "Not_Authorized"}
 
 
-async def test_without_a_login_a_browser_is_told_to_ask_for_one(autojump_clock: trio.abc.Clock) -> None:
+async def test_without_a_login_a_browser_is_told_to_ask_for_one() -> None:
     async with running_broker() as broker, http_user(broker, "") as user:
         heard = await user.ask("GET", "/whoami")
     assert (heard.status, heard.body) == (401, b"")
     assert heard.headers["www-authenticate"].startswith("Basic")
 
 
-async def test_guest_may_come_from_this_machine_only(autojump_clock: trio.abc.Clock) -> None:
+async def test_guest_may_come_from_this_machine_only() -> None:
     async with (
         running_broker() as broker,
         http_user(broker, origin=Peer(loopback=False, address="203.0.113.7")) as user,
@@ -70,7 +67,7 @@ async def test_guest_may_come_from_this_machine_only(autojump_clock: trio.abc.Cl
         assert (await user.ask("GET", "/whoami")).status == 401
 
 
-async def test_a_user_without_a_tag_may_ask_nothing(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_user_without_a_tag_may_ask_nothing() -> None:
     async with running_broker() as broker:
         add_login(broker, "ann:pw")
         async with http_user(broker, "ann:pw") as user:
@@ -78,11 +75,12 @@ async def test_a_user_without_a_tag_may_ask_nothing(autojump_clock: trio.abc.Clo
     assert (heard.status, heard.json["reason"]) == (401, "Not management user")
 
 
-async def test_a_path_prefix_is_part_of_every_path(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_path_prefix_is_part_of_every_path() -> None:
     async with running_broker(http_path_prefix="/a/b") as broker, http_user(broker) as user:
         assert (await user.ask("GET", "/whoami")).status == 404
 
 
+@pytest.mark.real_clock
 async def test_a_port_that_is_taken_is_told_unless_http_is_optional() -> None:
     config = Config(port=0, http_port=0, admin_socket="")
     async with Broker(config) as first:
@@ -95,12 +93,14 @@ async def test_a_port_that_is_taken_is_told_unless_http_is_optional() -> None:
             assert not second.http.addresses
 
 
+@pytest.mark.real_clock
 async def test_without_a_certificate_there_is_no_https() -> None:
     with pytest.raises(ConfigError, match="http_tls is on without a certificate"):
         async with Broker(Config(port=0, http_port=0, http_tls=True, admin_socket="")):
             pass
 
 
+@pytest.mark.real_clock
 async def test_no_more_connections_are_served_than_may_be() -> None:
     config = Config(port=0, http_port=0, http_connection_max=1, admin_socket="")
     async with Broker(config) as broker:
@@ -124,7 +124,7 @@ def test_every_route_has_an_endpoint_that_says_what_it_does() -> None:
             }
 
 
-async def test_a_form_logs_in(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_form_logs_in() -> None:
     async with running_broker(auth_failure_delay_ms=0) as broker, http_user(broker, "") as user:
         heard = await user.ask("POST", "/login", b"username=guest&password=guest")
         assert heard.status == 200
@@ -147,7 +147,7 @@ async def test_a_form_logs_in(autojump_clock: trio.abc.Clock) -> None:
     ],
 )
 async def test_the_head_decides_before_a_body_is_read(
-    autojump_clock: trio.abc.Clock, login: str, method: str, path: str, status: int
+    login: str, method: str, path: str, status: int
 ) -> None:
     """Nobody waits for what a client only announces. The last one announces too much."""
     announced = 30_000_000 if status == 400 else 10_000_000
@@ -161,7 +161,7 @@ async def test_the_head_decides_before_a_body_is_read(
     assert heard.headers["connection"] == "close"
 
 
-async def test_a_form_to_log_in_by_is_small(autojump_clock: trio.abc.Clock) -> None:
+async def test_a_form_to_log_in_by_is_small() -> None:
     """It is read before anybody is known."""
     form = b"username=guest&password=guest&x=" + b"y" * FORM_BYTES_MAX
     async with running_broker() as broker, http_user(broker, "") as user:
@@ -169,9 +169,7 @@ async def test_a_form_to_log_in_by_is_small(autojump_clock: trio.abc.Clock) -> N
         assert (await user.ask("POST", "/login", form[:1000])).status == 200
 
 
-async def test_a_page_of_another_origin_cannot_use_the_login_that_a_browser_remembers(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_page_of_another_origin_cannot_use_the_login_that_a_browser_remembers() -> None:
     """What is refused is not carried out; answers are not shown inside other pages."""
     body = b'{"properties":{},"routing_key":"q","payload":"x","payload_encoding":"string"}'
     publish = "/exchanges/%2F/amq.default/publish"
@@ -190,7 +188,7 @@ async def test_a_page_of_another_origin_cannot_use_the_login_that_a_browser_reme
         assert (await user.get("/queues/%2F/q"))["messages"] == 1
 
 
-async def test_attempts_to_log_in_are_counted(autojump_clock: trio.abc.Clock) -> None:
+async def test_attempts_to_log_in_are_counted() -> None:
     async with running_broker(auth_failure_delay_ms=0) as broker, http_user(broker) as user:
         async with http_user(broker, "guest:wrong") as other:
             assert (await other.ask("GET", "/whoami")).status == 401

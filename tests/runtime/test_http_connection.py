@@ -12,7 +12,7 @@ from functools import partial
 import h11
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, Send
 from amqp10broker.runtime.connections.socket_transport import SocketTransport
@@ -88,6 +88,7 @@ def request(target: str, method: str = "GET", body: bytes = b"", headers: str = 
     return f"{method} {target} HTTP/1.1\r\nhost: h\r\n{length}{headers}\r\n".encode() + body
 
 
+@pytest.mark.real_clock
 async def test_requests_are_answered_in_their_order_on_one_connection() -> None:
     async with connected() as client:
         await client.send(request("/a") + request("/b", "PUT", b"x" * 500) + request("/c"))
@@ -99,6 +100,7 @@ async def test_requests_are_answered_in_their_order_on_one_connection() -> None:
         assert (await client.answer())[0] == 200
 
 
+@pytest.mark.real_clock
 async def test_the_phrase_of_a_status_is_told() -> None:
     """A client that deletes what is not there reads it."""
     async with connected() as client:
@@ -106,6 +108,7 @@ async def test_the_phrase_of_a_status_is_told() -> None:
         assert (await client.stream.receive_some(65536)).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 
+@pytest.mark.real_clock
 async def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
     chunks = (
         b"POST /a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
@@ -116,6 +119,7 @@ async def test_a_request_may_come_byte_by_byte_and_in_chunks() -> None:
         assert json.loads((await client.answer())[2]) == ["POST", ["a"], "abcde"]
 
 
+@pytest.mark.real_clock
 async def test_head_and_no_content_have_no_body() -> None:
     async with connected() as client:
         await client.send(request("/a", "HEAD") + request("/none") + request("/c"))
@@ -127,6 +131,7 @@ async def test_head_and_no_content_have_no_body() -> None:
         assert (await client.answer())[0] == 200
 
 
+@pytest.mark.real_clock
 async def test_refusals_and_faults_leave_the_connection_open() -> None:
     async with connected() as client:
         await client.send(request("/refused") + request("/fault") + request("/%FF") + request("/a"))
@@ -134,6 +139,7 @@ async def test_refusals_and_faults_leave_the_connection_open() -> None:
             assert (await client.answer())[0] == expected
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize("size", [400, 200_000])
 async def test_a_body_is_packed_for_a_client_that_takes_it(size: int) -> None:
     async with connected() as client:
@@ -143,6 +149,7 @@ async def test_a_body_is_packed_for_a_client_that_takes_it(size: int) -> None:
         assert json.loads(zlib.decompress(body, 16 + zlib.MAX_WBITS)) == "x" * size
 
 
+@pytest.mark.real_clock
 async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
     async with connected() as client:
         await client.send(b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\nexpect: 100-continue\r\n\r\n")
@@ -151,6 +158,7 @@ async def test_a_client_that_asks_whether_to_go_on_is_told() -> None:
         assert json.loads((await client.answer())[2]) == ["PUT", ["a"], "abc"]
 
 
+@pytest.mark.real_clock
 async def test_a_body_that_is_not_asked_for_is_not_waited_for() -> None:
     """What is here of it already, if it is all, leaves the connection open."""
     async with connected() as client:
@@ -166,6 +174,7 @@ async def test_a_body_that_is_not_asked_for_is_not_waited_for() -> None:
         assert await client.closed()
 
 
+@pytest.mark.real_clock
 async def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of clients that are not logged in by less."""
     monkeypatch.setattr(http_connection, "BODIES_BYTES_MAX", 1_500)
@@ -199,6 +208,7 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
         return ours, server.accept()[0]
 
 
+@pytest.mark.real_clock
 async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
     """Over real sockets, which take an answer at once."""
     order: list[str] = []
@@ -224,6 +234,7 @@ async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
     assert "bbbbb" not in turns
 
 
+@pytest.mark.real_clock
 async def test_others_have_turns_while_a_body_comes_in_chunks() -> None:
     """One read may bring thousands."""
     turns = 0
@@ -282,6 +293,7 @@ async def fed(feed: Counting) -> AsyncIterator[Client]:
     assert feed.closed == 1
 
 
+@pytest.mark.real_clock
 async def test_a_body_goes_out_while_it_is_made_and_the_connection_ends_with_it() -> None:
     """Nothing that came behind the request is read as another one."""
     async with fed(Counting()) as client:
@@ -294,6 +306,7 @@ async def test_a_body_goes_out_while_it_is_made_and_the_connection_ends_with_it(
         assert await client.closed()
 
 
+@pytest.mark.real_clock
 async def test_a_client_of_http_1_0_hears_it_without_chunks() -> None:
     async with fed(Counting()) as client:
         await client.send(b"GET /a HTTP/1.0\r\nhost: h\r\n\r\n")
@@ -302,6 +315,7 @@ async def test_a_client_of_http_1_0_hears_it_without_chunks() -> None:
         assert "transfer-encoding" not in headers
 
 
+@pytest.mark.real_clock
 async def test_a_body_ends_when_its_client_goes() -> None:
     """Also one that had sent more meanwhile, which is dropped."""
     feed = Counting("never")
@@ -315,7 +329,7 @@ async def test_a_body_ends_when_its_client_goes() -> None:
     assert feed.cancelled
 
 
-async def test_a_client_that_does_not_take_a_body_is_let_go(autojump_clock: MockClock) -> None:
+async def test_a_client_that_does_not_take_a_body_is_let_go() -> None:
     feed = Counting("never")
     ours, theirs = memory_stream_pair()
     theirs.send_stream.send_all_hook = trio.sleep_forever
@@ -329,6 +343,7 @@ async def test_a_client_that_does_not_take_a_body_is_let_go(autojump_clock: Mock
     assert (feed.closed, feed.cancelled) == (1, False)
 
 
+@pytest.mark.real_clock
 async def test_a_fault_in_a_body_is_raised_when_it_is_closed() -> None:
     feed = Counting("fault")
 
@@ -351,6 +366,7 @@ POST = b"POST /a HTTP/1.1\r\nhost: h\r\n"
 CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -391,6 +407,7 @@ async def test_what_is_no_request_is_refused_and_nothing_behind_it_is_read(sent:
         assert await client.closed()
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize("count", [201, 500, 16_000])
 async def test_a_head_has_so_many_headers_at_most(count: int) -> None:
     async with connected() as client:
@@ -399,12 +416,14 @@ async def test_a_head_has_so_many_headers_at_most(count: int) -> None:
         assert (status, json.loads(body)["reason"]) == (431, "there are more than 200 headers: send fewer")
 
 
+@pytest.mark.real_clock
 async def test_few_headers_with_much_in_them_are_a_request() -> None:
     async with connected() as client:
         await client.send(request("/a", headers="a: 1\r\n" * 198 + f"b: {'x' * 10_000}\r\n"))
         assert (await client.answer())[0] == 200
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("chunks", "reason"),
     [
@@ -422,6 +441,7 @@ async def test_a_body_that_is_cut_into_crumbs_is_refused(chunks: bytes, reason: 
         assert json.loads(body)["reason"] == f"the body is cut too small: {reason}"
 
 
+@pytest.mark.real_clock
 async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
     async with connected() as client:
         await client.send(b"GET /" + b"a" * HEAD_BYTES_MAX * 2)
@@ -431,13 +451,13 @@ async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> Non
 # --- clients that are slow ------------------------------------------------------------------------
 
 
-async def test_a_client_that_says_nothing_is_let_go(autojump_clock: MockClock) -> None:
+async def test_a_client_that_says_nothing_is_let_go() -> None:
     async with connected() as client:
         assert await client.closed()
         assert trio.current_time() >= LIMITS.idle_s
 
 
-async def test_slow_heads_and_bodies_are_refused(autojump_clock: MockClock) -> None:
+async def test_slow_heads_and_bodies_are_refused() -> None:
     for sent in (b"GET /a HT", b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nab"):
         async with connected() as client:
             await client.send(sent)
@@ -447,7 +467,7 @@ async def test_slow_heads_and_bodies_are_refused(autojump_clock: MockClock) -> N
             assert await client.closed()
 
 
-async def test_one_byte_now_and_then_is_slow_as_well(autojump_clock: MockClock) -> None:
+async def test_one_byte_now_and_then_is_slow_as_well() -> None:
     async with connected() as client, trio.open_nursery() as nursery:
 
         async def drip() -> None:
@@ -460,13 +480,14 @@ async def test_one_byte_now_and_then_is_slow_as_well(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.real_clock
 async def test_a_client_that_goes_away_in_the_middle_ends_its_connection_alone() -> None:
     for sent in (b"", b"GET /a", b"PUT /a HTTP/1.1\r\nhost: h\r\ncontent-length: 3\r\n\r\nab"):
         async with connected() as client:
             await client.send(sent) if sent else None
 
 
-async def test_a_client_that_does_not_take_its_answer_is_let_go(autojump_clock: MockClock) -> None:
+async def test_a_client_that_does_not_take_its_answer_is_let_go() -> None:
     ours, theirs = memory_stream_pair()
     theirs.send_stream.send_all_hook = trio.sleep_forever
     await ours.send_all(request("/a") + request("/b"))

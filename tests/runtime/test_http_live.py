@@ -13,7 +13,7 @@ from amqp10broker.config import Config
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_connection, http_followed, http_live
 from tests.support.declaring import declare, delete_user, set_tags
-from tests.support.http_user import PEER, add_login, http_user
+from tests.support.http_user import PEER, HttpUser, add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
 
 LIVE = "/live?interval=1000"
@@ -32,71 +32,67 @@ async def over(broker: Broker) -> None:
     assert not lives(broker)._shared
 
 
-async def test_a_path_is_told_whole_and_then_what_changes(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker:
-        async with http_user(broker) as user:
-            for name in "abc":
-                declare(broker.catalog, "/", name)
-            events = await user.follow(f"{LIVE}&path=/queues?disable_stats=true%26columns=name,vhost")
-            assert (await events.next())[0] == "whole"
-            assert [row["name"] for row in events.values[0]] == ["a", "b", "c"]
-            began = trio.current_time()
-            declare(broker.catalog, "/", "aa")
-            name, data = await events.next()
-            assert trio.current_time() - began <= 1
-            assert (name, data["change"]["order"]) == ("delta", [0, [{"name": "aa", "vhost": "/"}], 1, 2])
-            assert [row["name"] for row in events.values[0]] == ["a", "aa", "b", "c"]
-        await over(broker)
-
-
-async def test_silence_is_told_by_comments(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        events = await user.follow(f"{LIVE}&path=/whoami")
-        await events.next()
+async def test_a_path_is_told_whole_and_then_what_changes(broker: Broker) -> None:
+    async with http_user(broker) as user:
+        for name in "abc":
+            declare(broker.catalog, "/", name)
+        events = await user.follow(f"{LIVE}&path=/queues?disable_stats=true%26columns=name,vhost")
+        assert (await events.next())[0] == "whole"
+        assert [row["name"] for row in events.values[0]] == ["a", "b", "c"]
         began = trio.current_time()
-        with trio.move_on_after(http_live.HEARTBEAT_S * 3.5):
-            await events.next()
-        assert (events.comments, trio.current_time() - began) == (3, http_live.HEARTBEAT_S * 3.5)
+        declare(broker.catalog, "/", "aa")
+        name, data = await events.next()
+        assert trio.current_time() - began <= 1
+        assert (name, data["change"]["order"]) == ("delta", [0, [{"name": "aa", "vhost": "/"}], 1, 2])
+        assert [row["name"] for row in events.values[0]] == ["a", "aa", "b", "c"]
+    await over(broker)
+
+
+async def test_silence_is_told_by_comments(broker: Broker, user: HttpUser) -> None:
+    events = await user.follow(f"{LIVE}&path=/whoami")
+    await events.next()
+    began = trio.current_time()
+    with trio.move_on_after(http_live.HEARTBEAT_S * 3.5):
+        await events.next()
+    assert (events.comments, trio.current_time() - began) == (3, http_live.HEARTBEAT_S * 3.5)
 
 
 async def test_a_path_that_takes_long_holds_up_no_other(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, user: HttpUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        await user.get("/whoami")
-        look = lives(broker)._look
+    await user.get("/whoami")
+    look = lives(broker)._look
 
-        async def slow(request, grants):  # type: ignore[no-untyped-def]
-            if request.segments == ("version",):
-                await trio.sleep_forever()
-            return await look(request, grants)
+    async def slow(request, grants):  # type: ignore[no-untyped-def]
+        if request.segments == ("version",):
+            await trio.sleep_forever()
+        return await look(request, grants)
 
-        monkeypatch.setattr(lives(broker), "_look", slow)
-        events = await user.follow(f"{LIVE}&path=/version&path=/whoami")
-        assert (await events.next())[1]["id"] == 1
+    monkeypatch.setattr(lives(broker), "_look", slow)
+    events = await user.follow(f"{LIVE}&path=/version&path=/whoami")
+    assert (await events.next())[1]["id"] == 1
 
 
-async def test_rights_are_those_of_each_path_at_each_look(autojump_clock: trio.abc.Clock) -> None:
+async def test_rights_are_those_of_each_path_at_each_look(broker: Broker) -> None:
     """A right that goes, comes back, and a user who is deleted."""
-    async with running_broker() as broker:
-        add_login(broker, "ann:pw", "monitoring", vhosts=["/"])
-        async with http_user(broker, "ann:pw") as user:
-            events = await user.follow(f"{LIVE}&path=/nodes?columns=name&path=/users&path=/queues/%252F")
-            heard = sorted([await events.next() for _ in range(3)], key=lambda each: each[1]["id"])
-            assert [name for name, _ in heard] == ["whole", "refused", "whole"]
-            assert (heard[1][1]["status"], heard[1][1]["reason"]) == (401, "Not administrator user")
-            set_tags(broker.catalog, "ann", ["management"])
-            name, data = await events.next()
-            assert (name, data["id"], data["reason"]) == ("refused", 0, "Not monitor user")
-            set_tags(broker.catalog, "ann", ["administrator"])
-            again = sorted([(await events.next()) for _ in range(2)], key=lambda each: each[1]["id"])
-            assert [(name, data["id"]) for name, data in again] == [("whole", 0), ("whole", 1)]
-            delete_user(broker.catalog, "ann")
-            heard = [await events.next()]
-            while heard[-1][0] != "end":
-                heard.append(await events.next())
-            assert all(data["status"] == 401 for name, data in heard[:-1])
-        await over(broker)
+    add_login(broker, "ann:pw", "monitoring", vhosts=["/"])
+    async with http_user(broker, "ann:pw") as user:
+        events = await user.follow(f"{LIVE}&path=/nodes?columns=name&path=/users&path=/queues/%252F")
+        heard = sorted([await events.next() for _ in range(3)], key=lambda each: each[1]["id"])
+        assert [name for name, _ in heard] == ["whole", "refused", "whole"]
+        assert (heard[1][1]["status"], heard[1][1]["reason"]) == (401, "Not administrator user")
+        set_tags(broker.catalog, "ann", ["management"])
+        name, data = await events.next()
+        assert (name, data["id"], data["reason"]) == ("refused", 0, "Not monitor user")
+        set_tags(broker.catalog, "ann", ["administrator"])
+        again = sorted([(await events.next()) for _ in range(2)], key=lambda each: each[1]["id"])
+        assert [(name, data["id"]) for name, data in again] == [("whole", 0), ("whole", 1)]
+        delete_user(broker.catalog, "ann")
+        heard = [await events.next()]
+        while heard[-1][0] != "end":
+            heard.append(await events.next())
+        assert all(data["status"] == 401 for name, data in heard[:-1])
+    await over(broker)
 
 
 @pytest.mark.parametrize(
@@ -110,18 +106,15 @@ async def test_rights_are_those_of_each_path_at_each_look(autojump_clock: trio.a
     ],
 )
 async def test_what_cannot_be_had_is_told_and_the_stream_goes_on(
-    autojump_clock: trio.abc.Clock, path: str, status: int
+    broker: Broker, user: HttpUser, path: str, status: int
 ) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        events = await user.follow(f"{LIVE}&path={path}&path=/whoami")
-        heard = dict([(await events.next()), (await events.next())])
-        assert (heard["refused"]["id"], heard["refused"]["status"]) == (0, status)
-        assert heard["whole"]["id"] == 1
+    events = await user.follow(f"{LIVE}&path={path}&path=/whoami")
+    heard = dict([(await events.next()), (await events.next())])
+    assert (heard["refused"]["id"], heard["refused"]["status"]) == (0, status)
+    assert heard["whole"]["id"] == 1
 
 
-async def test_equal_users_have_one_look(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_equal_users_have_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """At another interval, or as another user, there is another."""
     looks: list[tuple[str, tuple[str, ...]]] = []
     run = http_followed.Shared.run
@@ -142,71 +135,64 @@ async def test_equal_users_have_one_look(
         await over(broker)
 
 
-async def test_a_client_that_reads_slowly_is_told_the_present_at_last_and_then_let_go(
-    autojump_clock: trio.abc.Clock,
-) -> None:
+async def test_a_client_that_reads_slowly_is_told_the_present_at_last_and_then_let_go(broker: Broker) -> None:
     """Nothing is kept for it meanwhile but what stands there now."""
-    async with running_broker() as broker:
-        ours, theirs = memory_stream_pair()
-        gate = trio.Event()
-        held = 0
+    ours, theirs = memory_stream_pair()
+    gate = trio.Event()
+    held = 0
 
-        async def hold() -> None:
-            nonlocal held
-            held += 1
-            await pump()
-            if held > 2:  # the head, and the first event
-                await gate.wait()
+    async def hold() -> None:
+        nonlocal held
+        held += 1
+        await pump()
+        if held > 2:  # the head, and the first event
+            await gate.wait()
 
-        pump = theirs.send_stream.send_all_hook
-        assert pump is not None
-        theirs.send_stream.send_all_hook = hold
-        async with trio.open_nursery() as nursery:
-            peer = Peer(loopback=True, address="127.0.0.1")
-            nursery.start_soon(broker.http.serve_stream, broker, theirs, PEER, peer)
-            login = base64.b64encode(b"guest:guest").decode()
-            head = f"GET /api{LIVE}&path=/queues?columns=name HTTP/1.1\r\nhost: x\r\n"
-            await ours.send_all(f"{head}authorization: Basic {login}\r\n\r\n".encode())
-            got = b""
-            # The clock of tests does not wait for the thread that looks at the password.
-            while b"event: whole" not in got:
-                got += await ours.receive_some(65536)
-            for number in range(20):
-                declare(broker.catalog, "/", f"q{number}")
-                await trio.sleep(1)
-            gate.set()
+    pump = theirs.send_stream.send_all_hook
+    assert pump is not None
+    theirs.send_stream.send_all_hook = hold
+    async with trio.open_nursery() as nursery:
+        peer = Peer(loopback=True, address="127.0.0.1")
+        nursery.start_soon(broker.http.serve_stream, broker, theirs, PEER, peer)
+        login = base64.b64encode(b"guest:guest").decode()
+        head = f"GET /api{LIVE}&path=/queues?columns=name HTTP/1.1\r\nhost: x\r\n"
+        await ours.send_all(f"{head}authorization: Basic {login}\r\n\r\n".encode())
+        got = b""
+        # The clock of tests does not wait for the thread that looks at the password.
+        while b"event: whole" not in got:
+            got += await ours.receive_some(65536)
+        for number in range(20):
+            declare(broker.catalog, "/", f"q{number}")
             await trio.sleep(1)
-            gate = trio.Event()
-            declare(broker.catalog, "/", "last")
-            began = trio.current_time()
-            while data := await ours.receive_some(65536):
-                got += data
-            assert trio.current_time() - began >= http_connection.HttpLimits().write_s
-        # The first, the one it was stuck with, one or two for twenty changes, and the last.
-        assert got.count(b"event: ") <= 5
+        gate.set()
+        await trio.sleep(1)
+        gate = trio.Event()
+        declare(broker.catalog, "/", "last")
+        began = trio.current_time()
+        while data := await ours.receive_some(65536):
+            got += data
+        assert trio.current_time() - began >= http_connection.HttpLimits().write_s
+    # The first, the one it was stuck with, one or two for twenty changes, and the last.
+    assert got.count(b"event: ") <= 5
+    await over(broker)
+
+
+async def test_a_client_that_goes_ends_its_stream(broker: Broker) -> None:
+    for _ in range(3):
+        async with http_user(broker) as user:
+            await (await user.follow(f"{LIVE}&path=/whoami")).next()
+            assert lives(broker)._open.total() == 1
         await over(broker)
 
 
-async def test_a_client_that_goes_ends_its_stream(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker:
-        for _ in range(3):
-            async with http_user(broker) as user:
-                await (await user.follow(f"{LIVE}&path=/whoami")).next()
-                assert lives(broker)._open.total() == 1
-            await over(broker)
+async def test_head_follows_nothing(broker: Broker, user: HttpUser) -> None:
+    heard = await user.ask("HEAD", f"{LIVE}&path=/whoami")
+    assert (heard.status, heard.headers["content-type"], heard.body) == (200, "text/event-stream", b"")
+    assert not lives(broker)._open
+    assert (await user.ask("GET", "/live")).json["reason"].startswith("give 1 to 8 paths")
 
 
-async def test_head_follows_nothing(autojump_clock: trio.abc.Clock) -> None:
-    async with running_broker() as broker, http_user(broker) as user:
-        heard = await user.ask("HEAD", f"{LIVE}&path=/whoami")
-        assert (heard.status, heard.headers["content-type"], heard.body) == (200, "text/event-stream", b"")
-        assert not lives(broker)._open
-        assert (await user.ask("GET", "/live")).json["reason"].startswith("give 1 to 8 paths")
-
-
-async def test_no_more_streams_are_open_than_may_be(
-    autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_more_streams_are_open_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one user, and of all."""
     monkeypatch.setattr(http_live, "STREAMS_OF_USER_MAX", 1)
     monkeypatch.setattr(http_live, "STREAMS_MAX", 2)
@@ -229,6 +215,7 @@ async def test_no_more_streams_are_open_than_may_be(
         await over(broker)
 
 
+@pytest.mark.real_clock
 async def test_streams_end_with_the_broker_and_come_over_a_socket() -> None:
     """Chunked, and cut when the broker stops."""
     broker = Broker(Config(port=0, http_port=0, admin_socket=""))

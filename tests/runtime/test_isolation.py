@@ -23,11 +23,11 @@ from amqp10broker.protocols.amqp10.performatives import (
     Flow,
     Transfer,
 )
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S
 from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session import READS_MAX
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.runtime.connections.session_task import READS_MAX
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S
 from amqp10broker.runtime.connections.writer import CONTROL_BYTES_MAX
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -90,19 +90,14 @@ FAULTS = [
     (LinkConsumer, "on_flow", credit(1, 10)),
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
-    (BrokerSession, "take_mail", transfer(0, 0, b"x")),
-    (Sessions, "pass_on", transfer(0, 0, b"x")),
+    (BrokerSession, "take_commands", transfer(0, 0, b"x")),
+    (Connection10, "_pass_on", transfer(0, 0, b"x")),
 ]
 
 
 @pytest.mark.parametrize(("owner", "method", "said"), FAULTS, ids=[f"{o.__name__}.{m}" for o, m, _ in FAULTS])
 async def test_crash_ends_its_own_connection_only_and_is_logged_once_with_its_cause(
-    autojump_clock: object,
-    log: LogRecorder,
-    monkeypatch: pytest.MonkeyPatch,
-    owner: type,
-    method: str,
-    said: bytes,
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, said: bytes
 ) -> None:
     """A fault in any task of a connection closes it with internal-error; the neighbour does not notice."""
     async with running_broker() as broker:
@@ -135,7 +130,7 @@ class Stop(BaseException):
 
 
 async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on(
-    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks of a connection end in the same moment, one by a fault and one because all ends."""
 
@@ -157,7 +152,7 @@ async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on
 
 
 async def test_crash_of_the_writer_ends_its_own_connection_only(
-    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A writer that fails cannot say why to the client, but the log does, once."""
     async with running_broker() as broker:
@@ -168,7 +163,7 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
         async def failing_send(_data: bytes) -> None:
             raise Fault("on purpose")
 
-        monkeypatch.setattr(victim.task.line.stream, "send_all", failing_send, raising=False)
+        monkeypatch.setattr(victim.task.stream, "send_all", failing_send, raising=False)
         await victim.send(attach_sender(0, "bad"))
         await victim.rest()
         await settle_down()
@@ -179,167 +174,149 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
     assert "on purpose" in repr(errors[0][1]["exc_info"])
 
 
-async def test_crash_gives_unsettled_messages_back(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a crashed session held is ready again for others."""
-    async with running_broker() as broker:
-        good = await with_links(await connect(broker).open(), "q")
-        for number in range(5):
-            await good.send(transfer(0, number, b"%d" % number))
-        bad = await connect(broker).open()
-        await bad.send(attach_receiver(0, "q"), credit(0, 3))
-        await bad.take(Transfer, 3)
-        assert queue_counts(broker, "q") == (2, 3)
-        with monkeypatch.context() as patch:
-            patch.setattr(LinkConsumer, "on_updated", failing_once(LinkConsumer, "on_updated"))
-            await bad.send(disposition(0, 2))
-            await settle_down()
-        await bad.rest()
-        assert queue_counts(broker, "q") == (5, 0)
-        await good.send(credit(1, 5))
-        assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [
-            b"%d" % n for n in range(5)
-        ]
+    good = await with_links(await connect(broker).open(), "q")
+    for number in range(5):
+        await good.send(transfer(0, number, b"%d" % number))
+    bad = await connect(broker).open()
+    await bad.send(attach_receiver(0, "q"), credit(0, 3))
+    await bad.take(Transfer, 3)
+    assert queue_counts(broker, "q") == (2, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(LinkConsumer, "on_updated", failing_once(LinkConsumer, "on_updated"))
+        await bad.send(disposition(0, 2))
+        await settle_down()
+    await bad.rest()
+    assert queue_counts(broker, "q") == (5, 0)
+    await good.send(credit(1, 5))
+    assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [b"%d" % n for n in range(5)]
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
-async def test_client_that_stops_reading_blocks_only_itself(autojump_clock: object, direct: bool) -> None:
+async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, direct: bool) -> None:
     """At most one queue credit of messages leaves the queue for it; others consume the rest."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
-        await settle_down()
-        for number in range(1000):
-            await publisher.send(transfer(0, number, b"%04d" % number + b"." * 1000, settled=True))
-            if number % 50 == 49:
-                await publisher.idle()
-        assert queue_counts(broker, "q") == (1000, 0)
-        stuck = await connect(broker, pair=partial(pipe_pair, 4096, direct=direct)).open()
-        await stuck.send(attach_receiver(0, "q"), credit(0, 100_000))
-        await settle_down()
-        ready, unsettled = queue_counts(broker, "q")
-        assert unsettled <= FlowSettings().max_queue_credit
-        assert ready + unsettled == 1000
-        for _ in range(10):  # nothing moves by itself
-            await trio.sleep(10)
-            assert queue_counts(broker, "q") == (ready, unsettled)
-        other = await connect(broker).open()
-        await other.send(attach_receiver(0, "q"), credit(0, 10_000))
-        got = await other.take(Transfer, ready)
-        numbers = [int(body_of(each.payload)[:4]) for each in got]
-        assert numbers == sorted(numbers)
-        await other.send(attach_sender(1, "elsewhere"))
-        await other.take(Attach, 1)
-        await other.send(transfer(1, 0, b"x"))
-        await other.until(Disposition)
-        assert queue_counts(broker, "elsewhere") == (1, 0)
-        # When it reads again, everything that was kept for it arrives.
-        rest = await stuck.take(Transfer, unsettled)
-        assert sorted([int(body_of(each.payload)[:4]) for each in rest] + numbers) == list(range(1000))
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await settle_down()
+    for number in range(1000):
+        await publisher.send(transfer(0, number, b"%04d" % number + b"." * 1000, settled=True))
+        if number % 50 == 49:
+            await publisher.idle()
+    assert queue_counts(broker, "q") == (1000, 0)
+    stuck = await connect(broker, pair=partial(pipe_pair, 4096, direct=direct)).open()
+    await stuck.send(attach_receiver(0, "q"), credit(0, 100_000))
+    await settle_down()
+    ready, unsettled = queue_counts(broker, "q")
+    assert unsettled <= FlowSettings().max_queue_credit
+    assert ready + unsettled == 1000
+    for _ in range(10):  # nothing moves by itself
+        await trio.sleep(10)
+        assert queue_counts(broker, "q") == (ready, unsettled)
+    other = await connect(broker).open()
+    await other.send(attach_receiver(0, "q"), credit(0, 10_000))
+    got = await other.take(Transfer, ready)
+    numbers = [int(body_of(each.payload)[:4]) for each in got]
+    assert numbers == sorted(numbers)
+    await other.send(attach_sender(1, "elsewhere"))
+    await other.take(Attach, 1)
+    await other.send(transfer(1, 0, b"x"))
+    await other.until(Disposition)
+    assert queue_counts(broker, "elsewhere") == (1, 0)
+    # When it reads again, everything that was kept for it arrives.
+    rest = await stuck.take(Transfer, unsettled)
+    assert sorted([int(body_of(each.payload)[:4]) for each in rest] + numbers) == list(range(1000))
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 10_000, 70_000, 120_000])
-async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(
-    autojump_clock: object, size: int
-) -> None:
+async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(broker: Broker, size: int) -> None:
     """A client that reads gets all it granted, though a batch is larger than writer_buffer_bytes."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await settle_down()
+    for number in range(20):
+        await publisher.send(transfer(0, number, b"%04d" % number + b"." * size, settled=True))
+    await settle_down()
+    for pair in (
+        None,
+        partial(pipe_pair, 10_000_000, direct=True),
+        partial(pipe_pair, 5_000, direct=True),
+    ):
+        client = await (connect(broker, pair=pair) if pair else connect(broker)).open(max_frame_size=131_072)
+        await client.send(attach_receiver(0, "q"), credit(0, 20))
+        got = await client.idle()
+        whole = [each for each in got if type(each.body) is Transfer and not each.body.more]
+        assert len(whole) == 20
+        await client.vanish()
         await settle_down()
-        for number in range(20):
-            await publisher.send(transfer(0, number, b"%04d" % number + b"." * size, settled=True))
-        await settle_down()
-        for pair in (
-            None,
-            partial(pipe_pair, 10_000_000, direct=True),
-            partial(pipe_pair, 5_000, direct=True),
-        ):
-            client = await (connect(broker, pair=pair) if pair else connect(broker)).open(
-                max_frame_size=131_072
-            )
-            await client.send(attach_receiver(0, "q"), credit(0, 20))
-            got = await client.idle()
-            whole = [each for each in got if type(each.body) is Transfer and not each.body.more]
-            assert len(whole) == 20
-            await client.vanish()
-            await settle_down()
-            assert queue_counts(broker, "q") == (20, 0)
+        assert queue_counts(broker, "q") == (20, 0)
 
 
-async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(autojump_clock: object) -> None:
+async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(broker: Broker) -> None:
     """Echo requests without reading: the session stops listening, then the reader, then TCP pushes back."""
-    async with running_broker() as broker:
-        good = await with_links(await connect(broker).open(), "good")
-        flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
-        asked = 0
+    good = await with_links(await connect(broker).open(), "good")
+    flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
+    asked = 0
 
-        async def flood() -> None:
-            nonlocal asked
-            block = flow(0, echo=True) * 1000
-            while True:
-                await flooder.send(block)
-                asked += 1000
+    async def flood() -> None:
+        nonlocal asked
+        block = flow(0, echo=True) * 1000
+        while True:
+            await flooder.send(block)
+            asked += 1000
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(flood)
-            await trio.sleep(100)
-            nursery.cancel_scope.cancel()
-        task = flooder.task
-        request_bytes = len(flow(0, echo=True))
-        assert task.line.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
-        assert task.line.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
-        (session,) = task.parts.values()
-        assert session.inbox.most <= READS_MAX + 1
-        await round_trip(good, "good", 0, 0)
-        # It reads at last: every request that got in whole is answered exactly once.
-        got = await flooder.idle()
-        assert {type(each.body) for each in got} == {Flow}
-        assert (
-            task.line.bytes_received // request_bytes - 10
-            <= len(got)
-            <= task.line.bytes_received // request_bytes
-        )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(flood)
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()
+    task = flooder.task
+    request_bytes = len(flow(0, echo=True))
+    assert task.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
+    assert task.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
+    (session,) = task.parts.values()
+    assert session.inbox.most <= READS_MAX + 1
+    await round_trip(good, "good", 0, 0)
+    # It reads at last: every request that got in whole is answered exactly once.
+    got = await flooder.idle()
+    assert {type(each.body) for each in got} == {Flow}
+    assert task.bytes_received // request_bytes - 10 <= len(got) <= task.bytes_received // request_bytes
 
 
 async def test_connection_of_a_client_that_never_reads_can_be_ended(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: LogRecorder
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, log: LogRecorder
 ) -> None:
     """A session that waits for its client's reading does not keep a failed connection alive for ever."""
-    async with running_broker() as broker:
-        flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open(channels=2)
-        with trio.move_on_after(10):
-            while True:
-                await flooder.send(flow(0, echo=True) * 1000)
-        task = flooder.task
-        assert task is not None
-        assert any(session.lane.overfull for session in task.parts.values())
-        task.crash(Fault("on purpose"))
-        await trio.sleep(CLOSE_WAIT_S + 1)
-        assert flooder.task is None
+    flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open(channels=2)
+    with trio.move_on_after(10):
+        while True:
+            await flooder.send(flow(0, echo=True) * 1000)
+    task = flooder.task
+    assert task is not None
+    assert any(session.output.overfull for session in task.parts.values())
+    task.crash(Fault("on purpose"))
+    await trio.sleep(CLOSE_WAIT_S + 1)
+    assert flooder.task is None
 
 
 @pytest.mark.parametrize("reader_waits", [False, True])
 async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can_be_ended(
-    autojump_clock: object, reader_waits: bool
+    broker: Broker, reader_waits: bool
 ) -> None:
     """The same of a session that the client has ended, whether it has got that frame or the reader still
     waits to give it."""
-    async with running_broker() as broker:
-        flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
-        task = flooder.task
-        assert task is not None
-        (session,) = task.parts.values()
-        while not (session.reads.full if reader_waits else session.lane.overfull):
-            await flooder.send(flow(0, echo=True) * PORTION)
-            await settle_down()
-        await flooder.send(frame(0, End()))
+    flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
+    task = flooder.task
+    assert task is not None
+    (session,) = task.parts.values()
+    while not (session.reads.full if reader_waits else session.output.overfull):
+        await flooder.send(flow(0, echo=True) * PORTION)
         await settle_down()
-        assert not task.parts
-        task.close("on purpose", node_stops=False)
-        await trio.sleep(CLOSE_WAIT_S + 1)
-        assert flooder.task is None
+    await flooder.send(frame(0, End()))
+    await settle_down()
+    assert not task.parts
+    task.close("on purpose", node_stops=False)
+    await trio.sleep(CLOSE_WAIT_S + 1)
+    assert flooder.task is None
 
 
 async def publish_large(client: Client, handle: int, body: bytes) -> None:
@@ -351,86 +328,83 @@ async def publish_large(client: Client, handle: int, body: bytes) -> None:
 
 @pytest.mark.parametrize("frame_bytes", [131_072, 16_384, 512])
 async def test_message_of_16_mib_delays_another_session_by_no_more_than_a_frame(
-    autojump_clock: object, frame_bytes: int
+    broker: Broker, frame_bytes: int
 ) -> None:
     """Before another session's delivery stands at most what fits the writer's buffer, or one frame."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open(channels=1)
-        await publisher.send(attach_sender(0, "large"), attach_sender(1, "small"))
-        await publisher.take(Flow, 2)
-        await publish_large(publisher, 0, b"L" * (16 * 1024 * 1024 - 100))
-        pair = partial(pipe_pair, 1000)
-        client = await connect(broker, pair=pair).open(channels=2, max_frame_size=frame_bytes)
-        await client.send(attach_receiver(0, "small", channel=1), credit(0, 10, channel=1))
-        await client.until(Attach)
-        await client.send(attach_receiver(0, "large", channel=0), credit(0, 10))
-        await settle_down()  # the large one stands in the writer as far as it may
-        before = 0
-        for number in range(3):
-            await publisher.send(transfer(1, number + 1, b"%d" % number))
-            await publisher.until(Disposition)
-            await settle_down()
-            while True:
-                got = await client.next()
-                if type(got.body) is not Transfer:
-                    continue
-                if got.channel == 1:
-                    assert body_of(got.payload) == b"%d" % number
-                    break
-                before += got.size
-            # The frame under way, and the buffer of that session (or the one frame that exceeds it).
-            assert before <= broker.config.writer_buffer_bytes + 2 * frame_bytes + 1000, before
-            before = 0
-            if frame_bytes == 131_072:
-                continue
-        # And the large message arrives whole, whatever was sent between its frames.
-        size = 0
+    publisher = await connect(broker).open(channels=1)
+    await publisher.send(attach_sender(0, "large"), attach_sender(1, "small"))
+    await publisher.take(Flow, 2)
+    await publish_large(publisher, 0, b"L" * (16 * 1024 * 1024 - 100))
+    pair = partial(pipe_pair, 1000)
+    client = await connect(broker, pair=pair).open(channels=2, max_frame_size=frame_bytes)
+    await client.send(attach_receiver(0, "small", channel=1), credit(0, 10, channel=1))
+    await client.until(Attach)
+    await client.send(attach_receiver(0, "large", channel=0), credit(0, 10))
+    await settle_down()  # the large one stands in the writer as far as it may
+    before = 0
+    for number in range(3):
+        await publisher.send(transfer(1, number + 1, b"%d" % number))
+        await publisher.until(Disposition)
+        await settle_down()
         while True:
             got = await client.next()
-            size += len(got.payload)
-            if type(got.body) is Transfer and not got.body.more:
+            if type(got.body) is not Transfer:
+                continue
+            if got.channel == 1:
+                assert body_of(got.payload) == b"%d" % number
                 break
-        assert size < 16 * 1024 * 1024
+            before += got.size
+        # The frame under way, and the buffer of that session (or the one frame that exceeds it).
+        assert before <= broker.config.writer_buffer_bytes + 2 * frame_bytes + 1000, before
+        before = 0
+        if frame_bytes == 131_072:
+            continue
+    # And the large message arrives whole, whatever was sent between its frames.
+    size = 0
+    while True:
+        got = await client.next()
+        size += len(got.payload)
+        if type(got.body) is Transfer and not got.body.more:
+            break
+    assert size < 16 * 1024 * 1024
 
 
-async def test_large_message_shares_the_wire_frame_by_frame(autojump_clock: object) -> None:
+async def test_large_message_shares_the_wire_frame_by_frame(broker: Broker) -> None:
     """Two large messages on two sessions alternate, neither waits for the other's end."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "a"), attach_sender(1, "b"))
-        await publisher.take(Flow, 2)
-        for handle in (0, 1):
-            for each in pieces(handle, handle, b"L" * 2_000_000, 130_000):
-                await publisher.send(each)
-            await publisher.until(Disposition)
-        client = await connect(broker, pair=partial(pipe_pair, 1000)).open(channels=2, max_frame_size=65_536)
-        for channel, queue in enumerate("ab"):
-            await client.send(attach_receiver(0, queue, channel=channel), credit(0, 1, channel=channel))
-        frames = [each for each in await client.idle() if type(each.body) is Transfer]
-        middle = Counter(each.channel for each in frames[8:-8])
-        assert abs(middle[0] - middle[1]) <= 4
-        longest = run = 1
-        for one, other in pairwise(frames[8:-8]):
-            run = run + 1 if one.channel == other.channel else 1
-            longest = max(longest, run)
-            # Two frames of a little less than 64 KiB fill the writer's buffer.
-        assert longest <= 4
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "a"), attach_sender(1, "b"))
+    await publisher.take(Flow, 2)
+    for handle in (0, 1):
+        for each in pieces(handle, handle, b"L" * 2_000_000, 130_000):
+            await publisher.send(each)
+        await publisher.until(Disposition)
+    client = await connect(broker, pair=partial(pipe_pair, 1000)).open(channels=2, max_frame_size=65_536)
+    for channel, queue in enumerate("ab"):
+        await client.send(attach_receiver(0, queue, channel=channel), credit(0, 1, channel=channel))
+    frames = [each for each in await client.idle() if type(each.body) is Transfer]
+    middle = Counter(each.channel for each in frames[8:-8])
+    assert abs(middle[0] - middle[1]) <= 4
+    longest = run = 1
+    for one, other in pairwise(frames[8:-8]):
+        run = run + 1 if one.channel == other.channel else 1
+        longest = max(longest, run)
+        # Two frames of a little less than 64 KiB fill the writer's buffer.
+    assert longest <= 4
 
 
-async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(autojump_clock: object) -> None:
+async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(broker: Broker) -> None:
     """Close, then silence with a full pipe: the socket is closed after the close-wait at the latest."""
-    async with running_broker() as broker:
-        publisher = await connect(broker).open()
-        await publisher.send(attach_sender(0, "q"))
-        await publisher.until(Flow)
-        for number in range(100):
-            await publisher.send(transfer(0, number, b"." * 1000, settled=True))
-        await settle_down()
-        client = await connect(broker, pair=partial(pipe_pair, 2000)).open()
-        await client.send(attach_receiver(0, "q"), credit(0, 100))
-        await settle_down()
-        await client.send(frame(0, Close()))
-        await trio.sleep(CLOSE_WAIT_S + 1)
-        assert client.task is None
-        assert sum(queue_counts(broker, "q")) == 100
-        assert queue_counts(broker, "q")[1] == 0
+    publisher = await connect(broker).open()
+    await publisher.send(attach_sender(0, "q"))
+    await publisher.until(Flow)
+    for number in range(100):
+        await publisher.send(transfer(0, number, b"." * 1000, settled=True))
+    await settle_down()
+    client = await connect(broker, pair=partial(pipe_pair, 2000)).open()
+    await client.send(attach_receiver(0, "q"), credit(0, 100))
+    await settle_down()
+    await client.send(frame(0, Close()))
+    await trio.sleep(CLOSE_WAIT_S + 1)
+    assert client.task is None
+    assert sum(queue_counts(broker, "q")) == 100
+    assert queue_counts(broker, "q")[1] == 0

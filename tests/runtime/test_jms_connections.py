@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -68,93 +70,80 @@ def queues(broker: Broker) -> list[str]:
 # --- connections ---------------------------------------------------------------------------------
 
 
-async def test_capabilities_of_jms_are_offered_to_clients_that_desire_one(autojump_clock: object) -> None:
+async def test_capabilities_of_jms_are_offered_to_clients_that_desire_one(broker: Broker) -> None:
     """With the prefix of topics; others see nothing of it."""
-    async with running_broker() as broker:
-        _, answer = await opened(broker, *JMS)
-        offered = set(answer.offered_capabilities or ())
-        assert offered >= {SOLE, "SHARED-SUBS", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "LINK_PAIR_V1_0"}
-        assert (answer.properties or {})["topic-prefix"] == "/topics/"
-        assert "queue-prefix" not in (answer.properties or {})
-        _, answer = await opened(broker, Symbol("SHARED-SUBS"), container_id="other")
-        assert SOLE not in (answer.offered_capabilities or ())
-        assert (answer.properties or {})["topic-prefix"] == "/topics/"
-        for desired in ((), (Symbol("ANONYMOUS-RELAY"),)):
-            _, answer = await opened(broker, *desired, container_id="third")
-            assert answer.offered_capabilities == ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
-            assert "topic-prefix" not in (answer.properties or {})
+    _, answer = await opened(broker, *JMS)
+    offered = set(answer.offered_capabilities or ())
+    assert offered >= {SOLE, "SHARED-SUBS", "DELAYED_DELIVERY", "ANONYMOUS-RELAY", "LINK_PAIR_V1_0"}
+    assert (answer.properties or {})["topic-prefix"] == "/topics/"
+    assert "queue-prefix" not in (answer.properties or {})
+    _, answer = await opened(broker, Symbol("SHARED-SUBS"), container_id="other")
+    assert SOLE not in (answer.offered_capabilities or ())
+    assert (answer.properties or {})["topic-prefix"] == "/topics/"
+    for desired in ((), (Symbol("ANONYMOUS-RELAY"),)):
+        _, answer = await opened(broker, *desired, container_id="third")
+        assert answer.offered_capabilities == ("LINK_PAIR_V1_0", "ANONYMOUS-RELAY")
+        assert "topic-prefix" not in (answer.properties or {})
 
 
-async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refused(
-    autojump_clock: object,
-) -> None:
+async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refused(broker: Broker) -> None:
     """Whichever of the two wants it; the first goes on, and makes room when it leaves. Other names, and
     other virtual hosts, are free."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        set_permission(broker.catalog, "guest", "other", Permission())
-        first, _ = await opened(broker, SOLE, container_id="c")
-        for desired in ((SOLE,), ()):
-            second, answer = await opened(broker, *desired, container_id="c")
-            assert (answer.properties or {})["amqp:connection-establishment-failed"] is True
-            error = (await second.expect(Close)).error
-            assert error is not None
-            assert error.condition == "amqp:invalid-field"
-            assert error.info == {"invalid-field": "container-id"}
-            assert error.description == "container-id 'c' is in use in vhost '/', for one connection only"
-            await second.send(frame(0, Close()))
-            assert await second.rest() == []
-        for free in ({"container_id": "d"}, {"container_id": "c", "hostname": "vhost:other"}):
-            _, answer = await opened(broker, SOLE, **free)
-            assert "amqp:connection-establishment-failed" not in (answer.properties or {})
-        assert broker.catalog.usage.connections_of_vhost("/") == 2
-        await leave(first)
-        plain, _ = await opened(broker, container_id="c")
-        _, answer = await opened(broker, container_id="c")
-        assert "amqp:connection-establishment-failed" not in (answer.properties or {})
-        _, answer = await opened(broker, SOLE, container_id="c")
+    add_vhost(broker.catalog, "other")
+    set_permission(broker.catalog, "guest", "other", Permission())
+    first, _ = await opened(broker, SOLE, container_id="c")
+    for desired in ((SOLE,), ()):
+        second, answer = await opened(broker, *desired, container_id="c")
         assert (answer.properties or {})["amqp:connection-establishment-failed"] is True
-        await leave(plain)
+        error = (await second.expect(Close)).error
+        assert error is not None
+        assert error.condition == "amqp:invalid-field"
+        assert error.info == {"invalid-field": "container-id"}
+        assert error.description == "container-id 'c' is in use in vhost '/', for one connection only"
+        await second.send(frame(0, Close()))
+        assert await second.rest() == []
+    for free in ({"container_id": "d"}, {"container_id": "c", "hostname": "vhost:other"}):
+        _, answer = await opened(broker, SOLE, **free)
+        assert "amqp:connection-establishment-failed" not in (answer.properties or {})
+    assert broker.catalog.usage.connections_of_vhost("/") == 2
+    await leave(first)
+    plain, _ = await opened(broker, container_id="c")
+    _, answer = await opened(broker, container_id="c")
+    assert "amqp:connection-establishment-failed" not in (answer.properties or {})
+    _, answer = await opened(broker, SOLE, container_id="c")
+    assert (answer.properties or {})["amqp:connection-establishment-failed"] is True
+    await leave(plain)
 
 
-async def test_a_wrong_password_is_an_outcome_of_sasl(autojump_clock: object) -> None:
-    """JMSSecurityException comes of it; no open is answered."""
-    async with running_broker() as broker:
-        client = connect(broker)
-        await client.send(login("PLAIN", b"\0guest\0wrong"), open_frame(desired_capabilities=JMS))
-        assert (await client.until(SaslOutcome)).code == 1
-        assert await client.rest() == []
-
-
-async def test_queues_made_by_clients_of_jms_give_messages_by_priority(autojump_clock: object) -> None:
+async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: Broker) -> None:
     """By an attach and by the anonymous terminus; others may declare such a queue as a plain one. Queues that
     other clients make, or made before, are as they were."""
-    async with running_broker() as broker:
-        other = await connect(broker).open()
-        await other.send(attach_sender(0, "plain"))
-        await other.until(Attach)
-        client, _ = await opened(broker, *JMS, container_id="jms")
-        anonymous = frame(
-            0, Attach(name="relay", handle=1, role=False, target=Target(), initial_delivery_count=0)
-        )
-        await client.send(begin(), attach_sender(0, "jms"), anonymous, attach_sender(2, "plain"))
-        await client.take(Attach, 3)
-        await client.send(transfer(1, 0, Properties(to="relayed").encode() + message(b"m"), raw=True))
-        await client.until(Disposition)
-        vhost = broker.catalog.lookup_vhost("/")
-        kept = {queue.name: queue.effective.settings for queue in vhost}
-        assert {name: each.max_priority for name, each in kept.items()} == {
-            "jms": 9,
-            "relayed": 9,
-            "plain": None,
-        }
-        assert kept["jms"].default_priority == 4
-        assert declare(broker.catalog, vhost, "jms")[0] is vhost.lookup("jms")
+    other = await connect(broker).open()
+    await other.send(attach_sender(0, "plain"))
+    await other.until(Attach)
+    client, _ = await opened(broker, *JMS, container_id="jms")
+    anonymous = frame(
+        0, Attach(name="relay", handle=1, role=False, target=Target(), initial_delivery_count=0)
+    )
+    await client.send(begin(), attach_sender(0, "jms"), anonymous, attach_sender(2, "plain"))
+    await client.take(Attach, 3)
+    await client.send(transfer(1, 0, Properties(to="relayed").encode() + message(b"m"), raw=True))
+    await client.until(Disposition)
+    vhost = broker.catalog.lookup_vhost("/")
+    kept = {queue.name: queue.effective.settings for queue in vhost}
+    assert {name: each.max_priority for name, each in kept.items()} == {
+        "jms": 9,
+        "relayed": 9,
+        "plain": None,
+    }
+    assert kept["jms"].default_priority == 4
+    assert declare(broker.catalog, vhost, "jms")[0] is vhost.lookup("jms")
 
 
 # --- subscriptions -------------------------------------------------------------------------------
 
 
+@pytest.mark.real_clock
 async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
     """With its binding, and persistent messages."""
     folder = str(tmp_path / "data")
@@ -180,42 +169,22 @@ async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None
         ]
 
 
-async def test_a_volatile_shared_subscription_ends_with_its_last_link(autojump_clock: object) -> None:
+async def test_a_volatile_shared_subscription_ends_with_its_last_link(broker: Broker) -> None:
     """Not with the first; of all containers or of one."""
-    async with running_broker() as broker:
-        clients = []
-        for number in range(2):
-            client, _ = await opened(broker, container_id=f"c{number}")
-            capabilities = (TOPIC, SHARED, Symbol("global"))
-            await client.send(
-                begin(), subscribe(0, "s|global-volatile1", durable=False, capabilities=capabilities)
-            )
-            await client.until(Attach)
-            clients.append(client)
-        await settle_down()
-        assert queues(broker) == ["subscription-shared:*:s"]
-        await clients[0].send(frame(0, Detach(handle=0, closed=True)))
-        await clients[0].until(Detach)
-        await settle_down()
-        assert queues(broker) == ["subscription-shared:*:s"]
-        await leave(clients[1])
-        assert queues(broker) == []
-
-
-async def test_a_shared_durable_subscription_that_is_closed_goes_unless_others_consume(
-    autojump_clock: object,
-) -> None:
-    async with running_broker() as broker:
-        client, _ = await opened(broker)
-        shared = (TOPIC, SHARED)
+    clients = []
+    for number in range(2):
+        client, _ = await opened(broker, container_id=f"c{number}")
+        capabilities = (TOPIC, SHARED, Symbol("global"))
         await client.send(
-            begin(),
-            subscribe(0, "s", durable=True, capabilities=shared),
-            subscribe(1, "s|2", durable=True, capabilities=shared),
+            begin(), subscribe(0, "s|global-volatile1", durable=False, capabilities=capabilities)
         )
-        await client.take(Attach, 2)
-        for handle, left in ((0, ["subscription:test:s"]), (1, [])):
-            await client.send(frame(0, Detach(handle=handle, closed=True)))
-            await client.until(Detach)
-            await settle_down()
-            assert queues(broker) == left
+        await client.until(Attach)
+        clients.append(client)
+    await settle_down()
+    assert queues(broker) == ["subscription-shared:*:s"]
+    await clients[0].send(frame(0, Detach(handle=0, closed=True)))
+    await clients[0].until(Detach)
+    await settle_down()
+    assert queues(broker) == ["subscription-shared:*:s"]
+    await leave(clients[1])
+    assert queues(broker) == []

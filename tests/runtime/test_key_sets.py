@@ -23,8 +23,8 @@ from tests.support.http_user import http_user
 from tests.support.key_server import KeyServer, key_server
 from tests.support.rawframes import begin, login, open_frame
 from tests.support.tokens import SERVER, key
-from tests.support.trio091 import connect091
 from tests.support.trioclient import Client, connect, eventually, running_broker
+from tests.support.trioclient091 import connect091
 from tests.support.virtual_time import standing_still
 
 __all__ = ["certificates"]
@@ -79,7 +79,7 @@ async def outcome(broker: Broker, secret: str, *, peer: str | None = None) -> in
 
 
 async def test_a_token_of_the_key_set_lets_in_by_every_door(
-    autojump_clock: MockClock, server: KeyServer, settings: dict[str, Any]
+    server: KeyServer, settings: dict[str, Any]
 ) -> None:
     async with standing_broker(settings) as broker, http_user(broker, "") as user:
         heard = await user.ask("GET", "/whoami", authorization=f"Bearer {token(broker)}")
@@ -90,7 +90,7 @@ async def test_a_token_of_the_key_set_lets_in_by_every_door(
         await client.send(open_frame(), begin())
         await client.until(Open)
     async with standing_broker(settings) as broker:
-        assert await connect091(broker).open("", token(broker))
+        assert await connect091(broker).open(user="", password=token(broker))
     assert server.asked == 3
 
 
@@ -110,7 +110,7 @@ async def test_a_new_key_of_the_authority_counts_after_the_interval(
 
 
 async def test_who_comes_while_the_keys_are_fetched_waits_for_them(
-    autojump_clock: MockClock, server: KeyServer, settings: dict[str, Any]
+    server: KeyServer, settings: dict[str, Any]
 ) -> None:
     """One request for all, from whatever address."""
     server.held.clear()
@@ -139,7 +139,7 @@ async def test_passwords_are_verified_while_an_authority_is_slow(
         set_permission(broker.catalog, "bob", "/", Permission())
         clients = [await sent(broker, token(broker), peer=f"host{number}") for number in range(5)]
         await eventually(lambda: server.asked == 1, every_s=0)
-        assert await connect091(broker).open("bob", "right")
+        assert await connect091(broker).open(user="bob", password="right")
         autojump_clock.jump(key_sets.FETCH_TIMEOUT_S)
         for client in clients:
             assert (await client.until(SaslOutcome)).code == SaslCode.AUTH
@@ -155,7 +155,7 @@ async def test_an_authority_that_is_gone_refuses_tokens_until_it_is_back(
     server.stop()
     async with standing_broker(settings) as broker:
         assert await outcome(broker, token(broker)) == SaslCode.AUTH
-        assert await connect091(broker).open("guest", "guest")
+        assert await connect091(broker).open(user="guest", password="guest")
         server.start()
         assert await outcome(broker, token(broker)) == SaslCode.AUTH
         autojump_clock.jump(11)
@@ -177,7 +177,7 @@ async def test_an_authority_that_is_gone_refuses_tokens_until_it_is_back(
     ],
 )
 async def test_an_authority_that_answers_nonsense_refuses_tokens(
-    autojump_clock: MockClock, server: KeyServer, settings: dict[str, Any], log: LogRecorder, answer: bytes
+    server: KeyServer, settings: dict[str, Any], log: LogRecorder, answer: bytes
 ) -> None:
     """One warning says why; no attempt makes a traceback."""
     server.answer = answer

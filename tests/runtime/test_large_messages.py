@@ -13,13 +13,15 @@ import trio
 from amqp10broker.protocols.amqp091.framing import body_frames, body_pieces
 from amqp10broker.protocols.amqp10.delivery import OutgoingDelivery
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
-from amqp10broker.runtime.connections.connection_lifecycle import (
-    READ_BYTES,
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.client_connection import (
     READ_BYTES_MAX,
-    ConnectionLifecycle,
+    ClientConnection,
+    next_read_bytes,
 )
 from amqp10broker.runtime.connections.socket_transport import (
     PIECES_MAX,
+    READ_BYTES,
     UNSENT_BYTES,
     UNSENT_BYTES_MAX,
     UNSENT_FAST_S,
@@ -35,36 +37,10 @@ BODY = bytes(range(256)) * 4096
 """1 MiB in which each place can be told from its neighbours."""
 
 
-class Asked:
-    """A stream that gives as much as it is asked for.
-
-    Attributes:
-        bytes: how much that was, last.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        assert max_bytes is not None
-        self.bytes = max_bytes
-        return bytes(max_bytes)
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        raise AssertionError("nobody writes")
-
-    async def aclose(self) -> None:
-        """Nothing is open."""
-
-
-async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_ones() -> None:
-    stream = Asked()
-    line = ConnectionLifecycle(stream, b"", 65_536)
-    sizes = []
-    for frames in (1, 4, 8, 4, 8, 16):
-        given = len(await line.receive())
-        sizes.append(given)
-        line.read_on(given, frames, 1)
+def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_small_ones() -> None:
+    sizes = [READ_BYTES]
+    for frames in (1, 4, 8, 4, 8):
+        sizes.append(next_read_bytes(sizes[-1], frames, 1))
     assert sizes == [
         READ_BYTES,
         2 * READ_BYTES,
@@ -73,13 +49,11 @@ async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_s
         READ_BYTES_MAX,
         READ_BYTES_MAX,
     ]
-    line.read_on(READ_BYTES_MAX, 10_000, 1)
-    assert len(await line.receive()) == READ_BYTES
-    line.read_on(READ_BYTES_MAX // 2, 4, 1)
-    line.read_on(READ_BYTES - 1, 1, 1)
-    assert len(await line.receive()) == READ_BYTES
+    assert next_read_bytes(READ_BYTES_MAX, 10_000, 1) == READ_BYTES
+    assert next_read_bytes(READ_BYTES - 1, 1, 1) == READ_BYTES
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("parts", "most"),
     [
@@ -90,11 +64,9 @@ async def test_reads_grow_while_large_frames_fill_them_and_are_small_again_for_s
         (255, READ_BYTES),
     ],
 )
-async def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
+def test_what_is_read_at_once_is_shared_by_the_sessions_of_a_client(parts: int, most: int) -> None:
     """Each may have reads waiting for it, so many with large ones would be a large memory."""
-    line = ConnectionLifecycle(Asked(), b"", 65_536)
-    line.read_on(16 * MIB, 1, parts)
-    assert len(await line.receive()) == most
+    assert next_read_bytes(16 * MIB, 1, parts) == most
 
 
 def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
@@ -103,6 +75,7 @@ def test_what_is_left_of_several_buffers_begins_behind_what_was_sent() -> None:
         assert b"".join(unsent(buffers, sent)) == b"abcdefgh"[sent:]
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("waits_s", "most"),
     [
@@ -135,6 +108,7 @@ async def test_the_system_holds_more_unsent_for_a_peer_that_takes_it_fast(
         assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT) == most
 
 
+@pytest.mark.real_clock
 async def test_many_buffers_go_through_a_socket_that_takes_little(nursery: trio.Nursery) -> None:
     """More than one call of the system takes, and each call takes a part of them."""
     with _tcp_pair() as (ours, theirs):
@@ -185,46 +159,45 @@ def test_the_frames_of_a_large_body_are_parts_of_it() -> None:
 @pytest.mark.parametrize("capacity", [5_000, 100_000, 10_000_000])
 @pytest.mark.parametrize("frame_bytes", [131_072, 30_000, 2_000])
 async def test_a_large_message_arrives_as_it_was_sent(
-    autojump_clock: object, capacity: int, frame_bytes: int
+    broker: Broker, capacity: int, frame_bytes: int
 ) -> None:
     """However the socket cuts it, with a small one of another link between its frames."""
-    async with running_broker() as broker:
-        pair = partial(pipe_pair, capacity, direct=True)
-        client = await connect(broker, pair=pair).open(max_frame_size=frame_bytes)
-        await client.send(attach_sender(0, "large"), attach_sender(1, "small"))
-        await client.take(Flow, 2)
-        await client.send(attach_receiver(2, "large"), attach_receiver(3, "small"))
-        await client.take(Attach, 2)
-        await client.send(credit(2, 10), credit(3, 10))
-        for each in pieces(0, 0, BODY, 130_000):
-            await client.send(each)
-        await client.send(transfer(1, 1, b"small"))
-        got: dict[int, bytes] = {}
-        done = 0
-        while done < 2:
-            each = await client.next()
-            if type(each.body) is Transfer:
-                got[each.body.handle] = got.get(each.body.handle, b"") + each.payload
-                done += not each.body.more
-        # What the publisher wrote is the end of what comes, behind a head of ours.
-        assert {payload[-20:] for payload in got.values()} >= {BODY[-20:]}
-        assert any(payload.endswith(BODY) for payload in got.values())
-        assert any(payload.endswith(b"small") for payload in got.values())
+    pair = partial(pipe_pair, capacity, direct=True)
+    client = await connect(broker, pair=pair).open(max_frame_size=frame_bytes)
+    await client.send(attach_sender(0, "large"), attach_sender(1, "small"))
+    await client.take(Flow, 2)
+    await client.send(attach_receiver(2, "large"), attach_receiver(3, "small"))
+    await client.take(Attach, 2)
+    await client.send(credit(2, 10), credit(3, 10))
+    for each in pieces(0, 0, BODY, 130_000):
+        await client.send(each)
+    await client.send(transfer(1, 1, b"small"))
+    got: dict[int, bytes] = {}
+    done = 0
+    while done < 2:
+        each = await client.next()
+        if type(each.body) is Transfer:
+            got[each.body.handle] = got.get(each.body.handle, b"") + each.payload
+            done += not each.body.more
+    # What the publisher wrote is the end of what comes, behind a head of ours.
+    assert {payload[-20:] for payload in got.values()} >= {BODY[-20:]}
+    assert any(payload.endswith(BODY) for payload in got.values())
+    assert any(payload.endswith(b"small") for payload in got.values())
 
 
 async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between a publish of another client and its confirm the large one is read a few times, each bounded."""
     reads: list[tuple[object, int]] = []
-    receive = ConnectionLifecycle.receive
+    receive = ClientConnection.receive
 
-    async def counted(line: ConnectionLifecycle) -> bytes:
+    async def counted(line: ClientConnection) -> bytes:
         data = await receive(line)
         reads.append((line, len(data)))
         return data
 
-    monkeypatch.setattr(ConnectionLifecycle, "receive", counted)
+    monkeypatch.setattr(ClientConnection, "receive", counted)
     async with running_broker() as broker:
         large = await connect(broker, pair=partial(pipe_pair, 4 * MIB)).open()
         await large.send(attach_sender(0, "large"))
@@ -233,7 +206,7 @@ async def test_others_are_confirmed_while_a_message_of_16_mib_comes_in(
         await other.send(attach_sender(0, "small"))
         await other.until(Flow)
         await settle_down()
-        theirs = large.task.line
+        theirs = large.task
         between: list[int] = []
         whole = trio.Event()
 

@@ -7,10 +7,9 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import SYSTEM_GROUP, member_id
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
 from tests.runtime.conftest import LogRecorder
 
@@ -50,7 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 
 async def test_queues_without_a_leader_are_logged_with_names_until_they_have_one(
-    autojump_clock: MockClock, nursery: trio.Nursery, told: LogRecorder
+    nursery: trio.Nursery, told: LogRecorder
 ) -> None:
     """Each ten seconds how many, which, and what is being done; then that it is over."""
     seen = Seen(7)
@@ -72,7 +71,7 @@ async def test_queues_without_a_leader_are_logged_with_names_until_they_have_one
 
 
 async def test_an_election_that_is_over_in_a_moment_is_not_logged(
-    autojump_clock: MockClock, nursery: trio.Nursery, told: LogRecorder
+    nursery: trio.Nursery, told: LogRecorder
 ) -> None:
     """A node is lost, and others lead what it led."""
     seen = Seen(7)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from trio.testing import MockClock
 
 from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.protocols.amqp091.framing import FRAME_MIN_SIZE, HEADER
@@ -11,54 +10,50 @@ from amqp10broker.protocols.amqp091.methods import FRAME_METHOD, ConnectionClose
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, PRE_OPEN_FRAME_SIZE_MAX, TYPE_AMQP, TYPE_SASL
 from amqp10broker.protocols.amqp10.performatives import End
+from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import set_user_limits
 from tests.support.rawframes import begin, frame, login
-from tests.support.trioclient import connect, running_broker, settle_down
+from tests.support.trioclient import connect, settle_down
 from tests.support.trioclient091 import connect091
 
 
-async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_room(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_room(broker: Broker) -> None:
     """Sessions count as channels: the second of one is ended with resource-limit-exceeded."""
-    async with running_broker() as broker:
-        client = await connect(broker).open(channels=1)
-        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
-        await client.send(begin(1))
-        end = await client.until(End)
-        assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-        assert "user limit of (1)" in end.error.description
-        await settle_down()
-        assert broker.catalog.usage.channels_of_user("guest") == 1
-        await client.send(frame(0, End()))
-        await settle_down()
-        assert broker.catalog.usage.channels_of_user("guest") == 0
+    client = await connect(broker).open(channels=1)
+    set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
+    await client.send(begin(1))
+    end = await client.until(End)
+    assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
+    assert "user limit of (1)" in end.error.description
+    await settle_down()
+    assert broker.catalog.usage.channels_of_user("guest") == 1
+    await client.send(frame(0, End()))
+    await settle_down()
+    assert broker.catalog.usage.channels_of_user("guest") == 0
 
 
 @pytest.mark.parametrize("size", [FRAME_MIN_SIZE + 1, 131_072, 2**32 - 1])
 async def test_before_login_a_large_frame_of_amqp091_is_refused_by_its_header(
-    autojump_clock: MockClock, size: int
+    broker: Broker, size: int
 ) -> None:
     """501 at once: nothing of it is waited for, and nothing kept. Tokens of up to 8 KiB fit."""
-    async with running_broker() as broker:
-        client = connect091(broker)
-        await client.begin()
-        await client.send_bytes(HEADER.pack(FRAME_METHOD, 0, size))
-        assert (await client.until(ConnectionClose)).reply_code == 501
+    client = connect091(broker)
+    await client.begin()
+    await client.send_bytes(HEADER.pack(FRAME_METHOD, 0, size))
+    assert (await client.until(ConnectionClose)).reply_code == 501
 
 
 @pytest.mark.parametrize("header", [b"AMQP\x03\x01\x00\x00", b"AMQP\x00\x01\x00\x00"])
 @pytest.mark.parametrize("size", [PRE_OPEN_FRAME_SIZE_MAX + 1, 131_072, 2**32 - 1])
 async def test_before_open_a_large_frame_of_amqp10_is_refused_by_its_header(
-    autojump_clock: MockClock, header: bytes, size: int
+    broker: Broker, header: bytes, size: int
 ) -> None:
     """In the SASL layer and behind it: the connection ends without waiting for the frame."""
-    async with running_broker() as broker:
-        client = connect(broker)
-        sasl = header[4] == 3
-        await client.send(header if sasl else login() + header)
-        await settle_down()
-        await client.send(FRAME_HEADER.pack(size, 2, TYPE_SASL if sasl else TYPE_AMQP, 0))
-        await client.rest()
-        await settle_down()
-        assert client.task is None
+    client = connect(broker)
+    sasl = header[4] == 3
+    await client.send(header if sasl else login() + header)
+    await settle_down()
+    await client.send(FRAME_HEADER.pack(size, 2, TYPE_SASL if sasl else TYPE_AMQP, 0))
+    await client.rest()
+    await settle_down()
+    assert client.task is None

@@ -30,7 +30,7 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_shutdown import Start, start
 from tests.runtime.test_tls import tls_settings
@@ -107,39 +107,35 @@ OVER = pytest.mark.parametrize("over", [closed_10, closed_091, failed_10, failed
 
 @OVER
 async def test_what_comes_behind_the_close_is_dropped_until_the_client_closes(
-    autojump_clock: object, over: Callable[[Broker], Any]
+    broker: Broker, over: Callable[[Broker], Any]
 ) -> None:
     """The socket stays open, so the client meets no error, whatever it still sends."""
-    async with running_broker() as broker:
-        client = await over(broker)
-        assert client.task is None
-        for _ in range(20):
-            await client.stream.send_all(b"\xff" * 500_000)
-            await settle_down()
-        assert await client.idle(1) == []
-        assert not client.ended
-        (lingering,) = broker.connections.lingering
-        await client.vanish()
+    client = await over(broker)
+    assert client.task is None
+    for _ in range(20):
+        await client.stream.send_all(b"\xff" * 500_000)
         await settle_down()
-        assert not broker.connections.lingering
-        assert not lingering.cancelled_caught
+    assert await client.idle(1) == []
+    assert not client.ended
+    (lingering,) = broker.connections.lingering
+    await client.vanish()
+    await settle_down()
+    assert not broker.connections.lingering
+    assert not lingering.cancelled_caught
 
 
 @OVER
 async def test_a_client_that_does_not_close_its_socket_has_it_closed_in_time(
-    autojump_clock: object, over: Callable[[Broker], Any]
+    broker: Broker, over: Callable[[Broker], Any]
 ) -> None:
     """As by RabbitMQ, after 30 s."""
-    async with running_broker() as broker:
-        client = await over(broker)
-        began = trio.current_time()
-        assert await client.rest() == []
-        assert trio.current_time() - began == pytest.approx(LINGER_S, abs=0.1)
+    client = await over(broker)
+    began = trio.current_time()
+    assert await client.rest() == []
+    assert trio.current_time() - began == pytest.approx(LINGER_S, abs=0.1)
 
 
-async def test_a_client_that_sends_for_ever_has_its_socket_closed(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_sends_for_ever_has_its_socket_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is dropped is bounded in bytes too."""
     monkeypatch.setattr("amqp10broker.runtime.connections.connections.LINGER_BYTES_MAX", 10_000_000)
     assert LINGER_BYTES_MAX >= 2 * 512 * 1024 * 1024, "two of the largest messages"
@@ -155,48 +151,45 @@ async def test_a_client_that_sends_for_ever_has_its_socket_closed(
 
 @pytest.mark.parametrize("over", [closed_10, closed_091])
 async def test_a_connection_is_over_before_its_socket_lingers(
-    autojump_clock: object, over: Callable[[Broker], Any]
+    broker: Broker, over: Callable[[Broker], Any]
 ) -> None:
     """It counts in no limit and no listing, and who may be the only one finds its place free."""
-    async with running_broker() as broker:
-        change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
-        for _ in range(3):
-            client = await over(broker)
-            assert await broker.connections.views() == []
-            assert client.task is None
-        assert len(broker.connections.lingering) == 3
-        assert broker.connections.count == 0
-        assert broker.connections.past.connections == 3
+    change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
+    for _ in range(3):
+        client = await over(broker)
+        assert await broker.connections.views() == []
+        assert client.task is None
+    assert len(broker.connections.lingering) == 3
+    assert broker.connections.count == 0
+    assert broker.connections.past.connections == 3
 
 
-async def test_the_only_connection_of_a_container_makes_room_at_its_close(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        sole = {"desired_capabilities": (SOLE_CONNECTION,), "container_id": "one"}
-        for _ in range(2):
-            await closed_10(broker, **sole)
-        opened = await connect(broker).open(**sole)
-        assert SOLE_CONNECTION in opened.task.engine.remote_open.desired_capabilities
+async def test_the_only_connection_of_a_container_makes_room_at_its_close(broker: Broker) -> None:
+    sole = {"desired_capabilities": (SOLE_CONNECTION,), "container_id": "one"}
+    for _ in range(2):
+        await closed_10(broker, **sole)
+    opened = await connect(broker).open(**sole)
+    assert SOLE_CONNECTION in opened.task.engine.remote_open.desired_capabilities
 
 
-async def test_what_a_connection_held_is_free_before_its_socket_lingers(autojump_clock: object) -> None:
+async def test_what_a_connection_held_is_free_before_its_socket_lingers(broker: Broker) -> None:
     """Exclusive queues are gone, deliveries are back, links are detached."""
-    async with running_broker() as broker:
-        client = await connect091(broker, pair=PIPE).open()
-        await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
-        await client.send(0, ConnectionClose(200, "bye"))
-        await client.until(ConnectionCloseOk)
-        assert broker.catalog.lookup_vhost("/").find("x") is None
-        consumer = await connect(broker, pair=PIPE).open()
-        await consumer.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
-        await consumer.take(Attach, 2)
-        await connect_and_publish(broker, "q")
-        await consumer.idle()
-        assert queue_counts(broker, "q") == (0, 1)
-        await consumer.send(frame(0, Close()))
-        await consumer.until(Close)
-        assert queue_counts(broker, "q") == (1, 0)
-        await settle_down()
-        assert len(broker.connections.lingering) == 2
+    client = await connect091(broker, pair=PIPE).open()
+    await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
+    await client.send(0, ConnectionClose(200, "bye"))
+    await client.until(ConnectionCloseOk)
+    assert broker.catalog.lookup_vhost("/").find("x") is None
+    consumer = await connect(broker, pair=PIPE).open()
+    await consumer.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
+    await consumer.take(Attach, 2)
+    await connect_and_publish(broker, "q")
+    await consumer.idle()
+    assert queue_counts(broker, "q") == (0, 1)
+    await consumer.send(frame(0, Close()))
+    await consumer.until(Close)
+    assert queue_counts(broker, "q") == (1, 0)
+    await settle_down()
+    assert len(broker.connections.lingering) == 2
 
 
 async def connect_and_publish(broker: Broker, queue: str) -> None:
@@ -208,7 +201,7 @@ async def connect_and_publish(broker: Broker, queue: str) -> None:
 
 @OVER
 async def test_a_broker_that_stops_waits_for_no_socket_that_lingers(
-    autojump_clock: object, start: Start, over: Callable[[Broker], Any]
+    start: Start, over: Callable[[Broker], Any]
 ) -> None:
     broker, stop = await start()
     client = await over(broker)
@@ -217,9 +210,7 @@ async def test_a_broker_that_stops_waits_for_no_socket_that_lingers(
 
 
 @pytest.mark.parametrize("over", [closed_10, closed_091])
-async def test_a_socket_that_lingers_gives_way_where_there_is_no_room(
-    autojump_clock: object, over: Callable[[Broker], Any]
-) -> None:
+async def test_a_socket_that_lingers_gives_way_where_there_is_no_room(over: Callable[[Broker], Any]) -> None:
     """connection_max bounds sockets; who closes connections and never their sockets keeps no other out."""
     async with running_broker(connection_max=3) as broker:
         first, second = await over(broker), await over(broker)
@@ -231,7 +222,7 @@ async def test_a_socket_that_lingers_gives_way_where_there_is_no_room(
         assert not second.ended
 
 
-async def test_a_client_whose_login_failed_has_less_time(autojump_clock: object) -> None:
+async def test_a_client_whose_login_failed_has_less_time() -> None:
     """It is nobody yet; but the outcome reaches it, also when it has sent more meanwhile."""
     async with running_broker(auth_failure_delay_ms=1_000) as broker:
         client = connect(broker, pair=PIPE)
@@ -244,9 +235,7 @@ async def test_a_client_whose_login_failed_has_less_time(autojump_clock: object)
         assert trio.current_time() - began == pytest.approx(CLOSE_WAIT_S, abs=0.1)
 
 
-async def test_a_close_frame_reaches_a_client_over_websocket_that_goes_on_sending(
-    autojump_clock: object,
-) -> None:
+async def test_a_close_frame_reaches_a_client_over_websocket_that_goes_on_sending() -> None:
     """The WebSocket stays open too; the client's close of it is answered."""
     async with running_broker(websocket_on_port=True) as broker:
         client = await (await over_websocket(broker)).open()
@@ -314,13 +303,14 @@ class BlockingClient:
         self.stream.sendall(frame(0, Close()) if self.is_10 else method_frame(0, ConnectionCloseOk()))
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize("encrypted", [False, True], ids=["tcp", "tls"])
 @pytest.mark.parametrize("protocol", ["1.0", "0-9-1"])
 async def test_a_close_for_a_fault_reaches_a_client_that_is_still_sending(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch, protocol: str, encrypted: bool
 ) -> None:
     """With bytes that are not read the kernel would reset the connection, and take the close back."""
-    monkeypatch.setattr("amqp10broker.runtime.connections.connection_lifecycle.CLOSE_WAIT_S", 0.01)
+    monkeypatch.setattr("amqp10broker.runtime.connections.client_connection.CLOSE_WAIT_S", 0.01)
     async with running_broker(**tls_settings(certificates)) as broker:
         run = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
         stream = socket.create_connection(broker.tls_addresses[0] if encrypted else broker.addresses[0])

@@ -17,7 +17,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
 from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, frame, transfer
-from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient import connect, queue_counts, settle_down
 
 TEMPORARY = Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
 
@@ -29,50 +29,48 @@ async def decide(broker: Broker, slow: Slow) -> None:
     await settle_down()
 
 
-async def test_a_link_is_answered_when_its_queue_is_decided(autojump_clock: object) -> None:
+async def test_a_link_is_answered_when_its_queue_is_decided(broker: Broker) -> None:
     """What was sent behind its attach counts, and another link of the session is answered before."""
-    async with running_broker() as broker:
-        slow = broker.propose = Slow(broker.catalog)
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
-        await client.send(attach_receiver(1, "/exchanges/none"))
-        assert (await client.until(Attach)).handle == 1
-        await decide(broker, slow)
-        assert (await client.until(Attach)).handle == 0
-        assert (await client.until(Disposition)).first == 0
-        await client.send(attach_receiver(2, "new"), credit(2, 10))
-        await client.until(Transfer)
+    slow = broker.propose = Slow(broker.catalog)
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
+    await client.send(attach_receiver(1, "/exchanges/none"))
+    assert (await client.until(Attach)).handle == 1
+    await decide(broker, slow)
+    assert (await client.until(Attach)).handle == 0
+    assert (await client.until(Disposition)).first == 0
+    await client.send(attach_receiver(2, "new"), credit(2, 10))
+    await client.until(Transfer)
 
 
 @pytest.mark.parametrize("way", ["end", "close", "lost"])
-async def test_a_session_ends_while_its_links_wait(autojump_clock: object, way: str) -> None:
+async def test_a_session_ends_while_its_links_wait(broker: Broker, way: str) -> None:
     """At once, whatever is not decided; what is decided then concerns nobody, and nobody stays to hear it."""
-    async with running_broker() as broker:
-        slow = broker.propose = Slow(broker.catalog)
-        at_rest = len(broker.reply_registry)
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
-        await client.send(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
-        await settle_down()
-        assert len(slow.proposed) == 2
-        match way:
-            case "end":
-                await client.send(frame(0, End()))
-                await client.until(End)
-                await client.send(begin())
-                await client.until(Begin)
-                await client.send(frame(0, Close()))
-                await client.until(Close)
-            case "close":
-                await client.send(frame(0, Close()))
-                await client.until(Close)
-            case _:
-                await client.vanish()
-        await settle_down()
-        assert not broker.connections
-        assert len(broker.reply_registry) == at_rest
-        while slow.proposed:
-            await decide(broker, slow)
-        vhost = broker.catalog.lookup_vhost("/")
-        assert [name for name in vhost.queues if name != "q"] == ["new"]
-        assert queue_counts(broker, "new") == (0, 0)
+    slow = broker.propose = Slow(broker.catalog)
+    at_rest = len(broker.reply_registry)
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "new"), transfer(0, 0, b"x"))
+    await client.send(attach_receiver(1, "", source=TEMPORARY), credit(1, 10))
+    await settle_down()
+    assert len(slow.proposed) == 2
+    match way:
+        case "end":
+            await client.send(frame(0, End()))
+            await client.until(End)
+            await client.send(begin())
+            await client.until(Begin)
+            await client.send(frame(0, Close()))
+            await client.until(Close)
+        case "close":
+            await client.send(frame(0, Close()))
+            await client.until(Close)
+        case _:
+            await client.vanish()
+    await settle_down()
+    assert not broker.connections
+    assert len(broker.reply_registry) == at_rest
+    while slow.proposed:
+        await decide(broker, slow)
+    vhost = broker.catalog.lookup_vhost("/")
+    assert [name for name in vhost.queues if name != "q"] == ["new"]
+    assert queue_counts(broker, "new") == (0, 0)

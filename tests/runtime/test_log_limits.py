@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import trio
 
-from amqp10broker.runtime.connections import log_limits
 from amqp10broker.runtime.connections.log_limits import BURST, KEYS_MAX, PERIOD_S, LogLimits
 from tests.runtime.conftest import LogRecorder
 
@@ -28,7 +27,7 @@ def left_out(log: LogRecorder) -> list[dict[str, object]]:
 
 
 async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_over(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
+    log: LogRecorder, limits: LogLimits
 ) -> None:
     """The sum comes by itself, with a number for each event, and the next period begins anew."""
     async with trio.open_nursery() as nursery:
@@ -47,7 +46,7 @@ async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_
 
 
 async def test_a_sum_is_told_before_the_next_entry_of_its_key_also_without_the_task(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
+    log: LogRecorder, limits: LogLimits
 ) -> None:
     """Entries stand in their order."""
     write(limits, log, "a", BURST + 1)
@@ -56,27 +55,14 @@ async def test_a_sum_is_told_before_the_next_entry_of_its_key_also_without_the_t
     assert [event for event, _ in log.of("warning")] == [*["refused"] * BURST, "entries left out", "refused"]
 
 
-async def test_each_key_has_its_own_burst(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
-) -> None:
+async def test_each_key_has_its_own_burst(log: LogRecorder, limits: LogLimits) -> None:
     """One loud client does not silence another."""
     write(limits, log, "a", 100)
     write(limits, log, "b", BURST)
     assert [fields["peer"] for _, fields in log.of("warning")] == ["a"] * BURST + ["b"] * BURST
 
 
-async def test_what_is_within_the_burst_leaves_no_sum(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
-) -> None:
-    """Nothing was left out, so there is nothing to tell, at the end neither."""
-    write(limits, log, "a", BURST)
-    limits.finish()
-    assert left_out(log) == []
-
-
-async def test_the_end_of_the_broker_tells_what_is_left(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
-) -> None:
+async def test_the_end_of_the_broker_tells_what_is_left(log: LogRecorder, limits: LogLimits) -> None:
     """Though the period is not over."""
     write(limits, log, "a", BURST + 1)
     limits.finish()
@@ -84,7 +70,7 @@ async def test_the_end_of_the_broker_tells_what_is_left(
 
 
 async def test_memory_is_bounded_however_many_addresses_there_are(
-    autojump_clock: object, log: LogRecorder, limits: LogLimits
+    log: LogRecorder, limits: LogLimits
 ) -> None:
     """Beyond `KEYS_MAX` keys further ones share one burst, until periods are over."""
     for key in range(3 * KEYS_MAX):
@@ -96,8 +82,3 @@ async def test_memory_is_bounded_however_many_addresses_there_are(
     assert left_out(log)[0]["peer"] == "others"
     assert left_out(log)[0]["count"] == 2 * KEYS_MAX - BURST
     assert len(limits._periods) == 1
-
-
-def test_the_module_writes_its_sums_to_the_brokers_log() -> None:
-    """Under the name that an operator can filter by."""
-    assert log_limits._log._name == "amqp10broker.log"

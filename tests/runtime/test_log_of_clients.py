@@ -9,7 +9,6 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.config import FlowSettings
-from amqp10broker.metadata.users import UserLimits
 from amqp10broker.protocols.amqp091.methods import (
     BasicCancel,
     BasicConsume,
@@ -26,7 +25,6 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
-    Begin,
     Detach,
     End,
     SaslOutcome,
@@ -38,11 +36,8 @@ from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.log_limits import BURST, PERIOD_S
 from tests.runtime.conftest import LogRecorder
 from tests.support import rawframes as raw
-from tests.support.declaring import set_user_limits
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, connect091, start_ok
-
-AMQP_VALUE = b"\x00\x53\x77\xa1\x01x"
 
 
 def only(log: LogRecorder, event: str) -> dict[str, Any]:
@@ -67,48 +62,34 @@ def queue_status(broker: Broker, name: str) -> dict[str, Any]:
 # --- AMQP 1.0 -------------------------------------------------------------------------------------
 
 
-async def test_a_refused_attach(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_refused_attach(broker: Broker, log: LogRecorder) -> None:
     """Connection, user, virtual host, session, link, its address, and the text that the client got."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(raw.attach_receiver(0, "/queues/none"))
-        told = (await client.until(Detach)).error
-        fields = only(log, "attach refused")
-        assert fields == {
-            "connection": 1,
-            "peer": client.peer,
-            "user": "guest",
-            "vhost": "/",
-            "session": 0,
-            "link": "in-0-0-/queues/none",
-            "role": "receiver",
-            "address": "/queues/none",
-            "queue": "none",
-            "condition": "amqp:not-found",
-            "text": told.description,
-        }
-        status = connection_status(broker)
-        for shown in (status["last_error"], status["sessions"][0]["last_error"]):
-            assert shown["event"] == "attach refused"
-            assert shown["text"] == told.description
-            assert shown["queue"] == "none"
-            assert shown["time"].endswith("Z")
+    client = await connect(broker).open()
+    await client.send(raw.attach_receiver(0, "/queues/none"))
+    told = (await client.until(Detach)).error
+    fields = only(log, "attach refused")
+    assert fields == {
+        "connection": 1,
+        "peer": client.peer,
+        "user": "guest",
+        "vhost": "/",
+        "session": 0,
+        "link": "in-0-0-/queues/none",
+        "role": "receiver",
+        "address": "/queues/none",
+        "queue": "none",
+        "condition": "amqp:not-found",
+        "text": told.description,
+    }
+    status = connection_status(broker)
+    for shown in (status["last_error"], status["sessions"][0]["last_error"]):
+        assert shown["event"] == "attach refused"
+        assert shown["text"] == told.description
+        assert shown["queue"] == "none"
+        assert shown["time"].endswith("Z")
 
 
-async def test_a_malformed_attach_is_refused_by_the_engine_and_told_likewise(
-    autojump_clock: object, log: LogRecorder
-) -> None:
-    """Whoever finds the fault, the log has it."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(raw.attach_sender(0, "/queues/q", initial_delivery_count=None))
-        told = (await client.until(Detach)).error
-        fields = only(log, "attach refused")
-        assert (fields["condition"], fields["text"]) == ("amqp:invalid-field", told.description)
-        assert fields["role"] == "sender"
-
-
-async def test_a_link_that_breaks_its_credit(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_link_that_breaks_its_credit(log: LogRecorder) -> None:
     """The engine detaches; the queue keeps the error as its last one."""
     async with running_broker(flow=FlowSettings(max_link_credit=1)) as broker:
         client = await connect(broker).open()
@@ -123,66 +104,48 @@ async def test_a_link_that_breaks_its_credit(autojump_clock: object, log: LogRec
         assert queue_status(broker, "q")["last_error"]["link"] == "out-0-0-q"
 
 
-async def test_a_queue_deleted_under_links(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_queue_deleted_under_links(broker: Broker, log: LogRecorder) -> None:
     """Both ends hear so, and the log names both."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
-        await client.take(Attach, 2)
-        vhost = broker.catalog.lookup_vhost("/")
-        deleter = await connect091(broker).open()
-        await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
-        await client.take(Detach, 2)
-        assert vhost.find("q") is None
-        warnings = log.of("warning")
-        assert {fields["link"] for _, fields in warnings} == {"out-0-0-q", "in-0-1-q"}
-        assert {event for event, _ in warnings} == {"link detached by the broker"}
-        assert {fields["condition"] for _, fields in warnings} == {"amqp:resource-deleted"}
+    client = await connect(broker).open()
+    await client.send(raw.attach_sender(0, "q"), raw.attach_receiver(1, "q"))
+    await client.take(Attach, 2)
+    vhost = broker.catalog.lookup_vhost("/")
+    deleter = await connect091(broker).open()
+    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
+    await client.take(Detach, 2)
+    assert vhost.find("q") is None
+    warnings = log.of("warning")
+    assert {fields["link"] for _, fields in warnings} == {"out-0-0-q", "in-0-1-q"}
+    assert {event for event, _ in warnings} == {"link detached by the broker"}
+    assert {fields["condition"] for _, fields in warnings} == {"amqp:resource-deleted"}
 
 
-async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_a_dynamic_queue_is_named_by_the_address_that_it_got(broker: Broker, log: LogRecorder) -> None:
     """The client's attach has no address; ours has."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        source = Source(dynamic=True)
-        await client.send(raw.attach_receiver(0, "", source=source))
-        name = (await client.until(Attach)).source.address.removeprefix("/queues/")
-        deleter = await connect(broker).open()
-        await deleter.send(raw.attach_receiver(0, f"/queues/{name}"))
-        await deleter.until(Detach)
-        assert only(log, "attach refused")["condition"] == "amqp:resource-locked"
-        assert only(log, "attach refused")["queue"] == name
+    client = await connect(broker).open()
+    source = Source(dynamic=True)
+    await client.send(raw.attach_receiver(0, "", source=source))
+    name = (await client.until(Attach)).source.address.removeprefix("/queues/")
+    deleter = await connect(broker).open()
+    await deleter.send(raw.attach_receiver(0, f"/queues/{name}"))
+    await deleter.until(Detach)
+    assert only(log, "attach refused")["condition"] == "amqp:resource-locked"
+    assert only(log, "attach refused")["queue"] == name
 
 
-async def test_an_ended_session(autojump_clock: object, log: LogRecorder) -> None:
+async def test_an_ended_session(broker: Broker, log: LogRecorder) -> None:
     """A fault of the session names it, and the connection goes on."""
-    async with running_broker() as broker:
-        client = await connect(broker).open(channels=2)
-        await client.send(raw.transfer(7, 0, b"x", channel=1))
-        told = (await client.until(End)).error
-        fields = only(log, "session ended by the broker")
-        assert fields["session"] == 1
-        assert fields["user"] == "guest"
-        assert (fields["condition"], fields["text"]) == ("amqp:session:unattached-handle", told.description)
-        assert connection_status(broker)["last_error"]["session"] == 1
+    client = await connect(broker).open(channels=2)
+    await client.send(raw.transfer(7, 0, b"x", channel=1))
+    told = (await client.until(End)).error
+    fields = only(log, "session ended by the broker")
+    assert fields["session"] == 1
+    assert fields["user"] == "guest"
+    assert (fields["condition"], fields["text"]) == ("amqp:session:unattached-handle", told.description)
+    assert connection_status(broker)["last_error"]["session"] == 1
 
 
-async def test_a_limit_of_sessions_that_is_reached(autojump_clock: object, log: LogRecorder) -> None:
-    """The session that is one too many is ended, and told."""
-    async with running_broker() as broker:
-        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
-        client = await connect(broker).open()
-        await client.send(raw.begin(1))
-        await client.until(Begin)
-        await client.until(End)
-        fields = only(log, "session ended by the broker")
-        assert fields["condition"] == "amqp:resource-limit-exceeded"
-        assert "limit of (1)" in fields["text"]
-
-
-async def test_an_idle_client_is_told_with_the_time(autojump_clock: object, log: LogRecorder) -> None:
+async def test_an_idle_client_is_told_with_the_time(log: LogRecorder) -> None:
     """How long it could have been silent stands beside the text."""
     async with running_broker(idle_timeout_ms=4_000) as broker:
         client = await connect(broker).open()
@@ -193,53 +156,49 @@ async def test_an_idle_client_is_told_with_the_time(autojump_clock: object, log:
 
 
 async def test_a_message_that_is_rejected_is_the_links_last_error_and_no_warning(
-    autojump_clock: object, log: LogRecorder
+    broker: Broker, log: LogRecorder
 ) -> None:
     """The client hears of each; the log would be full of them."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(raw.attach_sender(0, "", target=Target(address=None)))
-        await client.until(Attach)
-        await client.send(raw.transfer(0, 0, b"x"))
-        await settle_down()
-        (link,) = connection_status(broker)["sessions"][0]["links"]
-        assert link["last_error"]["event"] == "message rejected"
-        assert link["last_error"]["text"] == "anonymous terminus requires 'to' address to be set"
-        assert log.of("warning") == []
+    client = await connect(broker).open()
+    await client.send(raw.attach_sender(0, "", target=Target(address=None)))
+    await client.until(Attach)
+    await client.send(raw.transfer(0, 0, b"x"))
+    await settle_down()
+    (link,) = connection_status(broker)["sessions"][0]["links"]
+    assert link["last_error"]["event"] == "message rejected"
+    assert link["last_error"]["text"] == "anonymous terminus requires 'to' address to be set"
+    assert log.of("warning") == []
 
 
-async def test_one_connection_cannot_fill_the_log(autojump_clock: object, log: LogRecorder) -> None:
+async def test_one_connection_cannot_fill_the_log(broker: Broker, log: LogRecorder) -> None:
     """A burst is written, the rest is counted and told; another connection is heard all the same."""
-    async with running_broker() as broker:
-        loud = await connect(broker).open()
-        for number in range(BURST + 7):
-            await loud.send(raw.attach_receiver(number, "/queues/none"))
-        await loud.take(Detach, BURST + 7)
-        other = await connect(broker).open()
-        await other.send(raw.attach_receiver(0, "/queues/none"))
-        await other.until(Detach)
-        assert [fields["connection"] for _, fields in log.of("warning")] == [1] * BURST + [2]
-        await trio.sleep(PERIOD_S + 1)
-        event, fields = log.of("warning")[-1]
-        assert event == "entries left out"
-        assert fields == {
-            "connection": 1,
-            "peer": loud.peer,
-            "user": "guest",
-            "vhost": "/",
-            "count": 7,
-            "events": "attach refused (7)",
-            "period_s": PERIOD_S,
-        }
+    loud = await connect(broker).open()
+    for number in range(BURST + 7):
+        await loud.send(raw.attach_receiver(number, "/queues/none"))
+    await loud.take(Detach, BURST + 7)
+    other = await connect(broker).open()
+    await other.send(raw.attach_receiver(0, "/queues/none"))
+    await other.until(Detach)
+    assert [fields["connection"] for _, fields in log.of("warning")] == [1] * BURST + [2]
+    await trio.sleep(PERIOD_S + 1)
+    event, fields = log.of("warning")[-1]
+    assert event == "entries left out"
+    assert fields == {
+        "connection": 1,
+        "peer": loud.peer,
+        "user": "guest",
+        "vhost": "/",
+        "count": 7,
+        "events": "attach refused (7)",
+        "period_s": PERIOD_S,
+    }
 
 
 # --- login ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["s3cret-Passw0rd", "ann"])
-async def test_a_name_that_nobody_has_is_not_in_the_log(
-    autojump_clock: object, log: LogRecorder, name: str
-) -> None:
+async def test_a_name_that_nobody_has_is_not_in_the_log(log: LogRecorder, name: str) -> None:
     """It may be the password, typed in the place of the name; over both protocols."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
@@ -256,7 +215,7 @@ async def test_a_name_that_nobody_has_is_not_in_the_log(
         assert "user" not in fields
 
 
-async def test_a_user_with_a_wrong_password_is_named(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_user_with_a_wrong_password_is_named(log: LogRecorder) -> None:
     """The name is no secret, and an operator must know whose password fails."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         client = connect(broker)
@@ -269,9 +228,7 @@ async def test_a_user_with_a_wrong_password_is_named(autojump_clock: object, log
     assert "wrong" not in repr(log.entries)
 
 
-async def test_a_storm_of_failed_logins_is_limited_by_its_address(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_a_storm_of_failed_logins_is_limited_by_its_address(log: LogRecorder) -> None:
     """Each connection has one warning only: without a limit by address they would be as many."""
     async with running_broker(auth_failure_delay_ms=0) as broker:
         for number in range(BURST + 5):
@@ -293,9 +250,7 @@ async def test_a_storm_of_failed_logins_is_limited_by_its_address(
 # --- AMQP 0-9-1 -----------------------------------------------------------------------------------
 
 
-async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(log: LogRecorder) -> None:
     """One warning, within the limits of the log, and no traceback."""
     async with running_broker() as broker:
         for _ in range(20):
@@ -309,69 +264,63 @@ async def test_a_sasl_response_to_no_challenge_is_a_fault_of_the_client(
     assert len(warnings) == BURST
 
 
-async def test_a_channel_error(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_channel_error(broker: Broker, log: LogRecorder) -> None:
     """Channel, method, queue, code, and the text that the client got."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        close = await client.call(1, QueueDeclare("none", passive=True), ChannelClose)
-        assert only(log, "channel closed by the broker") == {
-            "connection": 1,
-            "peer": client.peer,
-            "user": "guest",
-            "vhost": "/",
-            "channel": 1,
-            "method": "queue.declare",
-            "queue": "none",
-            "code": 404,
-            "text": close.reply_text,
-        }
-        status = connection_status(broker)
-        assert status["channels"][0]["last_error"]["text"] == close.reply_text
-        assert status["last_error"]["channel"] == 1
+    client = await connect091(broker).open()
+    close = await client.call(1, QueueDeclare("none", passive=True), ChannelClose)
+    assert only(log, "channel closed by the broker") == {
+        "connection": 1,
+        "peer": client.peer,
+        "user": "guest",
+        "vhost": "/",
+        "channel": 1,
+        "method": "queue.declare",
+        "queue": "none",
+        "code": 404,
+        "text": close.reply_text,
+    }
+    status = connection_status(broker)
+    assert status["channels"][0]["last_error"]["text"] == close.reply_text
+    assert status["last_error"]["channel"] == 1
 
 
-async def test_a_hard_error_names_channel_and_method(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_hard_error_names_channel_and_method(broker: Broker, log: LogRecorder) -> None:
     """It ends the connection, and one channel was to blame."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.send(1, ChannelOpen())
-        close = await client.until(ConnectionClose)
-        fields = only(log, "connection closed by the broker")
-        assert (fields["code"], fields["channel"], fields["method"]) == (504, 1, "channel.open")
-        assert fields["text"] == close.reply_text
+    client = await connect091(broker).open()
+    await client.send(1, ChannelOpen())
+    close = await client.until(ConnectionClose)
+    fields = only(log, "connection closed by the broker")
+    assert (fields["code"], fields["channel"], fields["method"]) == (504, 1, "channel.open")
+    assert fields["text"] == close.reply_text
 
 
-async def test_a_queue_deleted_under_a_consumer(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_queue_deleted_under_a_consumer(broker: Broker, log: LogRecorder) -> None:
     """The consumer is named, and what its client heard."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
-        await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
-        deleter = await connect091(broker).open()
-        await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
-        await client.until(BasicCancel)
-        fields = only(log, "consumer cancelled: its queue was deleted")
-        assert fields["connection"] == 1
-        assert (fields["channel"], fields["consumer"], fields["queue"]) == (1, "tag", "q")
-        assert fields["text"] == "basic.cancel"
-        assert connection_status_of(broker, 1)["channels"][0]["last_error"]["consumer"] == "tag"
+    client = await connect091(broker).open()
+    await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
+    await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
+    deleter = await connect091(broker).open()
+    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
+    await client.until(BasicCancel)
+    fields = only(log, "consumer cancelled: its queue was deleted")
+    assert fields["connection"] == 1
+    assert (fields["channel"], fields["consumer"], fields["queue"]) == (1, "tag", "q")
+    assert fields["text"] == "basic.cancel"
+    assert connection_status_of(broker, 1)["channels"][0]["last_error"]["consumer"] == "tag"
 
 
-async def test_a_client_that_is_not_told_of_a_deleted_queue(autojump_clock: object, log: LogRecorder) -> None:
+async def test_a_client_that_is_not_told_of_a_deleted_queue(broker: Broker, log: LogRecorder) -> None:
     """It cannot hear basic.cancel: then the log is the only one that knows."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(capabilities=())
-        await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
-        await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
-        deleter = await connect091(broker).open()
-        await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
-        await settle_down()
-        assert only(log, "consumer cancelled: its queue was deleted")["text"] is None
+    client = await connect091(broker).open(capabilities=())
+    await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
+    await client.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
+    deleter = await connect091(broker).open()
+    await deleter.call(1, QueueDelete("q"), QueueDeleteOk)
+    await settle_down()
+    assert only(log, "consumer cancelled: its queue was deleted")["text"] is None
 
 
-async def test_a_channel_that_is_closed_again_and_again_is_limited(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_a_channel_that_is_closed_again_and_again_is_limited(log: LogRecorder) -> None:
     """As links are: the connection counts, not the channel."""
     async with running_broker() as broker:
         client = await connect091(broker).open()
@@ -389,9 +338,7 @@ def connection_status_of(broker: Broker, number: int) -> dict[str, Any]:
     return dict(status)
 
 
-async def test_a_client_that_goes_between_login_and_open_is_lost(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_a_client_that_goes_between_login_and_open_is_lost(log: LogRecorder) -> None:
     """Of both protocols; it is not said to have closed the connection."""
     async with running_broker() as broker:
         first = connect(broker)

@@ -14,14 +14,15 @@ from amqp10broker.auth import login_queue as turns
 from amqp10broker.auth.login import Peer, Slow
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.protocols.amqp091.methods import ConnectionClose
 from amqp10broker.protocols.amqp10.performatives import SaslCode, SaslOutcome
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.login import HELD_MAX
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import login, open_frame
-from tests.support.trio091 import Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.support.trioclient091 import connect091
 
 _guesses = itertools.count()
 
@@ -117,7 +118,7 @@ async def come_in(broker: Broker, name: str, *, peer: str | None = None) -> Clie
 
 @pytest.mark.parametrize("protocol", [10, 91])
 async def test_a_right_login_from_elsewhere_has_its_turn_within_a_few(
-    autojump_clock: object, verifier: Verifier, protocol: int
+    verifier: Verifier, protocol: int
 ) -> None:
     """However many wait: two run, and three may have their turn before."""
     async with broker_with("ann") as broker:
@@ -129,28 +130,7 @@ async def test_a_right_login_from_elsewhere_has_its_turn_within_a_few(
         assert len(broker.logins._turns) > 50
 
 
-async def test_a_right_login_from_elsewhere_by_amqp_0_9_1(autojump_clock: object, verifier: Verifier) -> None:
-    """The same."""
-    async with broker_with("ann") as broker:
-        await storm(broker, 60)
-        right = connect091(broker, peer="home")
-        await right.start("PLAIN", b"\0ann\0right")
-        await verifier.end(6)
-        await right.expect(Connection.Tune)
-
-
-async def test_a_right_login_from_the_same_address_under_another_name(
-    autojump_clock: object, verifier: Verifier
-) -> None:
-    """All clients on one machine are 127.0.0.1: names have turns of their own."""
-    async with broker_with("ann", "guess") as broker:
-        await storm(broker, 60)
-        right = await come_in(broker, "ann", peer="storm")
-        await verifier.end(6)
-        assert (await right.until(SaslOutcome)).code == SaslCode.OK
-
-
-async def test_a_fleet_that_starts_anew_is_verified_once(autojump_clock: object, verifier: Verifier) -> None:
+async def test_a_fleet_that_starts_anew_is_verified_once(verifier: Verifier) -> None:
     """Of one address and of many: who is found right lets in all that wait with the same password."""
     async with broker_with("app") as broker:
         fleet = [await come_in(broker, "app", peer=f"host{number % 20}") for number in range(60)]
@@ -160,21 +140,8 @@ async def test_a_fleet_that_starts_anew_is_verified_once(autojump_clock: object,
         assert verifier.done == ["app", "app"]
 
 
-async def test_a_program_that_goes_on_trying_an_old_password_costs_one_verification_at_a_time(
-    autojump_clock: object, verifier: Verifier
-) -> None:
-    """However many of its attempts wait; and the right password of the same user has its turn beside it."""
-    async with broker_with("app") as broker:
-        for _ in range(40):
-            await connect(broker, peer="here").send(login("PLAIN", b"\0app\0old"))
-        right = await come_in(broker, "app", peer="here")
-        await verifier.end(2)
-        assert (await right.until(SaslOutcome)).code == SaslCode.OK
-        assert verifier.done == ["app", "app"]
-
-
 async def test_too_many_of_one_address_are_refused_early(
-    autojump_clock: object, verifier: Verifier, places: int, log: LogRecorder
+    verifier: Verifier, places: int, log: LogRecorder
 ) -> None:
     """As a temporary failure, after the delay of any failed login, and the log says it once."""
     async with broker_with() as broker:
@@ -192,20 +159,18 @@ async def test_too_many_of_one_address_are_refused_early(
 
 
 async def test_too_many_are_refused_by_amqp_0_9_1_with_connection_forced(
-    autojump_clock: object, verifier: Verifier, places: int
+    verifier: Verifier, places: int
 ) -> None:
     """320: "The client may retry at some later date"; 403 would say that the password is wrong."""
     async with broker_with() as broker:
         await storm(broker, places + 1)
         (refused,) = await storm(broker, 1, protocol=91)
-        close = await refused.expect(Connection.Close)
+        close = await refused.expect(ConnectionClose)
         assert close.reply_code == 320
         assert "try again later" in close.reply_text
 
 
-async def test_on_a_full_address_who_has_most_makes_room(
-    autojump_clock: object, verifier: Verifier, places: int
-) -> None:
+async def test_on_a_full_address_who_has_most_makes_room(verifier: Verifier, places: int) -> None:
     """On one machine the storm on one user is refused, and not who logs in as another."""
     async with broker_with("ann", "guess") as broker:
         await storm(broker, places + 1)
@@ -214,7 +179,7 @@ async def test_on_a_full_address_who_has_most_makes_room(
         assert (await right.until(SaslOutcome)).code == SaslCode.OK
 
 
-async def test_clients_whose_time_is_up_leave_their_turns(autojump_clock: object, verifier: Verifier) -> None:
+async def test_clients_whose_time_is_up_leave_their_turns(verifier: Verifier) -> None:
     """What nobody waits for is not verified."""
     async with broker_with() as broker:
         await storm(broker, 50)
@@ -225,7 +190,7 @@ async def test_clients_whose_time_is_up_leave_their_turns(autojump_clock: object
 
 
 async def test_a_fault_in_a_verification_ends_its_connection_only(
-    autojump_clock: object, verifier: Verifier, log: LogRecorder
+    verifier: Verifier, log: LogRecorder
 ) -> None:
     """With a temporary failure; the next password is verified as if nothing had been."""
     async with broker_with("ann") as broker:
@@ -241,6 +206,7 @@ async def test_a_fault_in_a_verification_ends_its_connection_only(
         assert (await right.until(SaslOutcome)).code == SaslCode.OK
 
 
+@pytest.mark.real_clock
 async def test_an_address_with_too_many_failed_logins_is_turned_away_for_a_while(
     monkeypatch: pytest.MonkeyPatch, log: LogRecorder
 ) -> None:

@@ -11,12 +11,16 @@ import trio
 
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.protocols.amqp091.methods import ConnectionClose, ConnectionTune
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, SaslOutcome, Transfer
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.login import VERIFICATIONS_MAX, run_slow
 from tests.support.declaring import add_user, declare, set_password, set_permission
 from tests.support.rawframes import attach_sender, frame, login, message
-from tests.support.trio091 import Connection, connect091
 from tests.support.trioclient import connect, eventually, running_broker
+from tests.support.trioclient091 import connect091
+
+pytestmark = pytest.mark.real_clock
 
 PATIENCE_S = 20.0
 
@@ -130,20 +134,19 @@ async def test_amqp_0_9_1_logs_in_by_the_same_threads(work: SlowWork) -> None:
             await client.start("PLAIN", response)
             await work.until_running(1)
             work.end()
-            await client.expect(Connection.Tune if right else Connection.Close)
+            await client.expect(ConnectionTune if right else ConnectionClose)
             await client.stream.aclose()
 
 
-async def test_a_client_that_goes_while_its_password_is_verified(work: SlowWork) -> None:
+async def test_a_client_that_goes_while_its_password_is_verified(broker: Broker, work: SlowWork) -> None:
     """What comes of it concerns nobody any more."""
-    async with running_broker() as broker:
-        (response,) = add_users(broker, 1)
-        client = connect(broker)
-        await client.send(login("PLAIN", response))
-        await work.until_running(1)
-        await client.vanish()
-        work.end()
-        await eventually(lambda: not broker.connections)
+    (response,) = add_users(broker, 1)
+    client = connect(broker)
+    await client.send(login("PLAIN", response))
+    await work.until_running(1)
+    await client.vanish()
+    work.end()
+    await eventually(lambda: not broker.connections)
 
 
 async def test_a_password_changed_while_it_is_verified_lets_nobody_in(work: SlowWork) -> None:

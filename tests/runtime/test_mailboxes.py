@@ -17,14 +17,14 @@ import trio
 from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
-from amqp10broker.runtime.connections.session import READS_MAX
+from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.session_task import READS_MAX, Bound
 from amqp10broker.runtime.connections.writer import OutputBuffer
-from amqp10broker.runtime.mailbox import Bound, Mailbox
-from amqp10broker.runtime.queues.handles import LetterBox, post_mail
-from amqp10broker.sessions.mail import QueueLetter
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.handles import BatchHandle, send_commands
 from tests.support.askers import new_asker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
-from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, running_broker, settle_down
+from tests.support.trioclient import Client, connect, pipe_pair, queue_counts, settle_down
 
 FLOW = FlowSettings()
 
@@ -70,126 +70,120 @@ async def nurse(task_status: trio.TaskStatus[trio.Nursery]) -> None:
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object, settled: bool) -> None:
+async def test_load_keeps_every_mailbox_within_its_bound(broker: Broker, settled: bool) -> None:
     """Eight publishers and four consumers on one queue: no mailbox holds more than its senders may put."""
-    async with running_broker() as broker:
-        publishers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(8)]
-        consumers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(4)]
-        sessions = [session for each in broker.connections.values() for session in each.parts.values()]
-        async with trio.open_nursery() as nursery:
-            for client in publishers:
-                await client.send(attach_sender(0, "q"))
-                nursery.start_soon(partial(publish, client, 0, 500, settled=settled))
-            consuming = await nursery.start(nurse)
-            left = [8 * 500]
-            for client in consumers:
-                consuming.start_soon(consume, client, left, consuming.cancel_scope.cancel)
-        await settle_down()
-        assert queue_counts(broker, "q") == (0, 0)
-        assert len(sessions) == 12
-        for session in sessions:
-            # Reads, a wake-up of the writer, and answers of the one queue: each takes a wake of it, and
-            # a session that has READS_MAX reads waiting asks for no more.
-            assert session.inbox.most <= READS_MAX + 1 + READS_MAX
-        mailbox = broker.catalog.lookup_vhost("/").find("q").handle._mailbox
-        # A letter of each session for each of its wakes; a wake takes all that waits.
-        assert mailbox.most <= len(sessions) * (READS_MAX + 1)
-        for connection in broker.connections.values():
-            assert connection.line.writer._mailbox.most <= 2 * (READS_MAX + 1)
+    publishers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(8)]
+    consumers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(4)]
+    sessions = [session for each in broker.connections.values() for session in each.parts.values()]
+    async with trio.open_nursery() as nursery:
+        for client in publishers:
+            await client.send(attach_sender(0, "q"))
+            nursery.start_soon(partial(publish, client, 0, 500, settled=settled))
+        consuming = await nursery.start(nurse)
+        left = [8 * 500]
+        for client in consumers:
+            consuming.start_soon(consume, client, left, consuming.cancel_scope.cancel)
+    await settle_down()
+    assert queue_counts(broker, "q") == (0, 0)
+    assert len(sessions) == 12
+    for session in sessions:
+        # Reads, a wake-up of the writer, and answers of the one queue: each takes a wake of it, and
+        # a session that has READS_MAX reads waiting asks for no more.
+        assert session.inbox.most <= READS_MAX + 1 + READS_MAX
+    mailbox = broker.catalog.lookup_vhost("/").find("q").handle._mailbox
+    # A letter of each session for each of its wakes; a wake takes all that waits.
+    assert mailbox.most <= len(sessions) * (READS_MAX + 1)
+    for connection in broker.connections.values():
+        assert connection.writer._mailbox.most <= 2 * (READS_MAX + 1)
 
 
 async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """339 unconfirmed deliveries at most, then the link waits; the queue's mailbox is bounded by that."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        await client.until(Attach)
-        await client.idle()
-        handle = broker.catalog.lookup_vhost("/").find("q").handle
-        # The queue stands still: its letters wait.
-        held = handle._mailbox
-        taken: list[object] = []
-        original = held.put
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"))
+    await client.until(Attach)
+    await client.idle()
+    handle = broker.catalog.lookup_vhost("/").find("q").handle
+    # The queue stands still: its letters wait.
+    held = handle._mailbox
+    taken: list[object] = []
+    original = held.put
 
-        def keep(letter: object) -> bool:
-            taken.append(letter)
-            return True
+    def keep(letter: object) -> bool:
+        taken.append(letter)
+        return True
 
-        saved = Mailbox.put
-        monkeypatch.setattr(
-            Mailbox, "put", lambda self, letter: keep(letter) if self is held else saved(self, letter)
-        )
-        try:
-            limit = FLOW.max_link_credit
-            sent = 0
-            while sent < limit:
-                await client.send(
-                    *[transfer(0, number, b"x") for number in range(sent, min(limit, sent + 10))]
-                )
-                sent = min(limit, sent + 10)
-                for got in await client.idle(0.1):
-                    if type(got.body) is Flow and got.body.handle == 0:
-                        limit = max(limit, got.body.delivery_count + got.body.link_credit)
-            assert sent <= 2 * FLOW.max_link_credit - 1
-            assert len(taken) <= sent
-        finally:
-            monkeypatch.setattr(Mailbox, "put", saved)
-            for letter in taken:
-                original(letter)  # type: ignore[arg-type]
-        await settle_down()
-        assert queue_counts(broker, "q") == (sent, 0)
+    saved = Mailbox.put
+    monkeypatch.setattr(
+        Mailbox, "put", lambda self, letter: keep(letter) if self is held else saved(self, letter)
+    )
+    try:
+        limit = FLOW.max_link_credit
+        sent = 0
+        while sent < limit:
+            await client.send(*[transfer(0, number, b"x") for number in range(sent, min(limit, sent + 10))])
+            sent = min(limit, sent + 10)
+            for got in await client.idle(0.1):
+                if type(got.body) is Flow and got.body.handle == 0:
+                    limit = max(limit, got.body.delivery_count + got.body.link_credit)
+        assert sent <= 2 * FLOW.max_link_credit - 1
+        assert len(taken) <= sent
+    finally:
+        monkeypatch.setattr(Mailbox, "put", saved)
+        for letter in taken:
+            original(letter)  # type: ignore[arg-type]
+    await settle_down()
+    assert queue_counts(broker, "q") == (sent, 0)
 
 
-async def test_flood_of_link_flows_leaves_one_request_under_way(autojump_clock: object) -> None:
+async def test_flood_of_link_flows_leaves_one_request_under_way(broker: Broker) -> None:
     """However many flows a consumer sends, its session asks the queue one thing at a time."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_receiver(0, "q"))
-        await client.until(Attach)
-        handle = broker.catalog.lookup_vhost("/").find("q").handle
-        for _ in range(20):
-            await client.send(*[credit(0, number % 7) for number in range(500)])
-            await settle_down()
-        assert handle._mailbox.most <= 2
-        (session,) = client.task.parts.values()
-        assert session.inbox.most <= READS_MAX + 2
-        await client.send(credit(0, 3, echo=True))
-        assert (await client.until(Flow)).link_credit == 3
+    client = await connect(broker).open()
+    await client.send(attach_receiver(0, "q"))
+    await client.until(Attach)
+    handle = broker.catalog.lookup_vhost("/").find("q").handle
+    for _ in range(20):
+        await client.send(*[credit(0, number % 7) for number in range(500)])
+        await settle_down()
+    assert handle._mailbox.most <= 2
+    (session,) = client.task.parts.values()
+    assert session.inbox.most <= READS_MAX + 2
+    await client.send(credit(0, 3, echo=True))
+    assert (await client.until(Flow)).link_credit == 3
 
 
 async def test_reader_waits_while_its_session_does_not_work(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader's share of a mailbox is READS_MAX letters; then the socket is left alone."""
-    async with running_broker() as broker:
-        client = await connect(broker, pair=partial(pipe_pair, 1_000_000)).open()
-        (session,) = client.task.parts.values()
-        release = trio.Event()
+    client = await connect(broker, pair=partial(pipe_pair, 1_000_000)).open()
+    (session,) = client.task.parts.values()
+    release = trio.Event()
 
-        async def stand_still() -> None:
-            await release.wait()
+    async def stand_still() -> None:
+        await release.wait()
 
-        with monkeypatch.context() as patch:
-            patch.setattr(OutputBuffer, "overfull", property(lambda self: not release.is_set()))
-            patch.setattr(OutputBuffer, "wait_drained", lambda self: stand_still())
-            await client.send(flow(0))
-            await settle_down()
-            for _ in range(READS_MAX + 10):
-                await client.send(flow(0) * 1000)
-                await settle_down()
-            assert session.reads.outstanding == READS_MAX
-            assert session.inbox.waiting == READS_MAX
-            assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
-            release.set()
-            await settle_down()
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputBuffer, "overfull", property(lambda self: not release.is_set()))
+        patch.setattr(OutputBuffer, "wait_drained", lambda self: stand_still())
+        await client.send(flow(0))
         await settle_down()
-        assert len(client.stream.outgoing.data) == 0
-        assert session.reads.outstanding == 0
+        for _ in range(READS_MAX + 10):
+            await client.send(flow(0) * 1000)
+            await settle_down()
+        assert session.reads.outstanding == READS_MAX
+        assert session.inbox.waiting == READS_MAX
+        assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
+        release.set()
+        await settle_down()
+    await settle_down()
+    assert len(client.stream.outgoing.data) == 0
+    assert session.reads.outstanding == 0
 
 
-async def test_mailbox_hands_over_everything_once_and_in_order(autojump_clock: object) -> None:
+async def test_mailbox_hands_over_everything_once_and_in_order() -> None:
     """take_all takes what is there; close gives what is left; after it nothing is taken."""
     mailbox: Mailbox[int] = Mailbox()
     assert all(mailbox.put(number) for number in range(5))
@@ -202,7 +196,7 @@ async def test_mailbox_hands_over_everything_once_and_in_order(autojump_clock: o
         await mailbox.take_all()
 
 
-async def test_cancelled_take_loses_no_letter(autojump_clock: object) -> None:
+async def test_cancelled_take_loses_no_letter() -> None:
     """A letter put in the tick of a cancellation is taken or left, never lost."""
     for steps in range(6):
         mailbox: Mailbox[int] = Mailbox()
@@ -220,7 +214,7 @@ async def test_cancelled_take_loses_no_letter(autojump_clock: object) -> None:
         assert taken + mailbox.close() == [1]
 
 
-async def test_bound_wakes_its_waiter_when_there_is_room(autojump_clock: object) -> None:
+async def test_bound_wakes_its_waiter_when_there_is_room() -> None:
     """A bound of two: the third waits for the first to be done."""
     bound = Bound(2)
     bound.add()
@@ -236,13 +230,13 @@ async def test_bound_wakes_its_waiter_when_there_is_room(autojump_clock: object)
     assert not bound.full
 
 
-class Box(LetterBox):
+class Box(BatchHandle):
     """Of a queue: the letters it was put."""
 
     def __init__(self) -> None:
-        self.letters: list[QueueLetter] = []
+        self.letters: list[list[Command]] = []
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         self.letters.append(commands)
 
 
@@ -273,7 +267,7 @@ def test_publishes_to_several_queues_in_turns_are_one_for_each_queue() -> None:
         (third, _publish(one, 8)), (third, _publish(one, 9, settled=True)),
         (third, _publish(one, 10, settled=True)),
     ]  # fmt: skip
-    post_mail(mail)
+    send_commands(mail)
     assert _told(first) == [(one, [0, 2, 4], [b"0", b"2", b"4"], False)]
     assert _told(second) == [
         (one, [1, 3], [b"1", b"3"], False), "Tick", (one, [5], [b"5"], False), (other, [6], [b"6"], False),
@@ -288,7 +282,7 @@ def test_a_joined_publish_has_a_largest_size() -> None:
     box, publisher = Box(), new_asker().publisher()
     many = range(JOINED_MAX - 1)
     message = (b"head", b"body")
-    post_mail([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
+    send_commands([(cast("Any", box), Publish(publisher, many, [message] * len(many), False))] * 3)
     assert [len(each.ids) for letter in box.letters for each in letter if isinstance(each, Publish)] == [
         2 * JOINED_MAX - 2,
         JOINED_MAX - 1,

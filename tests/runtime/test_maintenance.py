@@ -7,76 +7,76 @@ from typing import Any
 
 import pytest
 import trio
-from pamqp.commands import Connection
 
+from amqp10broker.protocols.amqp091.methods import ConnectionClose
 from amqp10broker.protocols.amqp10.performatives import Close
+from amqp10broker.runtime.broker import Broker
 from tests.runtime.test_admin_door import ask
-from tests.support.trio091 import connect091
 from tests.support.trioclient import connect, running_broker
+from tests.support.trioclient091 import connect091
 
 REASON = "Node was put into maintenance mode"
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "maintenance")
-async def test_a_drained_node_closes_its_clients_with_the_reason(autojump_clock: object) -> None:
+async def test_a_drained_node_closes_its_clients_with_the_reason(broker: Broker) -> None:
     """V1, V4: the only node, too."""
-    async with running_broker() as broker:
-        newer = await connect(broker).open()
-        older = await connect091(broker).open()
-        await ask(broker, "drain")
-        error = (await newer.until(Close)).error
-        assert (error.condition, error.description) == (
-            "amqp:connection:forced",
-            f"Connection forced: {REASON}",
-        )
-        closed = await older.expect(Connection.Close)
-        assert closed.reply_code == 320
-        assert REASON in closed.reply_text
+    newer = await connect(broker).open()
+    older = await connect091(broker).open()
+    await ask(broker, "drain")
+    error = (await newer.until(Close)).error
+    assert (error.condition, error.description) == (
+        "amqp:connection:forced",
+        f"Connection forced: {REASON}",
+    )
+    closed = await older.expect(ConnectionClose)
+    assert closed.reply_code == 320
+    assert REASON in closed.reply_text
 
 
-async def test_a_drained_node_refuses_clients_until_it_is_revived() -> None:
+@pytest.mark.real_clock
+async def test_a_drained_node_refuses_clients_until_it_is_revived(broker: Broker) -> None:
     """V1, V3: at the same port as before, though the kernel chose it."""
-    async with running_broker() as broker:
-        host, port = broker.addresses[0]
-        for _ in range(2):
-            async with await trio.open_tcp_stream(host, port) as stream:
-                await stream.send_all(b"AMQP\x00\x00\x09\x01")
-                assert await stream.receive_some(1)
-            await ask(broker, "drain")
-            await ask(broker, "drain")
-            with pytest.raises(OSError, match="connect"):
-                await trio.open_tcp_stream(host, port)
-            await ask(broker, "revive")
-            await ask(broker, "revive")
+    host, port = broker.addresses[0]
+    for _ in range(2):
         async with await trio.open_tcp_stream(host, port) as stream:
             await stream.send_all(b"AMQP\x00\x00\x09\x01")
             assert await stream.receive_some(1)
-
-
-async def test_a_drained_node_stops_in_order() -> None:
-    """Its sockets are closed already."""
-    async with running_broker() as broker:
         await ask(broker, "drain")
+        await ask(broker, "drain")
+        with pytest.raises(OSError, match="connect"):
+            await trio.open_tcp_stream(host, port)
+        await ask(broker, "revive")
+        await ask(broker, "revive")
+    async with await trio.open_tcp_stream(host, port) as stream:
+        await stream.send_all(b"AMQP\x00\x00\x09\x01")
+        assert await stream.receive_some(1)
 
 
-async def test_an_alone_node_says_what_it_can(autojump_clock: object) -> None:
+@pytest.mark.real_clock
+async def test_a_drained_node_stops_in_order(broker: Broker) -> None:
+    """Its sockets are closed already."""
+    await ask(broker, "drain")
+
+
+async def test_an_alone_node_says_what_it_can(broker: Broker) -> None:
     """Checks do not apply, and its queues have one member."""
-    async with running_broker() as broker:
-        await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
-        assert [
-            (row["Node Name"], row["Raft State"]) for row in await ask(broker, "quorum-status", name="q")
-        ] == [("broker", "leader")]
-        assert (await ask(broker, "check-if-node-is-quorum-critical"))["result"] == "ok"
-        assert (await ask(broker, "await-online-quorum-plus-one"))["result"] == "ok"
-        assert (await ask(broker, "check-for-quorum-queues-without-an-elected-leader", pattern=".*"))[
-            "result"
-        ] == "ok"
-        assert await ask(broker, "list-alarms") == []
-        await ask(broker, "alarm", name="memory", on=True)
-        assert await ask(broker, "list-alarms") == [{"node": "broker", "alarm": "memory"}]
-        assert await ask(broker, "connections", where="everywhere") == []
+    await ask(broker, "declare-queue", name="q", arguments={"x-queue-type": "quorum"})
+    assert [
+        (row["Node Name"], row["Raft State"]) for row in await ask(broker, "quorum-status", name="q")
+    ] == [("broker", "leader")]
+    assert (await ask(broker, "check-if-node-is-quorum-critical"))["result"] == "ok"
+    assert (await ask(broker, "await-online-quorum-plus-one"))["result"] == "ok"
+    assert (await ask(broker, "check-for-quorum-queues-without-an-elected-leader", pattern=".*"))[
+        "result"
+    ] == "ok"
+    assert await ask(broker, "list-alarms") == []
+    await ask(broker, "alarm", name="memory", on=True)
+    assert await ask(broker, "list-alarms") == [{"node": "broker", "alarm": "memory"}]
+    assert await ask(broker, "connections", where="everywhere") == []
 
 
+@pytest.mark.real_clock
 async def test_alone_the_status_is_that_of_the_group_of_one(tmp_path: Path) -> None:
     """With a data folder a quorum queue has a log."""
     async with running_broker(data_dir=str(tmp_path)) as broker:

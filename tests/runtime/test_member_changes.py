@@ -10,8 +10,6 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.cluster.reconcile import Reconciling
 from amqp10broker.errors import PreconditionFailed, Unavailable
@@ -19,6 +17,8 @@ from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.metadata.placement import Placed
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import member_changes, reconciler
 from amqp10broker.runtime.cluster.leader_changes import Leaderships, MovedAway, transfer
 from amqp10broker.runtime.cluster.member_changes import MemberChanges
@@ -46,7 +46,7 @@ class Scene:
         self.decides = trio.Event()
         self.decides.set()
         self.catalog = Catalog(Host())
-        self.catalog.placement = self
+        self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]
         assert self.queue.number == GROUP
@@ -103,7 +103,7 @@ class Scene:
         return by_log
 
 
-async def test_a_member_is_added_and_another_removed(autojump_clock: object) -> None:
+async def test_a_member_is_added_and_another_removed() -> None:
     scene = Scene()
     async with scene.alive():
         assert await scene.changes().add(scene.queue, 4, VOTER, 20, among_voters=True) == 4
@@ -113,7 +113,7 @@ async def test_a_member_is_added_and_another_removed(autojump_clock: object) -> 
     assert scene.world.nodes[4].store.applied > 0
 
 
-async def test_a_member_that_does_not_catch_up_in_time_is_taken_back(autojump_clock: object) -> None:
+async def test_a_member_that_does_not_catch_up_in_time_is_taken_back() -> None:
     """Section 9: `add-member`, `--timeout`."""
     scene = Scene()
     scene.absent = {4}
@@ -126,7 +126,7 @@ async def test_a_member_that_does_not_catch_up_in_time_is_taken_back(autojump_cl
         assert scene.declared() == [1, 2, 3, 4]
 
 
-async def test_one_change_is_under_way_at_a_time(autojump_clock: object) -> None:
+async def test_one_change_is_under_way_at_a_time() -> None:
     """G1."""
     scene = Scene()
     scene.decides = trio.Event()
@@ -140,7 +140,7 @@ async def test_one_change_is_under_way_at_a_time(autojump_clock: object) -> None
     assert scene.declared() == [1, 2, 3, 4]
 
 
-async def test_grow_does_not_add_beside_one_that_is_still_to_vote(autojump_clock: object) -> None:
+async def test_grow_does_not_add_beside_one_that_is_still_to_vote() -> None:
     """Section 9: `non_voters_found`; it votes after a look of the leader's."""
     scene = Scene()
     changes = scene.changes()
@@ -157,7 +157,7 @@ async def test_grow_does_not_add_beside_one_that_is_still_to_vote(autojump_clock
 
 
 async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A look at 10 000 each second would hold up the node."""
     monkeypatch.setattr(member_changes, "REPAIR_QUEUES", 2)
@@ -179,7 +179,7 @@ async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
     assert list(looked.values()) == [numbers[:2], numbers[2:4], numbers[4:], numbers[:2]]
 
 
-async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:
+async def test_a_learner_for_good_stays_one() -> None:
     scene = Scene()
     changes = scene.changes()
     async with scene.alive(), trio.open_nursery() as nursery:
@@ -191,9 +191,7 @@ async def test_a_learner_for_good_stays_one(autojump_clock: object) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_a_queue_at_rest_is_not_looked_at_closely(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_queue_at_rest_is_not_looked_at_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader of a thousand queues would do so a thousand times a second."""
     scene = Scene()
     changes = scene.changes()
@@ -213,7 +211,7 @@ async def test_a_queue_at_rest_is_not_looked_at_closely(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_change_ends_when_the_queue_is_deleted_meanwhile(autojump_clock: object) -> None:
+async def test_a_change_ends_when_the_queue_is_deleted_meanwhile() -> None:
     """That it is not there is answered at once: to ask again and again would stop the whole node."""
     scene = Scene()
     asked: list[CatalogRequest[Any]] = []
@@ -229,7 +227,7 @@ async def test_a_change_ends_when_the_queue_is_deleted_meanwhile(autojump_clock:
         await changes.add(scene.queue, 4, VOTER, 20, among_voters=True)
 
 
-async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on(autojump_clock: object) -> None:
+async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on() -> None:
     """G2."""
     scene = Scene()
     async with scene.alive():
@@ -242,7 +240,7 @@ async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on(auto
         assert first not in scene.declared()
 
 
-async def test_a_member_that_does_not_lead_changes_nothing(autojump_clock: object) -> None:
+async def test_a_member_that_does_not_lead_changes_nothing() -> None:
     scene = Scene()
     follower = next(node for node in scene.world.nodes.values() if node is not scene.leader)
     async with scene.alive():
@@ -255,7 +253,7 @@ async def test_a_member_that_does_not_lead_changes_nothing(autojump_clock: objec
                 await change()
 
 
-async def test_leaderships_are_handed_to_nodes_that_may_lead(autojump_clock: object) -> None:
+async def test_leaderships_are_handed_to_nodes_that_may_lead() -> None:
     """V1: a drained node gives away what others can take, and says what it keeps."""
     scene = Scene()
     async with scene.alive():
@@ -285,7 +283,7 @@ def _ignoring(change: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[No
 
 
 async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged(
-    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a round, with how many there are of them."""
     monkeypatch.setattr(reconciler, "_log", log)

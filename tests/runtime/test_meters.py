@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.runtime.observe import meters
-from amqp10broker.runtime.observe.meters import SystemMeter, memory_total, rss_bytes
+from amqp10broker.runtime.observe.meters import Meter, memory_total, rss_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -41,7 +41,7 @@ def test_a_process_with_a_limited_address_space_knows_it() -> None:
     """As a shell sets it for the broker that it starts."""
     text = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); "
-        "from amqp10broker.runtime.observe.meters import SystemMeter; print(SystemMeter().memory_total())"
+        "from amqp10broker.runtime.observe.meters import Meter; print(Meter().memory_total())"
     )
     shown = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
     assert 0 < int(shown.stdout) <= min(2**30, MACHINE)
@@ -109,12 +109,12 @@ def test_of_an_unknown_machine_only_control_groups_speak(monkeypatch: pytest.Mon
     assert total({}) is None
     assert total({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "7\n"}) == 7
     assert rss_bytes() == 0
-    assert SystemMeter().memory_used() is None
+    assert Meter().memory_used() is None
 
 
 def test_this_machine_can_be_measured(tmp_path: Path) -> None:
     """Plausible figures; a path that does not exist has no disk."""
-    meter = SystemMeter()
+    meter = Meter()
     used, most = meter.memory_used(), meter.memory_total()
     assert used is not None
     assert most is not None
@@ -131,7 +131,7 @@ def test_this_machine_can_be_measured(tmp_path: Path) -> None:
 )
 def test_freed_memory_leaves_the_resident_set_when_it_is_given_back() -> None:
     """Blocks that malloc serves from its heap stay resident when freed below one that lives."""
-    meter = SystemMeter()
+    meter = Meter()
     meter.give_back()
     blocks = [bytes(4_000) for _ in range(20_000)]
     lives = bytes(4_001)
@@ -145,4 +145,4 @@ def test_freed_memory_leaves_the_resident_set_when_it_is_given_back() -> None:
 def test_without_the_function_nothing_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A C library that has no malloc_trim."""
     monkeypatch.setattr(meters, "_malloc_trim", lambda: None)
-    SystemMeter().give_back()
+    Meter().give_back()

@@ -83,7 +83,7 @@ async def busy_broker(**settings: str) -> AsyncIterator[Broker]:
         yield broker
 
 
-async def test_what_clients_did_is_counted_by_protocol_and_kind_of_queue(autojump_clock: object) -> None:
+async def test_what_clients_did_is_counted_by_protocol_and_kind_of_queue() -> None:
     async with busy_broker() as broker:
         found = await scraped(broker)
         got = "rabbitmq_global_messages"
@@ -117,7 +117,7 @@ async def test_what_clients_did_is_counted_by_protocol_and_kind_of_queue(autojum
         assert value(found, "rabbitmq_global_consumers", protocol="amqp10") == 1
 
 
-async def test_a_counter_does_not_go_back_when_a_client_goes(autojump_clock: object) -> None:
+async def test_a_counter_does_not_go_back_when_a_client_goes() -> None:
     async with busy_broker() as broker:
         before = await scraped(broker)
         for connection in list(broker.connections.values()):
@@ -132,7 +132,7 @@ async def test_a_counter_does_not_go_back_when_a_client_goes(autojump_clock: obj
     assert value(after, "rabbitmq_channels_closed_total") == 1
 
 
-async def test_credit_windows_and_waits_are_there(autojump_clock: object) -> None:
+async def test_credit_windows_and_waits_are_there() -> None:
     """The spell before the first grant is over; that after it goes on."""
     async with busy_broker() as broker:
         found = await scraped(broker)
@@ -152,7 +152,7 @@ async def test_credit_windows_and_waits_are_there(autojump_clock: object) -> Non
         assert {name: sample.labels[name] for name in labels} == labels
 
 
-async def test_every_panel_of_the_overview_finds_series(autojump_clock: object) -> None:
+async def test_every_panel_of_the_overview_finds_series() -> None:
     async with busy_broker(disk_free_limit="1MB") as broker:
         found = await scraped(broker)
         identity = [family for family in found if family.name == "rabbitmq_identity_info"]
@@ -163,9 +163,7 @@ async def test_every_panel_of_the_overview_finds_series(autojump_clock: object) 
                 assert panels.unfound(query, series) == [], panel
 
 
-async def test_the_board_of_quorum_queues_finds_series_per_object(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_the_board_of_quorum_queues_finds_series_per_object(tmp_path: Path) -> None:
     """But for the latency of commits. Of a node by itself nothing is there aggregated, as the page says."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         declare(broker.catalog, "/", "q", durable=True, arguments={"x-queue-type": "quorum"})
@@ -179,9 +177,7 @@ async def test_the_board_of_quorum_queues_finds_series_per_object(
     assert "latency of Raft's commits" in (DOCS / "metrics.md").read_text()
 
 
-async def test_the_board_of_streams_asks_for_a_protocol_that_is_not_spoken_here(
-    autojump_clock: object,
-) -> None:
+async def test_the_board_of_streams_asks_for_a_protocol_that_is_not_spoken_here() -> None:
     """None of its queries finds a series, as the page says; streams are among the kinds of queues."""
     async with busy_broker() as broker:
         series = panels.series_of(await text_of(broker, Form.PER_OBJECT))
@@ -191,7 +187,7 @@ async def test_the_board_of_streams_asks_for_a_protocol_that_is_not_spoken_here(
     assert "Its board Stream finds nothing here" in (DOCS / "metrics.md").read_text()
 
 
-async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy(autojump_clock: object) -> None:
+async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy() -> None:
     """It goes on counting when the queue is deleted, and when its virtual host is."""
     name = "rabbitmq_global_messages_dead_lettered"
     classic = {"queue_type": "rabbit_classic_queue", "dead_letter_strategy": "disabled"}
@@ -228,9 +224,7 @@ async def test_what_queues_give_up_is_counted_by_kind_reason_and_strategy(autoju
             assert value(found, f"{name}_confirmed_total", **safe) == 1
 
 
-async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(tmp_path: Path) -> None:
     """Of each queue by itself; a consumer that waits can have what comes at once."""
     async with running_broker(data_dir=str(tmp_path)) as broker:
         for name, kind in (("c", "classic"), ("q", "quorum"), ("s", "stream")):
@@ -263,7 +257,7 @@ async def test_messages_of_queues_are_there_in_bytes_where_they_are_known(
         assert value(found, "rabbitmq_detailed_queue_consumer_capacity", **of["t"]) == 1
 
 
-async def test_of_memory_the_whole_is_there(autojump_clock: object) -> None:
+async def test_of_memory_the_whole_is_there() -> None:
     async with (
         running_broker() as broker,
         http_user(broker, "", listener=broker.prometheus, prefix="/metrics") as user,
@@ -276,7 +270,7 @@ async def test_of_memory_the_whole_is_there(autojump_clock: object) -> None:
     assert identity.labels["rabbitmq_endpoint"] == "memory-breakdown"
 
 
-async def test_every_panel_of_our_own_board_finds_series(autojump_clock: object) -> None:
+async def test_every_panel_of_our_own_board_finds_series() -> None:
     written = json.loads((DOCS / "grafana" / "flow.json").read_text())
     queries = [target["expr"] for panel in written["panels"] for target in panel.get("targets", ())]
     assert len(queries) >= 12
@@ -297,29 +291,28 @@ def test_a_query_that_asks_for_another_name_or_label_is_noticed() -> None:
     assert panels.unfound("a_total{protocol=~'amqp.*',x!='y'}", series) == []
 
 
-async def test_families_and_virtual_hosts_and_queues_are_chosen(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        for name in ("one", "two"):
-            declare(broker.catalog, "/", name)
-        listener = broker.prometheus
-        async with http_user(broker, "", listener=listener, prefix="/metrics") as user:
-            path = "/detailed?family=queue_coarse_metrics&family=queue_consumer_count&vhost=%2F&queue=%5Eo"
-            found = panels.series_of((await user.ask("GET", path)).body.decode())
-            named = [each for each in found if "queue" in each.labels]
-            assert {each.labels["queue"] for each in named} == {"one"}
-            assert {each.name for each in named} == {
-                *(f"rabbitmq_detailed_queue_messages{end}" for end in ("", "_ready", "_unacked")),
-                *("rabbitmq_detailed_queue_consumers", "rabbitmq_detailed_queue_info"),
-            }
-            nothing = panels.series_of((await user.ask("GET", "/detailed")).body.decode())
-            assert {each.name for each in nothing} == {"rabbitmq_identity_info", "rabbitmq_build_info"}
-            heard = await user.ask("GET", "/detailed?family=queue_coarse_metrics&queue=(")
-            assert heard.status == 400
-            assert (await user.ask("GET", "/nowhere")).status == 404
-            assert (await user.ask("GET", "", accept="image/png")).status == 406
+async def test_families_and_virtual_hosts_and_queues_are_chosen(broker: Broker) -> None:
+    for name in ("one", "two"):
+        declare(broker.catalog, "/", name)
+    listener = broker.prometheus
+    async with http_user(broker, "", listener=listener, prefix="/metrics") as user:
+        path = "/detailed?family=queue_coarse_metrics&family=queue_consumer_count&vhost=%2F&queue=%5Eo"
+        found = panels.series_of((await user.ask("GET", path)).body.decode())
+        named = [each for each in found if "queue" in each.labels]
+        assert {each.labels["queue"] for each in named} == {"one"}
+        assert {each.name for each in named} == {
+            *(f"rabbitmq_detailed_queue_messages{end}" for end in ("", "_ready", "_unacked")),
+            *("rabbitmq_detailed_queue_consumers", "rabbitmq_detailed_queue_info"),
+        }
+        nothing = panels.series_of((await user.ask("GET", "/detailed")).body.decode())
+        assert {each.name for each in nothing} == {"rabbitmq_identity_info", "rabbitmq_build_info"}
+        heard = await user.ask("GET", "/detailed?family=queue_coarse_metrics&queue=(")
+        assert heard.status == 400
+        assert (await user.ask("GET", "/nowhere")).status == 404
+        assert (await user.ask("GET", "", accept="image/png")).status == 406
 
 
-async def test_the_format_is_the_one_that_the_client_takes(autojump_clock: object) -> None:
+async def test_the_format_is_the_one_that_the_client_takes() -> None:
     async with (
         busy_broker() as broker,
         http_user(broker, "", listener=broker.prometheus, prefix="/metrics") as user,
@@ -335,6 +328,7 @@ async def test_the_format_is_the_one_that_the_client_takes(autojump_clock: objec
             assert {sample.name for family in read_openmetrics(whole) for sample in family.samples} == ours
 
 
+@pytest.mark.real_clock
 async def test_metrics_have_a_port_of_their_own_unless_they_are_turned_off() -> None:
     async with running_broker(prometheus_port=0) as broker:
         async with await trio.open_tcp_stream(*broker.prometheus.addresses[0]) as stream:
@@ -346,39 +340,35 @@ async def test_metrics_have_a_port_of_their_own_unless_they_are_turned_off() -> 
             assert broker.prometheus.addresses == []
 
 
-async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(autojump_clock: object) -> None:
+async def test_what_a_client_decides_late_is_counted_by_kind_of_queue(broker: Broker) -> None:
     """The consumer is cancelled, its delivery acknowledged afterwards: nothing is lost, or counted twice."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "q")
-        client = await connect091(broker).open()
-        await client.call(1, BasicConsume("q", consumer_tag="c"), BasicConsumeOk)
-        await client.send(1, message(1, "q", b"x"), message(1, "q", b"x"))
-        await settle_down()
-        await client.send(1, BasicCancel("c"))
-        await client.send(1, BasicAck(1))
-        await settle_down()
-        kind = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
-        for gone in (False, True):
-            if gone:
-                await client.vanish()
-                await settle_down()
-            found = await scraped(broker)
-            assert value(found, "rabbitmq_global_messages_acknowledged_total", **kind) == 1
-            assert value(found, "rabbitmq_global_messages_delivered_total", **kind) == 2
+    declare(broker.catalog, "/", "q")
+    client = await connect091(broker).open()
+    await client.call(1, BasicConsume("q", consumer_tag="c"), BasicConsumeOk)
+    await client.send(1, message(1, "q", b"x"), message(1, "q", b"x"))
+    await settle_down()
+    await client.send(1, BasicCancel("c"))
+    await client.send(1, BasicAck(1))
+    await settle_down()
+    kind = {"protocol": "amqp091", "queue_type": "rabbit_classic_queue"}
+    for gone in (False, True):
+        if gone:
+            await client.vanish()
+            await settle_down()
+        found = await scraped(broker)
+        assert value(found, "rabbitmq_global_messages_acknowledged_total", **kind) == 1
+        assert value(found, "rabbitmq_global_messages_delivered_total", **kind) == 2
 
 
-async def test_below_the_port_of_the_api_metrics_need_a_login(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        add_login(broker, "ann:pw", "management")
-        add_login(broker, "bea:pw", "monitoring")
-        for login, status in (("", 401), ("ann:pw", 401), ("bea:pw", 200)):
-            async with http_user(broker, login, prefix="") as user:
-                assert (await user.ask("GET", "/metrics")).status == status
+async def test_below_the_port_of_the_api_metrics_need_a_login(broker: Broker) -> None:
+    add_login(broker, "ann:pw", "management")
+    add_login(broker, "bea:pw", "monitoring")
+    for login, status in (("", 401), ("ann:pw", 401), ("bea:pw", 200)):
+        async with http_user(broker, login, prefix="") as user:
+            assert (await user.ask("GET", "/metrics")).status == status
 
 
-async def test_a_scrape_of_many_queues_leaves_others_their_turns(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_scrape_of_many_queues_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a millisecond with each look at it: a turn has a few steps."""
     now = iter(range(10**9))
     monkeypatch.setattr(metrics, "perf_counter", lambda: next(now) / 1000)
@@ -407,9 +397,7 @@ async def test_a_scrape_of_many_queues_leaves_others_their_turns(
     assert len(set(names)) == len(names) == 500
 
 
-async def test_clients_cannot_make_more_series_than_there_may_be(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_clients_cannot_make_more_series_than_there_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ROWS_MAX", 3)
     async with running_broker() as broker:
         declare(broker.catalog, "/", "q")
@@ -422,20 +410,19 @@ async def test_clients_cannot_make_more_series_than_there_may_be(
         assert value(found, "amqp10broker_series_left_out", family="link_metrics") == 2
 
 
-async def test_exchanges_and_virtual_hosts_are_there(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        declare_exchange(broker.catalog, "/", "e", "topic")
-        found = await scraped(broker, Form.DETAILED, "exchange_names", "vhost_status", "exchange_metrics")
-        assert value(found, "rabbitmq_cluster_vhost_status", vhost="/") == 1
-        assert value(found, "rabbitmq_cluster_exchange_name", vhost="/", exchange="e", type="topic") == 1
-        published = "rabbitmq_detailed_exchange_messages_published_total"
-        assert value(found, published, vhost="/", exchange="e") == 0
+async def test_exchanges_and_virtual_hosts_are_there(broker: Broker) -> None:
+    declare_exchange(broker.catalog, "/", "e", "topic")
+    found = await scraped(broker, Form.DETAILED, "exchange_names", "vhost_status", "exchange_metrics")
+    assert value(found, "rabbitmq_cluster_vhost_status", vhost="/") == 1
+    assert value(found, "rabbitmq_cluster_exchange_name", vhost="/", exchange="e", type="topic") == 1
+    published = "rabbitmq_detailed_exchange_messages_published_total"
+    assert value(found, published, vhost="/", exchange="e") == 0
 
 
 GENERATOR = Path(__file__).parents[2] / ".ci" / "generate_metrics.py"
 
 
-async def test_the_generated_page_has_a_row_for_each_metric_of_a_scrape(autojump_clock: object) -> None:
+async def test_the_generated_page_has_a_row_for_each_metric_of_a_scrape() -> None:
     page = runpy.run_path(str(GENERATOR))["render"]()
     async with busy_broker() as broker:
         found = [*await scraped(broker), *await scraped(broker, Form.PER_OBJECT)]

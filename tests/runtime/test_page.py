@@ -6,7 +6,6 @@ import gzip
 from pathlib import Path
 
 import pytest
-import trio
 
 import amqp10broker
 from amqp10broker.api.static_files import FOLDERS
@@ -17,7 +16,7 @@ PAGE = Path(amqp10broker.__file__).parent / "api" / "page"
 FILES = sorted(str(path.relative_to(PAGE)) for path in PAGE.rglob("*.*"))
 
 
-async def test_every_file_of_the_page_is_there_for_everybody(autojump_clock: trio.abc.Clock) -> None:
+async def test_every_file_of_the_page_is_there_for_everybody() -> None:
     assert "index.html" in FILES
     async with running_broker() as broker, http_user(broker, "", prefix="") as user:
         for path in FILES:
@@ -25,7 +24,7 @@ async def test_every_file_of_the_page_is_there_for_everybody(autojump_clock: tri
             assert (heard.status, heard.body) == (200, (PAGE / path).read_bytes()), path
 
 
-async def test_the_page_stands_at_the_root(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_page_stands_at_the_root() -> None:
     async with running_broker() as broker, http_user(broker, "", prefix="") as user:
         heard = await user.ask("GET", "/")
         assert heard.headers["content-type"] == "text/html; charset=utf-8"
@@ -35,7 +34,7 @@ async def test_the_page_stands_at_the_root(autojump_clock: trio.abc.Clock) -> No
         assert (await user.ask("POST", "/")).status == 405
 
 
-async def test_the_page_is_packed_and_sent_again_only_if_it_changed(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_page_is_packed_and_sent_again_only_if_it_changed() -> None:
     async with running_broker() as broker, http_user(broker, "", prefix="") as user:
         heard = await user.ask("GET", "/js/main.js", accept_encoding="gzip")
         assert gzip.decompress(heard.body) == (PAGE / "js/main.js").read_bytes()
@@ -56,12 +55,12 @@ async def test_the_page_is_packed_and_sent_again_only_if_it_changed(autojump_clo
         "/js",
     ],
 )
-async def test_nothing_else_is_read(path: str, autojump_clock: trio.abc.Clock) -> None:
+async def test_nothing_else_is_read(path: str) -> None:
     async with running_broker() as broker, http_user(broker, "", prefix="") as user:
         assert (await user.ask("GET", path)).status == 404
 
 
-async def test_the_page_is_below_the_prefix(autojump_clock: trio.abc.Clock) -> None:
+async def test_the_page_is_below_the_prefix() -> None:
     async with running_broker(http_path_prefix="/a/b") as broker, http_user(broker, "", prefix="") as user:
         assert (await user.ask("GET", "/")).status == 404
         assert (await user.ask("GET", "/a/b/")).status == 200
@@ -69,7 +68,7 @@ async def test_the_page_is_below_the_prefix(autojump_clock: trio.abc.Clock) -> N
         assert (heard.status, heard.headers["location"]) == (308, "b/")
 
 
-async def test_there_is_no_page_where_there_are_only_metrics(autojump_clock: trio.abc.Clock) -> None:
+async def test_there_is_no_page_where_there_are_only_metrics() -> None:
     async with (
         running_broker() as broker,
         http_user(broker, "", listener=broker.prometheus, prefix="") as user,

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.users import TopicPermission
+from amqp10broker.protocols.amqp091.methods import ChannelClose, ConnectionClose, ConnectionCloseOk
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.runtime.test_admin_door import ask, asked
 from tests.support.declaring import set_topic_permission
-from tests.support.trio091 import Channel, Connection, connect091
 from tests.support.trioclient import quiet_config, running_broker
+from tests.support.trioclient091 import connect091
 
 MANY_WAYS = "^([a-z]+\\.?)+$"
 HOPELESS = "^(.*)-(.*)-\\1$"
@@ -27,30 +28,26 @@ POLICY = {
 }
 
 
-async def test_a_routing_key_with_many_ways_through_a_permission_is_answered(autojump_clock: object) -> None:
+async def test_a_routing_key_with_many_ways_through_a_permission_is_answered(broker: Broker) -> None:
     """3.7 seconds for a letter less of it, twice as long for each one more, when `re` searched for it."""
-    async with running_broker() as broker:
-        await ask(
-            broker, "set-topic-permissions", user="guest", exchange="amq.topic", write=MANY_WAYS, read=".*"
-        )
-        client = await connect091(broker).open()
-        await client.publish("amq.topic", "a" * 250, b"allowed")
-        await client.publish("amq.topic", "a" * 250 + "!", b"not allowed")
-        close = await client.expect(Channel.Close)
-        assert close.reply_code == 403
+    await ask(broker, "set-topic-permissions", user="guest", exchange="amq.topic", write=MANY_WAYS, read=".*")
+    client = await connect091(broker).open()
+    await client.publish("amq.topic", "a" * 250, b"allowed")
+    await client.publish("amq.topic", "a" * 250 + "!", b"not allowed")
+    close = await client.expect(ChannelClose)
+    assert close.reply_code == 403
 
 
-async def test_a_queue_with_many_ways_through_a_policy_is_declared(autojump_clock: object) -> None:
+async def test_a_queue_with_many_ways_through_a_policy_is_declared(broker: Broker) -> None:
     """Its name is a client's, the pattern an administrator's."""
-    async with running_broker() as broker:
-        await ask(
-            broker, "set-policy", name="p", pattern=MANY_WAYS, definition={"max-length": 5}, priority=0,
-            apply_to="all",
-        )  # fmt: skip
-        for name in ("a" * 250, "a" * 250 + "!"):
-            await ask(broker, "declare-queue", name=name)
-        vhost = broker.catalog.lookup_vhost("/")
-        assert [vhost.lookup(name).effective.policy for name in ("a" * 250, "a" * 250 + "!")] == ["p", None]
+    await ask(
+        broker, "set-policy", name="p", pattern=MANY_WAYS, definition={"max-length": 5}, priority=0,
+        apply_to="all",
+    )  # fmt: skip
+    for name in ("a" * 250, "a" * 250 + "!"):
+        await ask(broker, "declare-queue", name=name)
+    vhost = broker.catalog.lookup_vhost("/")
+    assert [vhost.lookup(name).effective.policy for name in ("a" * 250, "a" * 250 + "!")] == ["p", None]
 
 
 @pytest.mark.parametrize(
@@ -104,6 +101,7 @@ def old_definitions() -> dict[str, Any]:
     }
 
 
+@pytest.mark.real_clock
 async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_told(
     tmp_path: Path, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,12 +122,12 @@ async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_to
             assert all("back reference" in fields["fault"] for fields in told)
             client = await connect091(broker).open(user="u", password="secret")
             await client.publish("amq.topic", "a-b-a", b"no")
-            assert (await client.expect(Channel.Close)).reply_code == 403
+            assert (await client.expect(ChannelClose)).reply_code == 403
             await client.stream.aclose()
 
 
 async def test_definitions_that_are_imported_tell_theirs(
-    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are taken as they are: a file of RabbitMQ is not changed by hand for this."""
     monkeypatch.setattr("amqp10broker.runtime.journal.bootstrap._log", log)
@@ -138,14 +136,12 @@ async def test_definitions_that_are_imported_tell_theirs(
         assert len([event for event, _ in log.of("warning") if "finds nothing" in event]) == 3
 
 
-async def test_a_users_name_that_spoils_a_pattern_allows_nothing(autojump_clock: object) -> None:
+async def test_a_users_name_that_spoils_a_pattern_allows_nothing(broker: Broker) -> None:
     """In a class it may make a range that runs backwards: 403, and not a fault in the broker."""
-    async with running_broker() as broker:
-        permission = TopicPermission("[z-{username}]")
-        set_topic_permission(broker.catalog, "guest", "/", "amq.topic", permission)
-        client = await connect091(broker).open()
-        await client.publish("amq.topic", "x", b"no")
-        close = await client.expect(Channel.Close)
-        assert close.reply_code == 403
-        await client.send(Connection.Close(200, "", 0, 0), channel=0)
-        await client.expect(Connection.CloseOk)
+    permission = TopicPermission("[z-{username}]")
+    set_topic_permission(broker.catalog, "guest", "/", "amq.topic", permission)
+    client = await connect091(broker).open()
+    await client.publish("amq.topic", "x", b"no")
+    close = await client.expect(ChannelClose)
+    assert close.reply_code == 403
+    await client.call(0, ConnectionClose(200, "", 0, 0), ConnectionCloseOk)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, memory_stream_pair
 
 from amqp10broker.cluster.frames import Decoder, encode
 from amqp10broker.cluster.hello import Hello, Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
+from amqp10broker.raft.codec import MESSAGE
+from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.entries import Hard, Point, Stored
+from amqp10broker.raft.groups import ELECTIONS_MAX, Groups, Member
+from amqp10broker.raft.ids import member_id
+from amqp10broker.raft.messages import PreVote
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.runtime.connections.socket_transport import SocketTransport
 from tests.support.deadline import DEADLINE_S
+
+pytestmark = pytest.mark.real_clock
 
 HELLO = Hello(Identity(2, "b", 1, "c"), ConnectionPurpose.RAFT, bytes(16), bytes(16))
 LARGE = 16 * 1024 * 1024
@@ -73,6 +86,30 @@ async def test_of_many_frames_at_once_the_first_goes_alone_and_the_others_togeth
             link.close("enough")
     await other.aclose()
     assert [frame.body for frame in got] == [*bodies, b"later"]
+
+
+async def test_all_that_many_groups_ask_a_node_for_in_one_step_is_one_frame() -> None:
+    """With a frame for each of thousands of elections, frames cost more than the elections."""
+    ours, theirs = memory_stream_pair()
+    link = PeerLink(ours, HELLO, b"", lambda link, frames: None)
+    now_ms = 0
+    groups = Groups(lambda: now_ms, lambda node, group, data: node == 2 and link.put_message(group, data))
+    config = Configuration(tuple(member_id(node) for node in (1, 2, 3)))
+    stored = Stored(Point(1, 0, config), Hard(0, None, 0), 1, [], [])
+    for group in range(1, ELECTIONS_MAX + 1):
+        store = cast("Any", SimpleNamespace(stored=stored, on_compact=None))
+        machine = cast("Any", SimpleNamespace(status=lambda status: None))
+        groups.add(Member(group, member_id(1), store, machine, groups, random.random))
+    now_ms = 60_000
+    groups.tick()
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            data = bytes(await theirs.receive_some(READ_BYTES))
+            assert len(data) == struct.unpack_from("<I", data)[0] + 4
+            link.close("enough")
+    asked = {frame.group: type(MESSAGE.decode(frame.body)) for frame in Decoder().feed(data)}
+    assert asked == dict.fromkeys(range(1, ELECTIONS_MAX + 1), PreVote)
 
 
 async def test_what_the_socket_does_not_take_goes_before_all_that_is_put_later() -> None:

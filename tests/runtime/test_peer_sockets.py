@@ -27,6 +27,8 @@ from tests.support.certificates import Certificates
 from tests.support.deadline import DEADLINE_S
 from tests.support.peer_network import Network, Node
 
+pytestmark = pytest.mark.real_clock
+
 
 class SocketNode(Node):
     """A node on a port of this machine."""

@@ -17,7 +17,8 @@ from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
-from tests.support.peer_network import CLUSTER, UNTIL_S, WINDOW_BYTES, Network, Node
+from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node
+from tests.support.sim_network import WINDOW_BYTES
 
 RAFT, LETTERS, BULK = LINKS
 
@@ -78,7 +79,7 @@ async def frames_come(node: Node, purpose: ConnectionPurpose, count: int) -> Non
             await node.changed.wait()
 
 
-async def test_three_nodes_find_each_other(autojump_clock: object, network: Network) -> None:
+async def test_three_nodes_find_each_other(network: Network) -> None:
     """Each is suspected until it is heard, and every pair has a connection for each purpose."""
     nodes = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     async with running(*nodes):
@@ -91,12 +92,10 @@ async def test_three_nodes_find_each_other(autojump_clock: object, network: Netw
         assert trio.current_time() < 0.5
 
 
-async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(network: Network) -> None:
     """Heartbeats of one wake come in the order of their making: the first hears nobody yet."""
     for delay_s in (0.0, 0.001, 0.03):
-        network.delays = {("a", "b"): delay_s, ("b", "a"): delay_s}
+        network.slow = {("a", "b"): delay_s, ("b", "a"): delay_s}
         a, b = Node(network, 1, "a"), Node(network, 2, "b")
         async with running(a, b):
             await trio.sleep(5)
@@ -105,7 +104,7 @@ async def test_nodes_that_find_each_other_do_not_lose_each_other_at_once(
                 assert notifications == ["suspected", "heard"], (node.name, other, delay_s)
 
 
-async def test_node_that_comes_later_is_found(autojump_clock: object, network: Network) -> None:
+async def test_node_that_comes_later_is_found(network: Network) -> None:
     """The one with the lower number tries at least once a second."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, acquainted=False) as nursery:
@@ -118,7 +117,7 @@ async def test_node_that_comes_later_is_found(autojump_clock: object, network: N
         assert trio.current_time() - began <= 1.1
 
 
-async def test_frames_come_in_order_and_only_their_own(autojump_clock: object, network: Network) -> None:
+async def test_frames_come_in_order_and_only_their_own(network: Network) -> None:
     """What was sent in one wake comes in one read; heartbeats are not among it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -140,9 +139,7 @@ async def test_frames_come_in_order_and_only_their_own(autojump_clock: object, n
         assert ("frames", 1, RAFT) not in b.log
 
 
-async def test_nothing_is_sent_to_a_node_that_is_not_connected(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network) -> None:
     """`send` says so at once."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, acquainted=False):
@@ -154,7 +151,7 @@ async def test_nothing_is_sent_to_a_node_that_is_not_connected(
             await a.peers.call(2, {"what": "x"}, 5)
 
 
-async def test_silence_is_suspicion_after_a_second(autojump_clock: object, network: Network) -> None:
+async def test_silence_is_suspicion_after_a_second(network: Network) -> None:
     """On both sides of a cut, a second after the last heartbeat; it is undone when the cut is mended."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -172,7 +169,7 @@ async def test_silence_is_suspicion_after_a_second(autojump_clock: object, netwo
         assert trio.current_time() - began <= 3.5
 
 
-async def test_suspicion_time_is_a_setting(autojump_clock: object, network: Network) -> None:
+async def test_suspicion_time_is_a_setting(network: Network) -> None:
     """`cluster_suspect_ms`."""
     a, b = (Node(network, number, name, suspect_ms=5_000) for number, name in ((1, "a"), (2, "b")))
     async with running(a, b):
@@ -183,7 +180,7 @@ async def test_suspicion_time_is_a_setting(autojump_clock: object, network: Netw
         assert 4.8 <= trio.current_time() - began <= 5.2
 
 
-async def test_reset_is_suspicion_at_once(autojump_clock: object, network: Network) -> None:
+async def test_reset_is_suspicion_at_once(network: Network) -> None:
     """And the connection is made anew at once."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -198,9 +195,7 @@ async def test_reset_is_suspicion_at_once(autojump_clock: object, network: Netwo
         assert trio.current_time() - began <= 0.3
 
 
-async def test_cut_in_one_direction_is_suspected_on_both_sides(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_cut_in_one_direction_is_suspected_on_both_sides(network: Network) -> None:
     """A node that is heard and does not hear is no good follower, and no good leader."""
     a, b, c = (Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c")))
     async with running(a, b, c):
@@ -216,7 +211,7 @@ async def test_cut_in_one_direction_is_suspected_on_both_sides(
         assert sorted(c.peers.liveness.alive) == [1, 2]
 
 
-async def test_new_start_is_suspected_and_then_heard(autojump_clock: object, network: Network) -> None:
+async def test_new_start_is_suspected_and_then_heard(network: Network) -> None:
     """Old connections are told to be gone before the new ones are there."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b) as nursery:
@@ -236,9 +231,7 @@ async def test_new_start_is_suspected_and_then_heard(autojump_clock: object, net
         await again.until("frames", 1, LETTERS)
 
 
-async def test_old_copy_of_a_folder_is_refused(
-    autojump_clock: object, network: Network, complaints: LogRecorder
-) -> None:
+async def test_old_copy_of_a_folder_is_refused(network: Network, complaints: LogRecorder) -> None:
     """Both sides' logs say why, once a minute."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b", incarnation=7)
     async with running(a, b) as nursery:
@@ -255,9 +248,7 @@ async def test_old_copy_of_a_folder_is_refused(
         assert sum(reason.startswith("refused by the other node: ") for reason in old_copy) == 1
 
 
-async def test_wrong_secret_is_logged_on_both_sides(
-    autojump_clock: object, network: Network, complaints: LogRecorder
-) -> None:
+async def test_wrong_secret_is_logged_on_both_sides(network: Network, complaints: LogRecorder) -> None:
     """N4."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b", secret=b"another secret")
     async with running(a, b):
@@ -270,9 +261,7 @@ async def test_wrong_secret_is_logged_on_both_sides(
         }
 
 
-async def test_another_node_at_the_address_is_named(
-    autojump_clock: object, network: Network, complaints: LogRecorder
-) -> None:
+async def test_another_node_at_the_address_is_named(network: Network, complaints: LogRecorder) -> None:
     """A list of nodes with two addresses exchanged."""
     a, b, c = Node(network, 1, "a"), Node(network, 2, "b"), Node(network, 3, "c")
     async with running(a, b, c, acquainted=False):
@@ -286,9 +275,7 @@ async def test_another_node_at_the_address_is_named(
         assert not a.peers.connected(2, RAFT)
 
 
-async def test_whom_the_node_does_not_admit_is_refused(
-    autojump_clock: object, network: Network, complaints: LogRecorder
-) -> None:
+async def test_whom_the_node_does_not_admit_is_refused(network: Network, complaints: LogRecorder) -> None:
     """With its reason on both sides."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.refuses["a"] = "it is too old"
@@ -300,9 +287,7 @@ async def test_whom_the_node_does_not_admit_is_refused(
         await all_hear_all(a, b)
 
 
-async def test_forgotten_node_loses_its_connections_for_good(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_forgotten_node_loses_its_connections_for_good(network: Network) -> None:
     """J8: it is not let in again."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -324,9 +309,7 @@ def b_order(node: Node) -> list[ConnectionPurpose]:
     return [entry[2] for entry in node.log if entry[0] == "disconnected"]
 
 
-async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(network: Network) -> None:
     """Not before: a stranger that dials ends nothing."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -334,7 +317,7 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
         await trio.sleep(5)
         b.log.clear()
         stranger = await network.connect("stranger", ("b", 1))
-        await stranger.send_all(b"hello")
+        await stranger.stream.send_all(b"hello")
         await trio.sleep(5)
         assert all(entry[0] == "told" for entry in b.log)
         twin = Node(network, 1, "a")
@@ -353,9 +336,7 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
 # -- bounds
 
 
-async def test_messages_of_groups_are_dropped_when_too_many_wait(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Network) -> None:
     """`raft` sends them again; heartbeats are before what waits."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -363,16 +344,16 @@ async def test_messages_of_groups_are_dropped_when_too_many_wait(
         network.cut("a", "b", both=False)
         piece = bytes(1024 * 1024)
         sent = [a.peers.send(2, RAFT, FrameKind.RAFT, 1, [piece]) for _ in range(20)]
-        assert sent == [True] * 7 + [False] * 13
-        assert a.peers.dropped == 13
+        assert sent == [True] * 8 + [False] * 12
+        assert a.peers.dropped == 12
         assert a.peers.backlog_bytes(2, RAFT) <= RAFT_BYTES_MAX
         assert a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [piece])
         network.mend()
-        await frames_come(b, RAFT, 7)
+        await frames_come(b, RAFT, 8)
         assert a.peers.send(2, RAFT, FrameKind.RAFT, 1, [piece])
 
 
-async def test_message_larger_than_the_bound_goes_alone(autojump_clock: object, network: Network) -> None:
+async def test_message_larger_than_the_bound_goes_alone(network: Network) -> None:
     """It could never be sent otherwise."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -384,10 +365,8 @@ async def test_message_larger_than_the_bound_goes_alone(autojump_clock: object, 
         assert len(b.frames_of[1, RAFT][0].body) == RAFT_BYTES_MAX + 1
 
 
-async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(
-    autojump_clock: object, network: Network
-) -> None:
-    """Lanes hold back credit by it."""
+async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: Network) -> None:
+    """Links hold back credit by it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)
@@ -403,7 +382,7 @@ async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(
         assert a.peers.backlog_bytes(2) == 0
 
 
-async def test_states_wait_for_room(autojump_clock: object, network: Network) -> None:
+async def test_states_wait_for_room(network: Network) -> None:
     """And hear that the connection was lost while they waited."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     results: list[bool] = []
@@ -425,10 +404,10 @@ async def test_states_wait_for_room(autojump_clock: object, network: Network) ->
         assert results[waiting] is False
 
 
-async def test_heartbeats_are_not_behind_letters_and_states(autojump_clock: object, network: Network) -> None:
+async def test_heartbeats_are_not_behind_letters_and_states(network: Network) -> None:
     """They have another connection: letters for half a minute do not hold them up."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    network.delays["a", "b"] = 0.3
+    network.slow["a", "b"] = 0.3
     async with running(a, b):
         await all_hear_all(a, b)
         for number in range(100):
@@ -442,9 +421,7 @@ async def test_heartbeats_are_not_behind_letters_and_states(autojump_clock: obje
 # -- the disk
 
 
-async def test_slow_disk_hands_over_and_a_hung_one_is_silence(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_slow_disk_hands_over_and_a_hung_one_is_silence(network: Network) -> None:
     """Told once each; it comes back with its disk. Nothing is disconnected."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -465,9 +442,7 @@ async def test_slow_disk_hands_over_and_a_hung_one_is_silence(
         await b.until("hand over")
 
 
-async def test_clocks_are_told_with_the_facts_and_each_minute(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_clocks_are_told_with_the_facts_and_each_minute(network: Network) -> None:
     """So each node knows by how much the others' are ahead of its own."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.skew_ms = 7_200_000
@@ -481,9 +456,7 @@ async def test_clocks_are_told_with_the_facts_and_each_minute(
         assert a.facts_of == {2: {}}
 
 
-async def test_facts_are_told_when_they_change_and_on_each_connection(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_facts_are_told_when_they_change_and_on_each_connection(network: Network) -> None:
     """Not with every heartbeat."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.facts = {"alarms": []}
@@ -504,7 +477,7 @@ async def test_facts_are_told_when_they_change_and_on_each_connection(
 # -- questions
 
 
-async def test_question_is_answered_or_refused_as_there(autojump_clock: object, network: Network) -> None:
+async def test_question_is_answered_or_refused_as_there(network: Network) -> None:
     """A refusal is of the class that was raised."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.answers["status"] = {"queues": 3}
@@ -522,7 +495,7 @@ async def test_question_is_answered_or_refused_as_there(autojump_clock: object, 
         assert a.peers.connected(2, LETTERS)
 
 
-async def test_question_without_an_answer_ends_in_time(autojump_clock: object, network: Network) -> None:
+async def test_question_without_an_answer_ends_in_time(network: Network) -> None:
     """An answer that comes later is dropped."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
@@ -533,7 +506,7 @@ async def test_question_without_an_answer_ends_in_time(autojump_clock: object, n
         assert trio.current_time() - began == pytest.approx(5, abs=0.1)
 
 
-async def test_question_ends_with_its_connection(autojump_clock: object, network: Network) -> None:
+async def test_question_ends_with_its_connection(network: Network) -> None:
     """Not only in time."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b) as nursery:
@@ -553,7 +526,7 @@ async def test_question_ends_with_its_connection(autojump_clock: object, network
         assert "node 'b' cannot be reached: lost" in str(caught[0])
 
 
-async def test_node_without_a_cluster_may_ask(autojump_clock: object, network: Network) -> None:
+async def test_node_without_a_cluster_may_ask(network: Network) -> None:
     """And is told that it has no number; whom it asks may be a member, or not yet either."""
     a, new = Node(network, 1, "a"), Node(network, 0, "new")
     a.answers["join"] = {"number": 2}
@@ -565,9 +538,7 @@ async def test_node_without_a_cluster_may_ask(autojump_clock: object, network: N
         await new.until("asked", 1, "probe")
 
 
-async def test_node_that_has_joined_is_connected_under_its_number(
-    autojump_clock: object, network: Network
-) -> None:
+async def test_node_that_has_joined_is_connected_under_its_number(network: Network) -> None:
     """Its identity is set, then it knows the others."""
     a, new = Node(network, 1, "a"), Node(network, 0, "new")
     async with running(a, new, acquainted=False):
@@ -578,7 +549,7 @@ async def test_node_that_has_joined_is_connected_under_its_number(
         await all_hear_all(a, new)
 
 
-async def test_question_to_an_address_says_why_it_fails(autojump_clock: object, network: Network) -> None:
+async def test_question_to_an_address_says_why_it_fails(network: Network) -> None:
     """Nobody there; a wrong secret; not admitted; the own address; no answer; a refusal."""
     a, b = Node(network, 1, "a"), Node(network, 0, "b")
     wrong = Node(network, 3, "c", secret=b"another")
@@ -613,7 +584,7 @@ async def test_question_to_an_address_says_why_it_fails(autojump_clock: object, 
     ids=["no frame", "short heartbeat", "facts that are no JSON", "a question among messages"],
 )
 async def test_bytes_that_cannot_be_understood_end_one_connection(
-    autojump_clock: object, network: Network, complaints: LogRecorder, sent: bytes
+    network: Network, complaints: LogRecorder, sent: bytes
 ) -> None:
     """The others stay, and it is made anew."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -632,9 +603,7 @@ async def test_bytes_that_cannot_be_understood_end_one_connection(
         ]
 
 
-async def test_fault_of_our_own_ends_one_connection(
-    autojump_clock: object, network: Network, complaints: LogRecorder
-) -> None:
+async def test_fault_of_our_own_ends_one_connection(network: Network, complaints: LogRecorder) -> None:
     """It is logged with its cause, and the other connections go on."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
 
@@ -652,7 +621,7 @@ async def test_fault_of_our_own_ends_one_connection(
         assert isinstance(fields["exc_info"], ZeroDivisionError)
 
 
-async def test_stopping_ends_all_at_once(autojump_clock: object, network: Network) -> None:
+async def test_stopping_ends_all_at_once(network: Network) -> None:
     """Cancelled in the middle of everything."""
     nodes = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     async with running(*nodes) as nursery:

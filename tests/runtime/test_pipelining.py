@@ -17,6 +17,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Open,
     Target,
 )
+from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.support.rawframes import (
     attach_receiver,
@@ -32,58 +33,42 @@ from tests.support.rawframes import (
 from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
 
 
-async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(autojump_clock: object) -> None:
+async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(broker: Broker) -> None:
     """A client may send everything before it has read anything: nothing is lost, order is kept."""
-    async with running_broker() as broker:
-        client = connect(broker)
-        await client.send(
-            login(),
-            open_frame(),
-            begin(),
-            attach_sender(0, "q"),
-            transfer(0, 0, b"one"),
-            transfer(0, 1, b"two"),
-        )
-        got = await client.idle()
-        kinds = [type(each.body) for each in got]
-        assert kinds[2:6] == [Open, Begin, Attach, Flow]
-        dispositions = [each.body for each in got if type(each.body) is Disposition]
-        assert [(each.first, each.last or each.first) for each in dispositions] == [(0, 1)]
-        assert queue_counts(broker, "q") == (2, 0)
-        await client.send(frame(0, Close()))
-        assert type((await client.rest())[-1].body) is Close
+    client = connect(broker)
+    await client.send(
+        login(),
+        open_frame(),
+        begin(),
+        attach_sender(0, "q"),
+        transfer(0, 0, b"one"),
+        transfer(0, 1, b"two"),
+    )
+    got = await client.idle()
+    kinds = [type(each.body) for each in got]
+    assert kinds[2:6] == [Open, Begin, Attach, Flow]
+    dispositions = [each.body for each in got if type(each.body) is Disposition]
+    assert [(each.first, each.last or each.first) for each in dispositions] == [(0, 1)]
+    assert queue_counts(broker, "q") == (2, 0)
+    await client.send(frame(0, Close()))
+    assert type((await client.rest())[-1].body) is Close
 
 
-async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(autojump_clock: object) -> None:
+async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(broker: Broker) -> None:
     """A credit and the end of its session reach the queue together: each message stays in one place."""
-    async with running_broker() as broker:
-        first = await connect(broker).open()
-        await first.send(attach_sender(0, "q"), *[transfer(0, each, b"%d" % each) for each in range(5)])
-        await first.idle()
-        second = connect(broker)
-        await second.send(
-            login(), open_frame(), begin(), attach_receiver(0, "q"), credit(0, 3), frame(0, Close())
-        )
-        await second.rest()
-        await settle_down()
-        assert queue_counts(broker, "q") == (5, 0)
-        await first.send(attach_receiver(1, "q"), credit(1, 100))
-        got = [each for each in await first.idle() if each.payload]
-        assert [body_of(each.payload) for each in got] == [b"%d" % each for each in range(5)]
-
-
-async def test_flow_and_lost_socket_in_one_write_do_not_double_messages(autojump_clock: object) -> None:
-    """As before, with a client that vanishes instead of closing."""
-    async with running_broker() as broker:
-        first = await connect(broker).open()
-        await first.send(attach_sender(0, "q"), *[transfer(0, each, b"%d" % each) for each in range(5)])
-        await first.idle()
-        second = connect(broker)
-        await second.open()
-        await second.send(attach_receiver(0, "q"), credit(0, 3))
-        await second.vanish()
-        await settle_down()
-        assert queue_counts(broker, "q") == (5, 0)
+    first = await connect(broker).open()
+    await first.send(attach_sender(0, "q"), *[transfer(0, each, b"%d" % each) for each in range(5)])
+    await first.idle()
+    second = connect(broker)
+    await second.send(
+        login(), open_frame(), begin(), attach_receiver(0, "q"), credit(0, 3), frame(0, Close())
+    )
+    await second.rest()
+    await settle_down()
+    assert queue_counts(broker, "q") == (5, 0)
+    await first.send(attach_receiver(1, "q"), credit(1, 100))
+    got = [each for each in await first.idle() if each.payload]
+    assert [body_of(each.payload) for each in got] == [b"%d" % each for each in range(5)]
 
 
 GOOD = [transfer(0, number, b"%d" % number) for number in range(3)]
@@ -108,7 +93,7 @@ OTHER_LAYOUT = transfer(0, 5, b"x", delivery_tag=b"another length")
     ids=["nothing", "one", "another layout", "two faults", "no credit", "no tag", "same id", "detach", "end"],
 )
 async def test_what_stands_before_a_fault_is_kept_and_the_rest_is_not(
-    autojump_clock: object, log: LogRecorder, behind: list[bytes], one_by_one: bool
+    log: LogRecorder, behind: list[bytes], one_by_one: bool
 ) -> None:
     """The three good messages are queued, the link is detached once, whatever follows in the same read."""
     async with running_broker() as broker:
@@ -134,30 +119,7 @@ async def test_what_stands_before_a_fault_is_kept_and_the_rest_is_not(
 
 
 @pytest.mark.parametrize("one_by_one", [True, False], ids=["one by one", "one write"])
-async def test_messages_before_one_that_is_too_large_are_kept(
-    autojump_clock: object, one_by_one: bool
-) -> None:
-    """How the socket cut the bytes does not decide what is queued."""
-    async with running_broker(max_message_size_bytes=100) as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        await client.idle()
-        frames = [*GOOD, transfer(0, 3, b"." * 100), transfer(0, 4, b"behind")]
-        if one_by_one:
-            for each in frames:
-                await client.send(each)
-                await settle_down()
-        else:
-            await client.send(*frames)
-        (detach,) = [each.body for each in await client.idle() if type(each.body) is Detach]
-        assert detach.error.condition == "amqp:link:message-size-exceeded"
-        assert queue_counts(broker, "q") == (3, 0)
-
-
-@pytest.mark.parametrize("one_by_one", [True, False], ids=["one by one", "one write"])
-async def test_messages_before_an_id_in_use_are_kept_and_the_session_ends(
-    autojump_clock: object, one_by_one: bool
-) -> None:
+async def test_messages_before_an_id_in_use_are_kept_and_the_session_ends(one_by_one: bool) -> None:
     """A delivery-id that is still in flight ends the session; those before it have been taken."""
     async with running_broker(
         test_mode=True, fault_injection=FaultInjection(confirm_delay_ms=(("q", 10_000),))
@@ -178,9 +140,7 @@ async def test_messages_before_an_id_in_use_are_kept_and_the_session_ends(
         assert queue_counts(broker, "q") == (3, 0)
 
 
-async def test_nothing_is_written_behind_the_end_of_a_session(
-    autojump_clock: object, log: LogRecorder
-) -> None:
+async def test_nothing_is_written_behind_the_end_of_a_session(log: LogRecorder) -> None:
     """A window violated by a run of which each message has an outcome at once: no frame follows end."""
     async with running_broker() as broker:
         client = await connect(broker).open()

@@ -7,6 +7,7 @@ import trio
 
 from amqp10broker.config import FaultInjection, FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow
+from amqp10broker.runtime.broker import Broker
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import Client, connect, running_broker
 
@@ -69,22 +70,19 @@ async def attached(client: Client) -> Publisher:
 
 
 @pytest.mark.parametrize("at_once", [1, 10, HALF - 1, HALF, LIMIT])
-async def test_who_is_confirmed_at_once_always_has_half_of_its_credit(
-    autojump_clock: object, at_once: int
-) -> None:
+async def test_who_is_confirmed_at_once_always_has_half_of_its_credit(broker: Broker, at_once: int) -> None:
     """Whatever it sends in one write, a grant counts from the half of the last one."""
-    async with running_broker() as broker:
-        publisher = await attached(await connect(broker).open())
-        least = LIMIT
-        while publisher.sent < 12 * LIMIT:
-            await publisher.send(min(at_once, publisher.credit))
-            await publisher.hear()
-            least = min(least, publisher.credit)
-        assert least >= HALF
-        assert publisher.confirmed == publisher.sent
+    publisher = await attached(await connect(broker).open())
+    least = LIMIT
+    while publisher.sent < 12 * LIMIT:
+        await publisher.send(min(at_once, publisher.credit))
+        await publisher.hear()
+        least = min(least, publisher.credit)
+    assert least >= HALF
+    assert publisher.confirmed == publisher.sent
 
 
-async def test_the_grant_does_not_wait_for_the_confirm(autojump_clock: object) -> None:
+async def test_the_grant_does_not_wait_for_the_confirm() -> None:
     """With confirms 5 ms late it comes with the 85th transfer, which leaves 85; with all 170 unconfirmed
     there is no other, and the next one goes out with the confirms, behind them."""
     slow = FaultInjection(confirm_delay_ms=(("q", 5),))

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trio.testing import MockClock
 
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, Rejected
@@ -28,7 +27,7 @@ MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
 async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
-    autojump_clock: MockClock, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+    log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Precondition-failed `queue 'q' is unavailable`, then the link to the queue ends."""
 
@@ -77,6 +76,7 @@ def break_at_publish(patch: pytest.MonkeyPatch, kind: str) -> None:
     patch.setattr(owner, "apply", apply)
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("kind", "kept", "becomes"),
     [
@@ -121,6 +121,7 @@ async def test_what_becomes_of_a_queue_that_fails(
         assert isinstance(answer, Confirmed)
 
 
+@pytest.mark.real_clock
 async def test_a_classic_queue_that_fails_again_and_again_stays_down(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -36,9 +36,7 @@ def ready(queue: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_messages_expire_when_their_time_has_come(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_messages_expire_when_their_time_has_come(kind: str) -> None:
     async with Broker(Config(port=0)) as broker:
         queue = declare(broker, kind, message_ttl=60_000)
         publish(queue, "short", ttl=5_000)
@@ -54,9 +52,7 @@ async def test_messages_expire_when_their_time_has_come(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_dead_letters_of_time_arrive_and_may_expire_in_their_turn(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_dead_letters_of_time_arrive_and_may_expire_in_their_turn(kind: str) -> None:
     async with Broker(Config(port=0)) as broker:
         first = declare(
             broker, kind, "a", message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="b"
@@ -72,9 +68,7 @@ async def test_dead_letters_of_time_arrive_and_may_expire_in_their_turn(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_unused_queue_goes_with_its_bindings(
-    kind: str, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_an_unused_queue_goes_with_its_bindings(kind: str) -> None:
     async with Broker(Config(port=0)) as broker:
         vhost = broker.catalog.lookup_vhost("/")
         queue = declare(broker, kind, expires=10_000)

@@ -12,6 +12,8 @@ from amqp10broker.queues.commands import Credit, Delete, DeliveryOutcome, Inspec
 from amqp10broker.queues.effects import Answer, Confirmed, CreditReply, Deliver
 from tests.runtime.test_quorum_queue import broker_on, client_of, counts
 
+pytestmark = pytest.mark.real_clock
+
 
 class Killed:
     """The data folders of a broker's lives: each begins with what is on the disk when the one before is

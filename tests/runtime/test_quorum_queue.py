@@ -123,6 +123,7 @@ def counts(client: Client) -> tuple[int, int, int]:
     return found.messages_ready, found.messages_unsettled, found.messages_dlx or 0
 
 
+@pytest.mark.real_clock
 async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: str) -> None:
     """Each request of credit waits for a sync: what a slow disk hands out is what one of them asks for."""
     async with broker_on(folder) as broker:
@@ -134,8 +135,9 @@ async def test_a_consumer_that_reads_gets_thousands_of_messages_a_sync(folder: s
         consumer = await connect(broker).open(channels=0)
         await consumer.send(begin(0, incoming_window=100_000), attach_receiver(0, "q"), credit(0, 100_000))
         assert len(await consumer.take(Transfer, 9_000)) == 9_000
-        # The subscription, 256, 512, 1 024, and three times 2 048; with 256 each time there were 36.
-        assert broker.journal_task.committer.commits - before <= 8
+        # The subscription, 256, 512, 1 024, and three times 2 048, some in two parts on a busy machine;
+        # with 256 each time there were 36.
+        assert broker.journal_task.committer.commits - before <= 16
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
@@ -143,6 +145,7 @@ def where(request: pytest.FixtureRequest, folder: str) -> str | None:
     return folder if request.param else None
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "basics", "two_quick_enqueues")
 async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -> None:
     async with broker_on(where) as broker:
@@ -158,6 +161,7 @@ async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -
         assert counts(client) == (1, 0, 0)
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
 async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
     async with broker_on(where) as broker:
@@ -171,6 +175,7 @@ async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
         await client.hear(Unconfirmed)
 
 
+@pytest.mark.real_clock
 async def test_dead_letters_go_at_most_once(where: str | None) -> None:
     async with broker_on(where) as broker:
         target = client_of(broker, "target")
@@ -193,6 +198,7 @@ AT_LEAST_ONCE = {
 }
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_dead_letters_go_at_least_once(where: str | None) -> None:
     """rabbit_fifo_dlx_integration rejected."""
@@ -212,6 +218,7 @@ async def test_dead_letters_go_at_least_once(where: str | None) -> None:
         assert counts(client) == (0, 0, 0)
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
 async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) -> None:
     """target_queue_not_bound, and what at-least-once promises."""
@@ -235,6 +242,7 @@ async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) ->
         assert target.got() == [1, 2]
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
     "idempotent_recover",
@@ -263,6 +271,7 @@ async def test_everything_confirmed_is_there_after_a_restart_and_nothing_settled
         assert (annotations["x-acquired-count"], annotations["x-delivery-count"]) == (1, 1)
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "rabbit_fifo_returns_correlation")
 async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A confirm, a delivery and an answer are all promises that a restart must not break."""
@@ -290,6 +299,7 @@ async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pyt
         assert client.got() == [0, 1]
 
 
+@pytest.mark.real_clock
 async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,6 +335,7 @@ async def test_a_broker_stops_while_the_end_of_a_queue_is_not_durable(
         assert broker.catalog.lookup_vhost("/").find("q") is None
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize("kind", ["quorum", "classic"])
 async def test_what_comes_when_nothing_is_kept_any_more_is_not_answered(folder: str, kind: str) -> None:
     """Other nodes are connected a little longer than the queues of one that stops."""
@@ -338,6 +349,7 @@ async def test_what_comes_when_nothing_is_kept_any_more_is_not_answered(folder: 
         assert counts(client_of(broker)) == (1 if kind == "quorum" else 0, 0, 0)
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "handles_reject_notification")
 async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageFailed, match="the sync failed"):  # noqa: PT012
@@ -357,6 +369,7 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
             assert client.ids(Confirmed) == [0]
 
 
+@pytest.mark.real_clock
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
     "delete_declare",
@@ -379,6 +392,7 @@ async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str)
         assert client.got() == []
 
 
+@pytest.mark.real_clock
 async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is cut by snapshots with what lives: a queue that is consumed does not grow on the disk."""
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.FILE_BYTES_MAX", 20_000)
@@ -408,7 +422,7 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
-async def test_a_message_expires_by_itself(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_message_expires_by_itself() -> None:
     async with broker_on(None) as broker:
         target = client_of(broker, "target")
         target.subscribe()

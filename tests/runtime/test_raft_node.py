@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageFailed
@@ -18,7 +17,7 @@ BROKEN = StorageFailed("journal", "cannot be written", "look at the disk")
 
 
 @pytest.mark.parametrize("due_ms", [4031, 4035, 8033])
-async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int, autojump_clock: MockClock) -> None:
+async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int) -> None:
     """Seconds as a float may fall short of it: the task waits, and does not turn in a circle."""
     looks = 0
 
@@ -36,7 +35,7 @@ async def test_a_turn_is_given_when_its_millisecond_has_come(due_ms: int, autoju
         nursery.cancel_scope.cancel()
 
 
-async def test_an_error_of_the_disk_in_a_turn_is_told(autojump_clock: MockClock) -> None:
+async def test_an_error_of_the_disk_in_a_turn_is_told() -> None:
     def turn() -> None:
         raise BROKEN
 

@@ -222,9 +222,7 @@ async def connect091(broker: Broker, channels: int = 1) -> Client091:
 # --- what is told ---------------------------------------------------------------------------------
 
 
-async def test_a_session_is_told_from_the_beginning_of_the_recording(
-    autojump_clock: object, helper: Helper
-) -> None:
+async def test_a_session_is_told_from_the_beginning_of_the_recording(helper: Helper) -> None:
     """What it did before does not count; a later one counts whole, also if it ends before a look."""
     async with running_broker() as broker:
         declare(broker)
@@ -245,7 +243,7 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(
     assert helper.closed
 
 
-async def test_who_joins_before_the_first_look_counts_whole(autojump_clock: object) -> None:
+async def test_who_joins_before_the_first_look_counts_whole() -> None:
     """A session may begin when the recording has been started and nobody has looked yet."""
     seen, names = Seen(), list[LinkName]()
     async with running_broker() as broker:
@@ -261,24 +259,23 @@ async def test_who_joins_before_the_first_look_counts_whole(autojump_clock: obje
         looks.detach()
 
 
-async def test_nobody_is_observed_after_the_end(autojump_clock: object, helper: Helper) -> None:
+async def test_nobody_is_observed_after_the_end(broker: Broker, helper: Helper) -> None:
     """Sessions and channels are as they were before the beginning."""
-    async with running_broker() as broker:
-        declare(broker)
-        client = await publisher(broker)
-        old = await connect091(broker)
-        parts = [*client.task.parts.values(), *old.task.parts.values()]
-        assert [part.on_wake for part in parts] == [None, None]
-        await record(broker)
-        assert None not in [part.on_wake for part in parts]
-        await broker.recordings.stop()
-        assert [part.on_wake for part in parts] == [None, None]
-        assert broker.recordings.recorder is None
-        await publish(client, 0, 3)
-        assert total(helper.events(), EventKind.LINK_IN) == 0
+    declare(broker)
+    client = await publisher(broker)
+    old = await connect091(broker)
+    parts = [*client.task.parts.values(), *old.task.parts.values()]
+    assert [part.on_wake for part in parts] == [None, None]
+    await record(broker)
+    assert None not in [part.on_wake for part in parts]
+    await broker.recordings.stop()
+    assert [part.on_wake for part in parts] == [None, None]
+    assert broker.recordings.recorder is None
+    await publish(client, 0, 3)
+    assert total(helper.events(), EventKind.LINK_IN) == 0
 
 
-async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Helper) -> None:
+async def test_queues_are_numbered_and_named(helper: Helper) -> None:
     """And told as long as they are there."""
     async with running_broker() as broker:
         declare(broker, "a")
@@ -293,7 +290,7 @@ async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Hel
     assert {event.handle for event in helper.events() if event.kind == EventKind.QUEUE} == {1, 2}
 
 
-async def test_links_are_named_before_their_events(autojump_clock: object, helper: Helper) -> None:
+async def test_links_are_named_before_their_events(helper: Helper) -> None:
     """With queue, client and user, in both protocols, also those that come later; each once."""
     async with running_broker() as broker:
         declare(broker)
@@ -325,7 +322,7 @@ async def test_links_are_named_before_their_events(autojump_clock: object, helpe
 
 
 async def test_no_more_links_are_named_than_there_is_room_for(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that attaches and detaches for ever fills no disk with names."""
     monkeypatch.setattr(recorder, "LINKS_NAMED_MAX", 2)
@@ -340,7 +337,7 @@ async def test_no_more_links_are_named_than_there_is_room_for(
     assert [name.handle for name in helper.names()] == [0, 1]
 
 
-async def test_the_run_begins_when_the_helper_is_there(autojump_clock: object, helper: Helper) -> None:
+async def test_the_run_begins_when_the_helper_is_there(helper: Helper) -> None:
     """What it took to start is not part of the run."""
     async with running_broker() as broker:
         await record(broker, 50)
@@ -352,9 +349,7 @@ async def test_the_run_begins_when_the_helper_is_there(autojump_clock: object, h
     assert (helper.rows[0]["sample_ms"], helper.rows[0]["run_id"]) == (50, "r")
 
 
-async def test_a_reader_that_stands_still_is_told(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reader_that_stands_still_is_told(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     """AMQP 0-9-1: from the moment it stops to the one it goes on, of the channel that it waits for."""
     async with running_broker() as broker:
         client = await connect091(broker)
@@ -389,7 +384,7 @@ async def test_a_reader_that_stands_still_is_told(
     assert reasons(events, EventKind.LINK_IN)[Wait.CREDIT_FLOW.number] == HELD_NS
 
 
-async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helper) -> None:
+async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
     """Of connections of AMQP 0-9-1 that have published since."""
     async with running_broker() as broker:
         client = await connect091(broker)
@@ -404,7 +399,7 @@ async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helpe
     assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), EventKind.CONNECTION_IN)
 
 
-async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper) -> None:
+async def test_both_protocols_are_probed(helper: Helper) -> None:
     """At intervals, a few wakes are timed after each look."""
     async with running_broker() as broker:
         declare(broker)
@@ -422,41 +417,40 @@ async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper)
 
 
 async def test_a_channel_that_ends_during_a_look_is_not_probed(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its parts are gone when the reader that waited for its credit tells it of one more wake."""
-    async with running_broker() as broker:
-        client = await connect091(broker)
-        monkeypatch.setattr(flow_sampler, "TURN_NS", 0)
-        await record(broker, 50)
-        recorder = broker.recordings.recorder
-        assert recorder is not None
-        (channel,) = client.task.parts.values()
-        original = FlowSampler._look_at_queues
-        ends = trio.Event()
+    client = await connect091(broker)
+    monkeypatch.setattr(flow_sampler, "TURN_NS", 0)
+    await record(broker, 50)
+    recorder = broker.recordings.recorder
+    assert recorder is not None
+    (channel,) = client.task.parts.values()
+    original = FlowSampler._look_at_queues
+    ends = trio.Event()
 
-        def look(self: FlowSampler, *, whole: bool) -> Any:
-            # The others' turn that a look makes when it has taken long comes just here.
-            ends.set()
-            for _ in range(1000):
-                if not channel.inbox.closed:
-                    yield
-            yield from original(self, whole=whole)
+    def look(self: FlowSampler, *, whole: bool) -> Any:
+        # The others' turn that a look makes when it has taken long comes just here.
+        ends.set()
+        for _ in range(1000):
+            if not channel.inbox.closed:
+                yield
+        yield from original(self, whole=whole)
 
-        monkeypatch.setattr(FlowSampler, "_look_at_queues", look)
-        await ends.wait()
-        await client.send(1, ChannelClose(200, "", 0, 0))
-        await looked(broker)
-        assert channel.inbox.closed
-        assert channel.on_wake is None
-        assert recorder.failed is None
+    monkeypatch.setattr(FlowSampler, "_look_at_queues", look)
+    await ends.wait()
+    await client.send(1, ChannelClose(200, "", 0, 0))
+    await looked(broker)
+    assert channel.inbox.closed
+    assert channel.on_wake is None
+    assert recorder.failed is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------
 
 
 async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients are served; what did not fit is counted, told in the file, and shown."""
     small_ring(monkeypatch, 16)
@@ -482,7 +476,7 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
 
 
 async def test_a_look_that_takes_long_is_not_repeated_soon(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fiftieth of the time at most."""
     began: list[float] = []
@@ -501,7 +495,7 @@ async def test_a_look_that_takes_long_is_not_repeated_soon(
 
 
 async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_events(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for the helper is bounded, whatever an operator does."""
     monkeypatch.setattr(recorder, "BACKLOG_BYTES_MAX", 2_000)
@@ -536,7 +530,7 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
 # --- runs -----------------------------------------------------------------------------------------
 
 
-async def test_another_setting_begins_another_run(autojump_clock: object, helper: Helper) -> None:
+async def test_another_setting_begins_another_run(helper: Helper) -> None:
     """What happened before it is of the first run; the next one's name is the given one with a number."""
     async with running_broker() as broker:
         declare(broker)
@@ -556,25 +550,7 @@ async def test_another_setting_begins_another_run(autojump_clock: object, helper
     assert all(event.ts_ns <= began_ns for event in helper.events(0))
 
 
-async def test_a_name_that_has_runs_gets_the_next_number(
-    autojump_clock: object, helper: Helper, rec_log: LogRecorder
-) -> None:
-    """As after a restart with the same configuration: log and status say which."""
-    helper.taken = {"r", "r-2", "r-4"}
-    async with running_broker() as broker:
-        started = await broker.recordings.start(FOLDER, every_ms=50, run_id="r")
-        assert started.run_id == "r-3"
-        await settle_down()
-        broker.set_flow("max_queue_credit", 99, source="test")
-        await trio.sleep(0.3)
-        status = document(broker.recordings.view())
-        assert status["run_id"] == "r-5"
-        await broker.recordings.stop()
-    runs = [named for event, named in rec_log.of("info") if "recorded" in event or event == "recording"]
-    assert runs == [{"folder": FOLDER, "run_id": "r-3", "there_is_already": "r"}, {"run_id": "r-5"}]
-
-
-async def test_a_repetition_is_one_of_the_same_configuration(autojump_clock: object, helper: Helper) -> None:
+async def test_a_repetition_is_one_of_the_same_configuration(helper: Helper) -> None:
     """As benchmarks count them; runs of others do not count."""
     async with running_broker() as broker:
         await record(broker)
@@ -586,7 +562,7 @@ async def test_a_repetition_is_one_of_the_same_configuration(autojump_clock: obj
 
 
 async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
-    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+    helper: Helper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is half done: the row of the run would say what does not hold."""
     async with running_broker() as broker:
@@ -605,7 +581,7 @@ async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
     assert last.run_id == "r"
 
 
-async def test_what_the_connections_speak_is_noted(autojump_clock: object, helper: Helper) -> None:
+async def test_what_the_connections_speak_is_noted(helper: Helper) -> None:
     """Of each run, also of those who are gone before a look, and those who were there before."""
     async with running_broker() as broker:
         declare(broker)
@@ -625,22 +601,10 @@ async def test_what_the_connections_speak_is_noted(autojump_clock: object, helpe
     assert helper.protocols() == [["amqp091"], ["amqp091", "amqp10"], ["amqp091"], None]
 
 
-async def test_a_run_without_a_name_gets_one(autojump_clock: object, helper: Helper) -> None:
-    async with running_broker() as broker:
-        await record(broker, run_id=None)
-        broker.set_flow("max_queue_credit", 99, source="test")
-        await broker.recordings.stop()
-    first, second = (row["run_id"] for row in helper.rows)
-    assert first != second
-    assert (first[:7], second[:7]) == ("broker-", "broker-")
-
-
 # --- ends -----------------------------------------------------------------------------------------
 
 
-async def test_the_recording_of_the_configuration_ends_with_the_broker(
-    autojump_clock: object, helper: Helper
-) -> None:
+async def test_the_recording_of_the_configuration_ends_with_the_broker(helper: Helper) -> None:
     """After the connections: what they did last is told."""
     async with running_broker(record=FOLDER, record_every=50, record_run="r") as broker:
         declare(broker)
@@ -650,64 +614,42 @@ async def test_the_recording_of_the_configuration_ends_with_the_broker(
     assert total(helper.events(), EventKind.LINK_IN) == 4
 
 
-async def test_a_broker_that_cannot_record_does_not_start(autojump_clock: object, helper: Helper) -> None:
-    """The error is the recording's own, not a group of it."""
-    helper.error = RecordingError("no disk")
-    with pytest.raises(RecordingError, match="no disk"):
-        async with running_broker(record=FOLDER):
-            pytest.fail("it has started")
-
-
-async def test_an_error_in_the_block_of_a_broker_comes_out_as_it_is(
-    autojump_clock: object, helper: Helper
-) -> None:
-    with pytest.raises(ZeroDivisionError):
-        async with running_broker(record=FOLDER):
-            raise ZeroDivisionError
-    assert helper.frames[-1][0] == END
-
-
 @pytest.mark.parametrize("how", ["it says so", "its end", "sending"])
 async def test_a_helper_that_fails_ends_the_recording_only(
-    autojump_clock: object, helper: Helper, rec_log: LogRecorder, how: str
+    broker: Broker, helper: Helper, rec_log: LogRecorder, how: str
 ) -> None:
     """One entry in the log; another recording may begin."""
-    async with running_broker() as broker:
-        declare(broker)
-        client = await publisher(broker)
-        await record(broker)
-        if how == "it says so":
-            await helper.says.send({"failed": "no room left", "written": 2})
-        elif how == "its end":
-            helper.says.close()
-        else:
-            helper.error = RecordingError("has ended")
-        await publish(client, 0, 4)
-        assert broker.recordings.recorder is None
-        assert [part.on_wake for part in client.task.parts.values()] == [None]
-        ((event, logged),) = rec_log.of("error")
-        assert event == "recording ended: the broker goes on without"
-        failed = broker.recordings.failed
-        assert failed is not None
-        assert document(failed) == logged
-        assert failed.events_lost == failed.events - failed.events_written > 0
-        assert failed.events_written == (2 if how == "it says so" else 0)
-        assert broker.status()["broker"]["recording_failed"] == document(failed)
-        with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed.reason}"):
-            await broker.recordings.stop()
-        helper.error = None
-        helper.says, helper._answers = trio.open_memory_channel[dict[str, Any]](10)
-        await record(broker)
-        assert broker.recordings.failed is None
+    declare(broker)
+    client = await publisher(broker)
+    await record(broker)
+    if how == "it says so":
+        await helper.says.send({"failed": "no room left", "written": 2})
+    elif how == "its end":
+        helper.says.close()
+    else:
+        helper.error = RecordingError("has ended")
+    await publish(client, 0, 4)
+    assert broker.recordings.recorder is None
+    assert [part.on_wake for part in client.task.parts.values()] == [None]
+    ((event, logged),) = rec_log.of("error")
+    assert event == "recording ended: the broker goes on without"
+    failed = broker.recordings.failed
+    assert failed is not None
+    assert document(failed) == logged
+    assert failed.events_lost == failed.events - failed.events_written > 0
+    assert failed.events_written == (2 if how == "it says so" else 0)
+    assert broker.status()["broker"]["recording_failed"] == document(failed)
+    with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed.reason}"):
+        await broker.recordings.stop()
+    helper.error = None
+    helper.says, helper._answers = trio.open_memory_channel[dict[str, Any]](10)
+    await record(broker)
+    assert broker.recordings.failed is None
 
 
 @pytest.mark.parametrize("seldom", [False, True])
 async def test_a_fault_of_ours_ends_the_recording_only(
-    autojump_clock: object,
-    helper: Helper,
-    rec_log: LogRecorder,
-    monkeypatch: pytest.MonkeyPatch,
-    seldom: bool,
+    helper: Helper, rec_log: LogRecorder, monkeypatch: pytest.MonkeyPatch, seldom: bool
 ) -> None:
     """In an observer, at a wake or in a look: clients do not notice."""
 
@@ -731,7 +673,7 @@ async def test_a_fault_of_ours_ends_the_recording_only(
         ]
 
 
-async def test_one_recording_at_a_time(autojump_clock: object, helper: Helper) -> None:
+async def test_one_recording_at_a_time(helper: Helper) -> None:
     """Also if two begin at the same moment."""
     refused: list[str] = []
 
@@ -750,15 +692,7 @@ async def test_one_recording_at_a_time(autojump_clock: object, helper: Helper) -
     assert all("records already" in text for text in refused)
 
 
-@pytest.mark.parametrize("run_id", ["", "a/b", "_x", "x" * 121])
-async def test_a_run_id_is_a_safe_name(autojump_clock: object, helper: Helper, run_id: str) -> None:
-    async with running_broker() as broker:
-        with pytest.raises(RecordingError, match="choose another name"):
-            await record(broker, run_id=run_id)
-        await record(broker)
-        assert broker.recordings.recorder is not None
-
-
+@pytest.mark.real_clock
 async def test_who_is_cancelled_while_sending_leaves_no_half_frame() -> None:
     """The next who sends goes on where it stopped."""
     ours, theirs = socket.socketpair()

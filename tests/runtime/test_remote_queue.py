@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import NotFound
@@ -77,7 +76,7 @@ class Line:
 
 
 class End:
-    """What of `Peers` lanes use."""
+    """What of `Peers` links use."""
 
     def __init__(self, line: Line, node: int) -> None:
         self._line = line
@@ -139,8 +138,15 @@ class Cluster:
         def nothing(*_: Any) -> None:
             return
 
-        backend = DurabilityBackend(ClassicQueue("q", durable=False))
-        self.task = QueueTask(backend, self.reply_registry[1], clock, nothing, nothing, cast("Any", nothing))
+        queue = ClassicQueue("q", durable=False)
+        self.task = QueueTask(
+            lambda *given: DurabilityBackend(queue, *given),
+            self.reply_registry[1],
+            clock,
+            nothing,
+            nothing,
+            cast("Any", nothing),
+        )
         self.line.connect()
         assert self.line.nodes[1].reach(SPEC, self.task, lambda: 0) is self.task
         remote = self.line.nodes[2].reach(SPEC, None, lambda: 0)
@@ -162,6 +168,7 @@ class Cluster:
         return ref
 
 
+@pytest.mark.real_clock
 async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -183,6 +190,7 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.real_clock
 async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_refused() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -213,6 +221,7 @@ async def test_when_the_home_is_lost_its_consumers_end_and_its_publishers_are_re
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.real_clock
 async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
@@ -223,34 +232,34 @@ async def test_a_queue_that_was_deleted_says_so_at_other_nodes() -> None:
         cluster.remote.post_all([Configure(DEFAULTS), TOUCH, Delete()])
         assert await cluster.settle() == [QueueDeleted(publisher, "q")]
         for _ in range(2):  # the first leaves it the time for last words
-            assert 7 in cluster.line.nodes[2].lanes.clients
+            assert 7 in cluster.line.nodes[2].links.clients
             cluster.line.nodes[2].sweep(())
-        assert 7 not in cluster.line.nodes[2].lanes.clients
-        assert not cluster.line.nodes[2].lanes.clients
+        assert 7 not in cluster.line.nodes[2].links.clients
+        assert not cluster.line.nodes[2].links.clients
         nursery.cancel_scope.cancel()
 
 
-async def test_a_node_whose_lanes_wait_for_nothing_sleeps(autojump_clock: MockClock) -> None:
+async def test_a_node_whose_links_wait_for_nothing_sleeps() -> None:
     """A cluster at rest is woken by heartbeats, and by little else."""
     cluster = Cluster()
     nodes = cluster.line.nodes[2]
     ticks = 0
-    tick = nodes.lanes.tick
+    tick = nodes.links.tick
 
     def counted() -> None:
         nonlocal ticks
         ticks += 1
         tick()
 
-    nodes.lanes.tick = counted  # type: ignore[method-assign]
+    nodes.links.tick = counted  # type: ignore[method-assign]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(nodes.run)
         await trio.sleep(1.0)
-        assert not nodes.lanes.stirred
+        assert not nodes.links.port.stirred
         at_rest = ticks
         await trio.sleep(60.0)
         assert ticks == at_rest
-        nodes.lanes.stir(SPEC.number)
+        nodes.links.port.stir(SPEC.number)
         await trio.sleep(1.0)
         assert ticks == at_rest + 1
         nursery.cancel_scope.cancel()

@@ -142,9 +142,7 @@ async def sends_and_receives(broker: Broker) -> None:
     await client.until(Close)
 
 
-async def test_against_a_broker_like_the_recorded_one_nothing_differs(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_against_a_broker_like_the_recorded_one_nothing_differs(tmp_path: Path) -> None:
     """All messages are there, and all are settled in the end."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     async with running_broker() as broker:
@@ -157,7 +155,7 @@ async def test_against_a_broker_like_the_recorded_one_nothing_differs(
         assert not broker.connections
 
 
-async def test_a_recording_takes_as_long_as_it_took(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_recording_takes_as_long_as_it_took(tmp_path: Path) -> None:
     """And with `fast` as long as it needs to."""
 
     async def slow(broker: Broker) -> None:
@@ -184,9 +182,7 @@ def later(step: Step, seconds: float) -> Step:
     return replace(step, at_ns=step.at_ns + round(seconds * 1e9))
 
 
-async def test_a_broker_that_grants_less_is_told_of_and_gets_all_the_same(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_broker_that_grants_less_is_told_of_and_gets_all_the_same(tmp_path: Path) -> None:
     """Messages wait for its credit; frames are cut to its size."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     (found,) = await again(script, Q, flow=FlowSettings(max_link_credit=2), max_frame_size_bytes=512)
@@ -194,7 +190,7 @@ async def test_a_broker_that_grants_less_is_told_of_and_gets_all_the_same(
     assert found.startswith("credit: connection ")
 
 
-async def test_a_queue_that_is_not_there_is_an_error(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_queue_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """What did not come because of it is not told as well."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     found = await again(script)
@@ -202,9 +198,7 @@ async def test_a_queue_that_is_not_there_is_an_error(autojump_clock: object, tmp
     assert "not ended by the broker in the recording, ended by the broker with amqp:not-found now" in found[0]
 
 
-async def test_an_outcome_that_is_another_is_told_with_its_message(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_an_outcome_that_is_another_is_told_with_its_message(tmp_path: Path) -> None:
     """Here the queue is full."""
 
     async def scene(broker: Broker) -> None:
@@ -223,7 +217,7 @@ async def test_an_outcome_that_is_another_is_told_with_its_message(
     assert "accepted in the recording, rejected" in found
 
 
-async def test_messages_that_do_not_come_are_missing(autojump_clock: object, tmp_path: Path) -> None:
+async def test_messages_that_do_not_come_are_missing(tmp_path: Path) -> None:
     """Those who came before the recording are not in it."""
     number = 5
 
@@ -252,9 +246,7 @@ async def test_messages_that_do_not_come_are_missing(autojump_clock: object, tmp
     assert found.endswith("from /queues/q: 5 of 5 messages did not come")
 
 
-async def test_addresses_that_the_broker_chose_are_those_of_now(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_addresses_that_the_broker_chose_are_those_of_now(tmp_path: Path) -> None:
     """A sender to a temporary queue of the recording sends to the one that was made now."""
 
     async def scene(broker: Broker) -> None:
@@ -275,7 +267,7 @@ async def test_addresses_that_the_broker_chose_are_those_of_now(
     assert await again(script) == []
 
 
-async def test_requests_to_management_are_left_out_and_said(autojump_clock: object, tmp_path: Path) -> None:
+async def test_requests_to_management_are_left_out_and_said(tmp_path: Path) -> None:
     """Their contents were not recorded; the rest of the connection is played."""
 
     async def scene(broker: Broker) -> None:
@@ -329,7 +321,7 @@ async def works_091(broker: Broker) -> None:
     await client.until(methods.ConnectionCloseOk)
 
 
-async def test_a_client_of_amqp_091_is_played(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_client_of_amqp_091_is_played(tmp_path: Path) -> None:
     """With the names, consumer tags and delivery-tags of now."""
     script = await recorded(works_091, tmp_path / "f", Q)
     async with running_broker() as broker:
@@ -341,7 +333,7 @@ async def test_a_client_of_amqp_091_is_played(autojump_clock: object, tmp_path: 
         assert (queue.handle.ready, queue.handle.unsettled) == (0, 0)
 
 
-async def test_what_amqp_091_says_otherwise_is_told(autojump_clock: object, tmp_path: Path) -> None:
+async def test_what_amqp_091_says_otherwise_is_told(tmp_path: Path) -> None:
     """Confirms, gets, errors."""
 
     async def scene(broker: Broker) -> None:
@@ -365,9 +357,7 @@ async def test_what_amqp_091_says_otherwise_is_told(autojump_clock: object, tmp_
     assert "ended by the broker with 404" in found[0]
 
 
-async def test_connections_keep_the_order_of_what_they_begin_and_end(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_connections_keep_the_order_of_what_they_begin_and_end(tmp_path: Path) -> None:
     """One declares, another publishes, a third takes; fast, the second would be first."""
 
     async def scene(broker: Broker) -> None:
@@ -386,9 +376,7 @@ async def test_connections_keep_the_order_of_what_they_begin_and_end(
     assert await again(script) == []
 
 
-async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(tmp_path: Path) -> None:
     """And how much of the client was left."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     async with running_broker() as broker:
@@ -397,7 +385,7 @@ async def test_a_broker_that_ends_the_connection_is_told_with_its_reason(
     assert " frames of the client were left" in found
 
 
-async def test_the_windows_of_flow_control_are_respected(autojump_clock: object, tmp_path: Path) -> None:
+async def test_the_windows_of_flow_control_are_respected(tmp_path: Path) -> None:
     """A session whose window is 1: frames go one by one, and all messages arrive."""
     script = await recorded(sends_and_receives, tmp_path / "f", Q)
     found = await again(script, Q, flow=FlowSettings(max_incoming_window=1))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pamqp.commands import Queue
 
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import BasicConsume, BasicConsumeOk, QueueDeclare, QueueDeclareOk
+from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -23,6 +25,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare, set_permission
 from tests.support.rawframes import (
     attach_receiver,
@@ -34,8 +37,8 @@ from tests.support.rawframes import (
     frame,
     message,
 )
-from tests.support.trio091 import Basic, Client091, Delivered, connect091
-from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient import Client, connect, queue_counts, settle_down
+from tests.support.trioclient091 import Client091, connect091
 
 VOLATILE = Symbol("rabbitmq:volatile-queue")
 PREFIX = "/queues/amq.rabbitmq.reply-to."
@@ -108,22 +111,21 @@ async def refused(client: Client, attach: bytes) -> tuple[str, str]:
 # --- the requester's link ------------------------------------------------------------------------
 
 
-async def test_the_reply_says_what_was_made(autojump_clock: object) -> None:
+async def test_the_reply_says_what_was_made(broker: Broker) -> None:
     """Address, dynamic, and the capability, settled; each link gets a name of its own."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(requester(), requester(1))
-        first, second = await client.expect(Attach), await client.expect(Attach)
-        assert first.snd_settle_mode == 1
-        source = first.source
-        assert isinstance(source, Source)
-        assert isinstance(second.source, Source)
-        assert source.address != second.source.address
-        assert source.dynamic
-        assert source.capabilities == (VOLATILE,)
-        assert source.expiry_policy == "link-detach"
-        assert source.durable == TerminusDurability.NONE
-        assert source.timeout == 0
+    client = await connect(broker).open()
+    await client.send(requester(), requester(1))
+    first, second = await client.expect(Attach), await client.expect(Attach)
+    assert first.snd_settle_mode == 1
+    source = first.source
+    assert isinstance(source, Source)
+    assert isinstance(second.source, Source)
+    assert source.address != second.source.address
+    assert source.dynamic
+    assert source.capabilities == (VOLATILE,)
+    assert source.expiry_policy == "link-detach"
+    assert source.durable == TerminusDurability.NONE
+    assert source.timeout == 0
 
 
 @pytest.mark.parametrize(
@@ -138,16 +140,13 @@ async def test_the_reply_says_what_was_made(autojump_clock: object) -> None:
     ],
     ids=str,
 )
-async def test_a_request_that_could_not_be_kept_is_refused(
-    autojump_clock: object, changes: dict[str, Any]
-) -> None:
+async def test_a_request_that_could_not_be_kept_is_refused(broker: Broker, changes: dict[str, Any]) -> None:
     """At most once and for as long as the link lasts, or not at all."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        condition, text = await refused(client, requester(**changes))
-        assert condition == "amqp:not-implemented"
-        assert text.startswith("Dynamic source not supported")
-        assert not broker.catalog.vhosts["/"].queues
+    client = await connect(broker).open()
+    condition, text = await refused(client, requester(**changes))
+    assert condition == "amqp:not-implemented"
+    assert text.startswith("Dynamic source not supported")
+    assert not broker.catalog.vhosts["/"].queues
 
 
 # --- replies -------------------------------------------------------------------------------------
@@ -155,101 +154,96 @@ async def test_a_request_that_could_not_be_kept_is_refused(
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
-async def test_a_reply_reaches_the_requester(autojump_clock: object, fixed: bool) -> None:
+async def test_a_reply_reaches_the_requester(broker: Broker, fixed: bool) -> None:
     """Request through a queue, reply to the address in it; unsettled ones are accepted at once."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "requests")
-        asking, answering = await connect(broker).open(), await connect(broker).open()
-        address = await attached(asking)
-        await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-        await asking.until(Flow)
-        await asking.send(transfer(1, 0, request(address, correlation_id="c")))
-        await asking.until(Disposition)
+    declare(broker.catalog, "/", "requests")
+    asking, answering = await connect(broker).open(), await connect(broker).open()
+    address = await attached(asking)
+    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
+    await asking.until(Flow)
+    await asking.send(transfer(1, 0, request(address, correlation_id="c")))
+    await asking.until(Disposition)
 
-        await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-        await answering.expect(Attach)
-        (got,) = await answering.take(Transfer, 1)
-        to = properties_of(got.payload).reply_to
-        assert to == address
-        await answering.send(attach_sender(1, address if fixed else "", target=Target(address=None)))
-        if fixed:
-            await answering.send(
-                frame(0, Detach(handle=1, closed=True)), attach_sender(2, address), attach_sender(3, address)
-            )
-        handle = 2 if fixed else 1
-        await answering.until(Attach)
-        reply = Properties(to=None if fixed else address, correlation_id="c").encode() + message(b"reply")
-        await answering.send(transfer(handle, 0, reply), transfer(handle, 1, reply, settled=True))
-        disposition = await answering.until(Disposition)
-        assert (disposition.first, disposition.last or 0, disposition.settled) == (0, 0, True)
-        assert type(disposition.state).__name__ == "Accepted"
-        came = await asking.take(Transfer, 2)
-        assert [body_of(each.payload) for each in came] == [b"reply", b"reply"]
-        assert all(each.body.settled for each in came)
-        assert properties_of(came[0].payload).correlation_id == "c"
+    await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+    await answering.expect(Attach)
+    (got,) = await answering.take(Transfer, 1)
+    to = properties_of(got.payload).reply_to
+    assert to == address
+    await answering.send(attach_sender(1, address if fixed else "", target=Target(address=None)))
+    if fixed:
+        await answering.send(
+            frame(0, Detach(handle=1, closed=True)), attach_sender(2, address), attach_sender(3, address)
+        )
+    handle = 2 if fixed else 1
+    await answering.until(Attach)
+    reply = Properties(to=None if fixed else address, correlation_id="c").encode() + message(b"reply")
+    await answering.send(transfer(handle, 0, reply), transfer(handle, 1, reply, settled=True))
+    disposition = await answering.until(Disposition)
+    assert (disposition.first, disposition.last or 0, disposition.settled) == (0, 0, True)
+    assert type(disposition.state).__name__ == "Accepted"
+    came = await asking.take(Transfer, 2)
+    assert [body_of(each.payload) for each in came] == [b"reply", b"reply"]
+    assert all(each.body.settled for each in came)
+    assert properties_of(came[0].payload).correlation_id == "c"
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
-async def test_without_credit_a_reply_is_dropped(autojump_clock: object) -> None:
+async def test_without_credit_a_reply_is_dropped(broker: Broker) -> None:
     """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        address = await attached(client)
-        await client.send(attach_sender(1, address))
-        await client.until(Flow)
-        await client.send(*[transfer(1, number, message(b"early")) for number in range(3)])
-        got = await client.idle()
-        assert {type(each.body).__name__ for each in got} == {"Disposition"}
-        await client.send(credit(0, 2))
-        await client.send(*[transfer(1, number, message(b"%d" % number)) for number in range(3, 7)])
-        transfers = [each for each in await client.idle() if type(each.body) is Transfer]
-        assert [body_of(each.payload) for each in transfers] == [b"3", b"4"]
-        assert queue_counts(broker, address.rpartition("/")[2]) == (0, 0)
+    client = await connect(broker).open()
+    address = await attached(client)
+    await client.send(attach_sender(1, address))
+    await client.until(Flow)
+    await client.send(*[transfer(1, number, message(b"early")) for number in range(3)])
+    got = await client.idle()
+    assert {type(each.body).__name__ for each in got} == {"Disposition"}
+    await client.send(credit(0, 2))
+    await client.send(*[transfer(1, number, message(b"%d" % number)) for number in range(3, 7)])
+    transfers = [each for each in await client.idle() if type(each.body) is Transfer]
+    assert [body_of(each.payload) for each in transfers] == [b"3", b"4"]
+    assert queue_counts(broker, address.rpartition("/")[2]) == (0, 0)
 
 
-async def test_drain_is_answered(autojump_clock: object) -> None:
+async def test_drain_is_answered(broker: Broker) -> None:
     """There is never anything available: the credit is used up at once."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await attached(client)
-        await client.send(credit(0, 10, drain=True))
-        answer = await client.until(Flow)
-        assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
+    client = await connect(broker).open()
+    await attached(client)
+    await client.send(credit(0, 10, drain=True))
+    answer = await client.until(Flow)
+    assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
-async def test_many_replies(autojump_clock: object) -> None:
+async def test_many_replies(broker: Broker) -> None:
     """direct_reply_to_amqp_SUITE many_replies: in order, none lost, as long as there is credit."""
-    async with running_broker() as broker:
-        asking, answering = await connect(broker).open(), await connect(broker).open()
-        address = await attached(asking)
-        await asking.send(credit(0, 1000))
-        await answering.send(attach_sender(1, address))
-        await answering.until(Flow)
-        for start in range(0, 500, 50):
-            await answering.send(
-                *[transfer(1, number, message(b"%d" % number)) for number in range(start, start + 50)]
-            )
-            await settle_down()
-            await answering.idle(0.01)
-        came = await asking.take(Transfer, 500)
-        assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
+    asking, answering = await connect(broker).open(), await connect(broker).open()
+    address = await attached(asking)
+    await asking.send(credit(0, 1000))
+    await answering.send(attach_sender(1, address))
+    await answering.until(Flow)
+    for start in range(0, 500, 50):
+        await answering.send(
+            *[transfer(1, number, message(b"%d" % number)) for number in range(start, start + 50)]
+        )
+        await settle_down()
+        await answering.idle(0.01)
+    came = await asking.take(Transfer, 500)
+    assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
-async def test_many_volatile_queues_in_one_session(autojump_clock: object) -> None:
+async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
     """direct_reply_to_amqp_SUITE many_volatile_queues_same_session: each link gets its own replies."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        addresses = [await attached(client, handle) for handle in range(5)]
-        await client.send(*[credit(handle, 1) for handle in range(5)])
-        await client.send(attach_sender(9, "", target=Target()))
-        await client.until(Flow)
-        for number, address in enumerate(addresses):
-            payload = Properties(to=address).encode() + message(b"%d" % number)
-            await client.send(transfer(9, number, payload, settled=True))
-        came = {got.body.handle: body_of(got.payload) for got in await client.take(Transfer, 5)}
-        assert sorted(came.values()) == [b"0", b"1", b"2", b"3", b"4"]
+    client = await connect(broker).open()
+    addresses = [await attached(client, handle) for handle in range(5)]
+    await client.send(*[credit(handle, 1) for handle in range(5)])
+    await client.send(attach_sender(9, "", target=Target()))
+    await client.until(Flow)
+    for number, address in enumerate(addresses):
+        payload = Properties(to=address).encode() + message(b"%d" % number)
+        await client.send(transfer(9, number, payload, settled=True))
+    came = {got.body.handle: body_of(got.payload) for got in await client.take(Transfer, 5)}
+    assert sorted(came.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.mark.rabbitmq(
@@ -258,15 +252,14 @@ async def test_many_volatile_queues_in_one_session(autojump_clock: object) -> No
     "failure_multiple_consumers_same_session_same_queue",
 )
 @pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
-async def test_only_the_creator_may_consume(autojump_clock: object, channel: int) -> None:
+async def test_only_the_creator_may_consume(broker: Broker, channel: int) -> None:
     """failure_multiple_consumers_same_session_same_queue and _different_session_: the link is refused."""
-    async with running_broker() as broker:
-        client = await connect(broker).open(channels=2)
-        address = await attached(client)
-        condition, text = await refused(client, attach_receiver(1, address, channel=channel))
-        assert condition == "amqp:unauthorized-access"
-        name = address.rpartition("/")[2]
-        assert text == f"only creator channel may consume from queue '{name}'"
+    client = await connect(broker).open(channels=2)
+    address = await attached(client)
+    condition, text = await refused(client, attach_receiver(1, address, channel=channel))
+    assert condition == "amqp:unauthorized-access"
+    name = address.rpartition("/")[2]
+    assert text == f"only creator channel may consume from queue '{name}'"
 
 
 # --- the end -------------------------------------------------------------------------------------
@@ -274,26 +267,25 @@ async def test_only_the_creator_may_consume(autojump_clock: object, channel: int
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("way", ["detach", "end", "vanish"])
-async def test_the_queue_goes_with_its_link(autojump_clock: object, way: str) -> None:
+async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
     """Who publishes to it is detached; who comes later is told that there is none."""
-    async with running_broker() as broker:
-        asking, answering = await connect(broker).open(), await connect(broker).open()
-        address = await attached(asking)
-        name = address.rpartition("/")[2]
-        await answering.send(attach_sender(0, address))
-        await answering.until(Flow)
-        if way == "detach":
-            await asking.send(frame(0, Detach(handle=0, closed=True)))
-        elif way == "end":
-            await asking.send(frame(0, End()))
-        else:
-            await asking.vanish()
-        detach = await answering.until(Detach)
-        assert detach.error is not None
-        assert detach.error.condition == "amqp:resource-deleted"
-        condition, text = await refused(answering, attach_sender(1, address))
-        assert (condition, text) == ("amqp:not-found", f"no queue '{name}' in vhost '/'")
-        assert not broker.catalog.vhosts["/"].queues
+    asking, answering = await connect(broker).open(), await connect(broker).open()
+    address = await attached(asking)
+    name = address.rpartition("/")[2]
+    await answering.send(attach_sender(0, address))
+    await answering.until(Flow)
+    if way == "detach":
+        await asking.send(frame(0, Detach(handle=0, closed=True)))
+    elif way == "end":
+        await asking.send(frame(0, End()))
+    else:
+        await asking.vanish()
+    detach = await answering.until(Detach)
+    assert detach.error is not None
+    assert detach.error.condition == "amqp:resource-deleted"
+    condition, text = await refused(answering, attach_sender(1, address))
+    assert (condition, text) == ("amqp:not-found", f"no queue '{name}' in vhost '/'")
+    assert not broker.catalog.vhosts["/"].queues
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "attach_source_queue_dynamic_volatile")
@@ -305,114 +297,108 @@ async def test_the_queue_goes_with_its_link(autojump_clock: object, way: str) ->
     ],
 )
 async def test_a_volatile_queue_needs_configure_and_read(
-    autojump_clock: object, permission: Permission, text: str
+    broker: Broker, permission: Permission, text: str
 ) -> None:
     """amqp_auth_SUITE attach_source_queue_dynamic_volatile: on its generated name; the session ends."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        set_permission(broker.catalog, "guest", "/", permission)
-        await client.send(requester())
-        end = await client.expect(End)
-        assert end.error is not None
-        assert end.error.condition == "amqp:unauthorized-access"
-        assert end.error.description is not None
-        assert end.error.description.startswith(text + "amq.rabbitmq.reply-to.")
-        assert end.error.description.endswith("' in vhost '/' refused for user 'guest'")
-        assert not broker.catalog.vhosts["/"].queues
-        set_permission(broker.catalog, "guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
-        await client.send(frame(0, End()), begin(0))
-        await client.expect(Begin)
-        await attached(client)
+    client = await connect(broker).open()
+    set_permission(broker.catalog, "guest", "/", permission)
+    await client.send(requester())
+    end = await client.expect(End)
+    assert end.error is not None
+    assert end.error.condition == "amqp:unauthorized-access"
+    assert end.error.description is not None
+    assert end.error.description.startswith(text + "amq.rabbitmq.reply-to.")
+    assert end.error.description.endswith("' in vhost '/' refused for user 'guest'")
+    assert not broker.catalog.vhosts["/"].queues
+    set_permission(broker.catalog, "guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
+    await client.send(frame(0, End()), begin(0))
+    await client.expect(Begin)
+    await attached(client)
 
 
 # --- across the protocols ------------------------------------------------------------------------
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
-async def test_a_1_0_requester_and_a_0_9_1_responder(autojump_clock: object) -> None:
+async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
     """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "requests")
-        asking = await connect(broker).open()
-        answering = await connect091(broker).open()
-        address = await attached(asking)
-        await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
-        await asking.until(Flow)
-        await asking.send(transfer(1, 0, request(address, correlation_id="c", message_id="m")))
-        await asking.until(Disposition)
+    declare(broker.catalog, "/", "requests")
+    asking = await connect(broker).open()
+    answering = await connect091(broker).open()
+    address = await attached(asking)
+    await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
+    await asking.until(Flow)
+    await asking.send(transfer(1, 0, request(address, correlation_id="c", message_id="m")))
+    await asking.until(Disposition)
 
-        await answering.send(Basic.Consume(queue="requests", no_ack=True))
-        await answering.expect(Basic.ConsumeOk)
-        got = await answering.expect(Delivered)
-        assert got.body == b"request"
-        assert got.properties.correlation_id == "c"
-        name = got.properties.reply_to
-        assert name == address.removeprefix("/queues/")
-        await answering.send(Queue.Declare(queue=name, passive=True))
-        assert (await answering.expect(Queue.DeclareOk)).queue == name
-        await answering.publish("", name, b"reply", correlation_id="c", headers={"number": 7})
+    await answering.call(1, BasicConsume(queue="requests", no_ack=True), BasicConsumeOk)
+    got = await answering.expect(Content)
+    assert got.body == b"request"
+    assert decode_properties(got.properties).correlation_id == "c"
+    name = decode_properties(got.properties).reply_to
+    assert name == address.removeprefix("/queues/")
+    await answering.send(1, QueueDeclare(queue=name, passive=True))
+    assert (await answering.expect(QueueDeclareOk)).queue == name
+    await answering.publish("", name, b"reply", correlation_id="c", headers={"number": 7})
 
-        (reply,) = await asking.take(Transfer, 1)
-        assert reply.body.settled
-        assert body_of(reply.payload) == b"reply"
-        assert properties_of(reply.payload).correlation_id == "c"
+    (reply,) = await asking.take(Transfer, 1)
+    assert reply.body.settled
+    assert body_of(reply.payload) == b"reply"
+    assert properties_of(reply.payload).correlation_id == "c"
 
 
 async def ask091(client: Client091, body: bytes = b"request") -> None:
     """A 0-9-1 requester's consumer and request."""
-    await client.send(Basic.Consume(queue="amq.rabbitmq.reply-to", no_ack=True))
-    await client.expect(Basic.ConsumeOk)
+    await client.call(1, BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True), BasicConsumeOk)
     await client.publish("", "requests", body, reply_to="amq.rabbitmq.reply-to", correlation_id="c")
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
-async def test_a_0_9_1_requester_and_a_1_0_responder(autojump_clock: object, fixed: bool) -> None:
+async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool) -> None:
     """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "requests")
-        asking = await connect091(broker).open()
-        answering = await connect(broker).open()
-        await ask091(asking)
-        await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-        await answering.expect(Attach)
-        (got,) = await answering.take(Transfer, 1)
-        given = properties_of(got.payload)
-        assert given.correlation_id == "c"
-        assert isinstance(given.reply_to, str)
-        assert given.reply_to.startswith(PREFIX)
-        target = Target(address=given.reply_to if fixed else None)
-        await answering.send(attach_sender(1, "", target=target))
-        await answering.until(Flow)
-        reply = Properties(to=given.reply_to, correlation_id="c").encode() + message(b"reply")
-        await answering.send(transfer(1, 0, reply))
-        assert type((await answering.until(Disposition)).state).__name__ == "Accepted"
-        delivered = await asking.expect(Delivered)
-        assert (delivered.body, delivered.properties.correlation_id) == (b"reply", "c")
+    declare(broker.catalog, "/", "requests")
+    asking = await connect091(broker).open()
+    answering = await connect(broker).open()
+    await ask091(asking)
+    await answering.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+    await answering.expect(Attach)
+    (got,) = await answering.take(Transfer, 1)
+    given = properties_of(got.payload)
+    assert given.correlation_id == "c"
+    assert isinstance(given.reply_to, str)
+    assert given.reply_to.startswith(PREFIX)
+    target = Target(address=given.reply_to if fixed else None)
+    await answering.send(attach_sender(1, "", target=target))
+    await answering.until(Flow)
+    reply = Properties(to=given.reply_to, correlation_id="c").encode() + message(b"reply")
+    await answering.send(transfer(1, 0, reply))
+    assert type((await answering.until(Disposition)).state).__name__ == "Accepted"
+    delivered = await asking.expect(Content)
+    assert (delivered.body, decode_properties(delivered.properties).correlation_id) == (b"reply", "c")
 
 
-async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(autojump_clock: object) -> None:
+async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(broker: Broker) -> None:
     """Nor may it make itself heard there once the channel is gone."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "requests")
-        asking = await connect091(broker).open()
-        other = await connect(broker).open()
-        await ask091(asking)
-        await other.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
-        (got,) = await other.take(Transfer, 1)
-        address = properties_of(got.payload).reply_to
-        assert isinstance(address, str)
-        name = address.removeprefix("/queues/")
-        condition, text = await refused(other, attach_receiver(1, address))
-        assert (condition, text) == (
-            "amqp:unauthorized-access",
-            f"only creator channel may consume from queue '{name}'",
-        )
-        await other.send(attach_sender(2, address))
-        await other.until(Flow)
-        await asking.stream.aclose()
-        detach = await other.until(Detach)
-        assert detach.error is not None
-        assert detach.error.condition == "amqp:resource-deleted"
-        await other.send(flow(echo=True))
-        await other.until(Flow)
+    declare(broker.catalog, "/", "requests")
+    asking = await connect091(broker).open()
+    other = await connect(broker).open()
+    await ask091(asking)
+    await other.send(attach_receiver(0, "/queues/requests"), credit(0, 1))
+    (got,) = await other.take(Transfer, 1)
+    address = properties_of(got.payload).reply_to
+    assert isinstance(address, str)
+    name = address.removeprefix("/queues/")
+    condition, text = await refused(other, attach_receiver(1, address))
+    assert (condition, text) == (
+        "amqp:unauthorized-access",
+        f"only creator channel may consume from queue '{name}'",
+    )
+    await other.send(attach_sender(2, address))
+    await other.until(Flow)
+    await asking.stream.aclose()
+    detach = await other.until(Detach)
+    assert detach.error is not None
+    assert detach.error.condition == "amqp:resource-deleted"
+    await other.send(flow(echo=True))
+    await other.until(Flow)

@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.alarms import AlarmCause
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from amqp10broker.protocols.amqp10.performatives import Begin, Flow
@@ -103,9 +102,7 @@ async def pass_time(seconds: float = 1.1) -> None:
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE", "resource_alarm_after_session_begin", "resource_alarm_before_session_begin"
 )
-async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(meter: FakeMeter) -> None:
     """AMQP 1.0: incoming-window 0, for sessions begun meanwhile too; 400 when there is room again."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
@@ -125,9 +122,7 @@ async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(
         ]
 
 
-async def test_memory_and_disk_together_and_the_last_one_lets_go(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_memory_and_disk_together_and_the_last_one_lets_go(meter: FakeMeter) -> None:
     """AMQP 0-9-1: blocked with both reasons, unblocked once."""
     async with watched(meter, disk_free_limit="1GB") as broker:
         client = await connect091(broker).open()
@@ -149,9 +144,7 @@ async def test_memory_and_disk_together_and_the_last_one_lets_go(
         await late.expect(ConnectionUnblocked)
 
 
-async def test_an_alarm_at_the_start_is_on_before_anybody_connects(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_an_alarm_at_the_start_is_on_before_anybody_connects(meter: FakeMeter) -> None:
     """What was recovered may be too much already."""
     meter.used = 700 * MB
     async with watched(meter) as broker:
@@ -164,9 +157,7 @@ async def test_an_alarm_at_the_start_is_on_before_anybody_connects(
 # --- when it measures ---------------------------------------------------------------------------------
 
 
-async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherwise(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherwise(meter: FakeMeter) -> None:
     """An idle broker sleeps; who connects wakes it."""
     async with watched(meter) as broker:
         await pass_time(1_000)
@@ -188,9 +179,7 @@ async def test_it_measures_each_second_while_anybody_is_connected_and_not_otherw
         assert meter.asked <= 1
 
 
-async def test_it_measures_while_there_are_clients_of_http_alone(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_it_measures_while_there_are_clients_of_http_alone(meter: FakeMeter) -> None:
     """What they send takes memory before any of them has logged in."""
     async with watched(meter) as broker:
         await pass_time(1_000)
@@ -211,7 +200,7 @@ async def test_it_measures_while_there_are_clients_of_http_alone(
         assert meter.asked <= 1
 
 
-async def test_it_measures_ten_times_as_often_near_a_limit(autojump_clock: object, meter: FakeMeter) -> None:
+async def test_it_measures_ten_times_as_often_near_a_limit(meter: FakeMeter) -> None:
     """Memory can grow by 250 MB in a second."""
     async with watched(meter) as broker:
         await connect(broker).open()
@@ -223,7 +212,7 @@ async def test_it_measures_ten_times_as_often_near_a_limit(autojump_clock: objec
 
 
 async def test_what_is_only_held_free_is_given_back_before_anybody_is_held(
-    autojump_clock: object, meter: FakeMeter, no_pause: None
+    meter: FakeMeter, no_pause: None
 ) -> None:
     """The C library keeps freed memory; that alone raises no alarm, and ends one."""
     async with watched(meter) as broker:
@@ -247,7 +236,7 @@ async def test_what_is_only_held_free_is_given_back_before_anybody_is_held(
 
 
 async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
-    autojump_clock: object, meter: FakeMeter, monkeypatch: pytest.MonkeyPatch
+    meter: FakeMeter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds everybody up, so the next waits for 20 times as long as the last took."""
     now = 0.0
@@ -272,7 +261,7 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
 
 
 async def test_what_cannot_be_measured_changes_nothing_and_is_said_once(
-    autojump_clock: object, meter: FakeMeter, caplog: pytest.LogCaptureFixture
+    meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither raised nor cleared; the log says when it begins and when it is over."""
     caplog.set_level(logging.INFO, "amqp10broker.alarms")
@@ -291,9 +280,7 @@ async def test_what_cannot_be_measured_changes_nothing_and_is_said_once(
     assert len([text for text in said if text.startswith("can be measured again")]) == 1
 
 
-async def test_a_fault_in_the_watch_ends_nothing(
-    autojump_clock: object, meter: FakeMeter, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_fault_in_the_watch_ends_nothing(meter: FakeMeter, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged, alarms stay, and it goes on."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
@@ -310,20 +297,7 @@ async def test_a_fault_in_the_watch_ends_nothing(
 # --- limits -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "limit"), [("0.6", 600 * MB), ("0.25", 250 * MB), ("512MB", 512 * MB), ("1GiB", 2**30)]
-)
-async def test_the_watermark_is_a_share_of_memory_or_an_amount(
-    autojump_clock: object, meter: FakeMeter, setting: str, limit: int
-) -> None:
-    """By default six tenths, as RabbitMQ 4."""
-    async with watched(meter, vm_memory_high_watermark=setting) as broker:
-        assert document(broker.resource_monitor.view())["memory"]["limit_bytes"] == limit
-
-
-async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(meter: FakeMeter) -> None:
     """A broker in memory needs no disk; a limit given all the same is kept for the folder it runs in."""
     meter.free = 0
     async with watched(meter) as broker:
@@ -337,9 +311,7 @@ async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
     assert meter.paths == {"."}
 
 
-async def test_with_a_data_folder_its_disk_is_watched(
-    autojump_clock: object, meter: FakeMeter, tmp_path: Path
-) -> None:
+async def test_with_a_data_folder_its_disk_is_watched(meter: FakeMeter, tmp_path: Path) -> None:
     """50MB by default, as RabbitMQ."""
     folder = str(tmp_path / "data")
     async with watched(meter, data_dir=folder) as broker:
@@ -352,7 +324,7 @@ async def test_with_a_data_folder_its_disk_is_watched(
 
 
 async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
-    autojump_clock: object, meter: FakeMeter, caplog: pytest.LogCaptureFixture
+    meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With what to do."""
     meter.total = None
@@ -365,9 +337,7 @@ async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
         assert broker.alarms == {"memory"}
 
 
-async def test_a_limit_set_while_running_is_judged_by_at_once(
-    autojump_clock: object, meter: FakeMeter
-) -> None:
+async def test_a_limit_set_while_running_is_judged_by_at_once(meter: FakeMeter) -> None:
     """Lower and higher; the total is measured anew, as RabbitMQ does then."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
@@ -389,9 +359,7 @@ async def test_a_limit_set_while_running_is_judged_by_at_once(
         ("port", "1", "must name one of vm_memory_high_watermark, disk_free_limit"),
     ],
 )
-async def test_a_bad_limit_changes_nothing(
-    autojump_clock: object, meter: FakeMeter, name: str, value: object, problem: str
-) -> None:
+async def test_a_bad_limit_changes_nothing(meter: FakeMeter, name: str, value: object, problem: str) -> None:
     """The error says what is allowed."""
     async with watched(meter) as broker:
         before = broker.config
@@ -403,36 +371,10 @@ async def test_a_bad_limit_changes_nothing(
 # --- causes -------------------------------------------------------------------------------------------
 
 
-async def test_a_hand_does_not_clear_what_was_measured(autojump_clock: object, meter: FakeMeter) -> None:
-    """And a measurement not what a hand has raised."""
-    async with watched(meter) as broker:
-        meter.used = 700 * MB
-        broker.resource_monitor.check()
-        broker.set_alarm("memory", on=False)
-        assert broker.alarms == {"memory"}
-        broker.set_alarm("memory", on=True)
-        meter.used = 1 * MB
-        broker.resource_monitor.check()
-        assert broker.alarms == {"memory"}
-        broker.set_alarm("memory", on=False)
-        assert not broker.alarms
-
-
-async def test_storage_has_a_cause_of_its_own(autojump_clock: object, meter: FakeMeter) -> None:
-    """A disk that cannot be written holds publishers back whatever is free on it."""
-    async with watched(meter, disk_free_limit="1MB") as broker:
-        broker.set_alarm("disk", on=True, cause=AlarmCause.STORAGE)
-        broker.resource_monitor.check()
-        broker.set_alarm("disk", on=False)
-        assert document(broker.resource_monitor.view())["disk"]["causes"] == ["storage cannot write"]
-        broker.set_alarm("disk", on=False, cause=AlarmCause.STORAGE)
-        assert not broker.alarms
-
-
 # --- what is shown ------------------------------------------------------------------------------------
 
 
-async def test_status_shows_figures_limits_and_since_when(autojump_clock: object, meter: FakeMeter) -> None:
+async def test_status_shows_figures_limits_and_since_when(meter: FakeMeter) -> None:
     """Memory and disk, each with what its alarm depends on."""
     async with watched(meter, disk_free_limit="1GB") as broker:
         meter.used = 700 * MB
@@ -468,7 +410,7 @@ async def test_status_shows_figures_limits_and_since_when(autojump_clock: object
 
 
 async def test_changes_are_logged_with_the_figures(
-    autojump_clock: object, meter: FakeMeter, caplog: pytest.LogCaptureFixture
+    meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And what still keeps an alarm on when one cause has gone."""
     caplog.set_level(logging.INFO, "amqp10broker.alarms")
@@ -491,7 +433,7 @@ async def test_changes_are_logged_with_the_figures(
     ]
 
 
-async def test_the_admin_door_sets_limits(autojump_clock: object, meter: FakeMeter) -> None:
+async def test_the_admin_door_sets_limits(meter: FakeMeter) -> None:
     """`set-limit` answers with bytes and with the alarms that are on then."""
     async with watched(meter) as broker:
         request = b'{"op": "set-limit", "arguments": {"name": "vm_memory_high_watermark", "value": "10MB"}}'

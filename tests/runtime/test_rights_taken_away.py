@@ -6,6 +6,15 @@ import pytest
 
 from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicConsume,
+    BasicConsumeOk,
+    BasicQos,
+    BasicQosOk,
+    ChannelClose,
+    ConnectionClose,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Close,
@@ -41,8 +50,8 @@ from tests.support.rawframes import (
     message,
     open_frame,
 )
-from tests.support.trio091 import Basic, Channel, Client091, Connection, Delivered, connect091
-from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient import Client, connect, queue_counts, settle_down
+from tests.support.trioclient091 import Client091, connect091
 
 READ_REFUSED = "read access to queue 'q' in vhost '/' refused for user 'ann'"
 VHOST_REFUSED = "access to vhost '/' refused for user 'ann'"
@@ -68,7 +77,7 @@ async def ann10(broker: Broker) -> Client:
 
 async def ann091(broker: Broker, *, channels: int = 1) -> Client091:
     """Ann over AMQP 0-9-1."""
-    return await connect091(broker).open("ann", "secret", channels=channels)
+    return await connect091(broker).open(user="ann", password="secret", channels=channels)
 
 
 async def fill(broker: Broker, queue: str, *bodies: bytes) -> None:
@@ -83,146 +92,134 @@ async def fill(broker: Broker, queue: str, *bodies: bytes) -> None:
 # --- the right to read ----------------------------------------------------------------------------
 
 
-async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(autojump_clock: object) -> None:
+async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(broker: Broker) -> None:
     """With the reason; what it held goes back, nothing more comes, and other links of the session go on."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        await fill(broker, "q", b"1", b"2")
-        client = await ann10(broker)
-        await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
-        await client.take(Attach, 2)
-        await client.send(credit(0, 1), credit(1, 10))
-        await client.until(Transfer)
-        assert queue_counts(broker, "q") == (1, 1)
-        set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
-        detach = await client.until(Detach)
-        assert (detach.handle, detach.closed) == (0, True)
-        assert (detach.error.condition, detach.error.description) == (
-            "amqp:unauthorized-access",
-            READ_REFUSED,
-        )
-        await settle_down()
-        assert queue_counts(broker, "q") == (2, 0)
-        await fill(broker, "other", b"for the other link")
-        assert (await client.until(Transfer)).handle == 1
+    add_ann(broker)
+    await fill(broker, "q", b"1", b"2")
+    client = await ann10(broker)
+    await client.send(attach_receiver(0, "/queues/q"), attach_receiver(1, "/queues/other"))
+    await client.take(Attach, 2)
+    await client.send(credit(0, 1), credit(1, 10))
+    await client.until(Transfer)
+    assert queue_counts(broker, "q") == (1, 1)
+    set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
+    detach = await client.until(Detach)
+    assert (detach.handle, detach.closed) == (0, True)
+    assert (detach.error.condition, detach.error.description) == (
+        "amqp:unauthorized-access",
+        READ_REFUSED,
+    )
+    await settle_down()
+    assert queue_counts(broker, "q") == (2, 0)
+    await fill(broker, "other", b"for the other link")
+    assert (await client.until(Transfer)).handle == 1
 
 
-async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(autojump_clock: object) -> None:
+async def test_a_link_that_may_not_write_to_its_target_any_more_is_detached(broker: Broker) -> None:
     """At once, before it publishes: RabbitMQ's client for Java waits for it after it has set a token."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client = await ann10(broker)
-        targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
-        await client.send(*(attach_sender(handle, target) for handle, target in enumerate(targets)))
-        await client.take(Attach, 4)
-        set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
-        ended = [await client.until(Detach) for _ in range(2)]
-        assert [(each.handle, each.error.condition) for each in ended] == [
-            (0, "amqp:unauthorized-access"),
-            (1, "amqp:unauthorized-access"),
-        ]
-        assert not {Detach} & {type(each.body) for each in await client.idle()}
+    add_ann(broker)
+    client = await ann10(broker)
+    targets = ("/queues/q", "/exchanges/amq.topic/a", "/exchanges/amq.direct/a", None)
+    await client.send(*(attach_sender(handle, target) for handle, target in enumerate(targets)))
+    await client.take(Attach, 4)
+    set_permission(broker.catalog, "ann", "/", Permission(write="^amq.direct$"))
+    ended = [await client.until(Detach) for _ in range(2)]
+    assert [(each.handle, each.error.condition) for each in ended] == [
+        (0, "amqp:unauthorized-access"),
+        (1, "amqp:unauthorized-access"),
+    ]
+    assert not {Detach} & {type(each.body) for each in await client.idle()}
 
 
-async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(autojump_clock: object) -> None:
+async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(broker: Broker) -> None:
     """403, as for a basic.consume now; what it held goes back, and other channels go on."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        await fill(broker, "q", b"1", b"2")
-        client = await ann091(broker, channels=2)
-        await client.send(Basic.Qos(prefetch_count=1), Basic.Consume(queue="q", consumer_tag="a"))
-        await client.expect(Basic.QosOk)
-        await client.expect(Basic.ConsumeOk)
-        await client.expect(Delivered)
-        await client.send(Basic.Consume(queue="other", consumer_tag="b"), channel=2)
-        await client.expect(Basic.ConsumeOk)
-        set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
-        close = await client.expect(Channel.Close)
-        assert (close.reply_code, close.reply_text) == (403, f"ACCESS_REFUSED - {READ_REFUSED}")
-        await settle_down()
-        assert queue_counts(broker, "q") == (2, 0)
-        await fill(broker, "other", b"for the other channel")
-        assert (await client.expect(Delivered)).method.consumer_tag == "b"
+    add_ann(broker)
+    await fill(broker, "q", b"1", b"2")
+    client = await ann091(broker, channels=2)
+    await client.send(1, BasicQos(prefetch_count=1), BasicConsume(queue="q", consumer_tag="a"))
+    await client.expect(BasicQosOk)
+    await client.expect(BasicConsumeOk)
+    await client.expect(Content)
+    await client.call(2, BasicConsume(queue="other", consumer_tag="b"), BasicConsumeOk)
+    set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
+    close = await client.expect(ChannelClose)
+    assert (close.reply_code, close.reply_text) == (403, f"ACCESS_REFUSED - {READ_REFUSED}")
+    await settle_down()
+    assert queue_counts(broker, "q") == (2, 0)
+    await fill(broker, "other", b"for the other channel")
+    assert (await client.expect(Content)).method.consumer_tag == "b"
 
 
-async def test_rights_that_are_given_or_of_others_disturb_nobody(autojump_clock: object) -> None:
+async def test_rights_that_are_given_or_of_others_disturb_nobody(broker: Broker) -> None:
     """Neither a change of what the user may write, nor one of another user or virtual host."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client10, client091 = await ann10(broker), await ann091(broker)
-        await client10.send(attach_receiver(0, "/queues/q"), credit(0, 10))
-        await client10.until(Attach)
-        await client091.send(Basic.Consume(queue="other"))
-        await client091.expect(Basic.ConsumeOk)
-        catalog = broker.catalog
-        add_vhost(catalog, "elsewhere")
-        set_permission(catalog, "ann", "elsewhere", Permission())
-        clear_permission(catalog, "ann", "elsewhere")
-        set_permission(catalog, "guest", "/", Permission(read=""))
-        set_permission(catalog, "ann", "/", Permission(configure="", write="", read="^(q|other)$"))
-        set_tags(catalog, "ann", ["monitoring"])
-        assert await client10.idle() == []
-        set_permission(catalog, "guest", "/", Permission())
-        for queue in ("q", "other"):
-            await fill(broker, queue, b"m")
-        await client10.until(Transfer)
-        await client091.expect(Delivered)
+    add_ann(broker)
+    client10, client091 = await ann10(broker), await ann091(broker)
+    await client10.send(attach_receiver(0, "/queues/q"), credit(0, 10))
+    await client10.until(Attach)
+    await client091.call(1, BasicConsume(queue="other"), BasicConsumeOk)
+    catalog = broker.catalog
+    add_vhost(catalog, "elsewhere")
+    set_permission(catalog, "ann", "elsewhere", Permission())
+    clear_permission(catalog, "ann", "elsewhere")
+    set_permission(catalog, "guest", "/", Permission(read=""))
+    set_permission(catalog, "ann", "/", Permission(configure="", write="", read="^(q|other)$"))
+    set_tags(catalog, "ann", ["monitoring"])
+    assert await client10.idle() == []
+    set_permission(catalog, "guest", "/", Permission())
+    for queue in ("q", "other"):
+        await fill(broker, queue, b"m")
+    await client10.until(Transfer)
+    await client091.expect(Content)
 
 
-async def test_a_queue_made_for_a_link_is_not_asked_about(autojump_clock: object) -> None:
+async def test_a_queue_made_for_a_link_is_not_asked_about(broker: Broker) -> None:
     """Attaching a dynamic source asks for configure; the queue is the link's own."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client = await ann10(broker)
-        await client.send(attach_receiver(0, "", source=Source(dynamic=True)))
-        await client.until(Attach)
-        set_permission(broker.catalog, "ann", "/", Permission(read=""))
-        assert [each for each in await client.idle() if type(each.body) is Detach] == []
+    add_ann(broker)
+    client = await ann10(broker)
+    await client.send(attach_receiver(0, "", source=Source(dynamic=True)))
+    await client.until(Attach)
+    set_permission(broker.catalog, "ann", "/", Permission(read=""))
+    assert [each for each in await client.idle() if type(each.body) is Detach] == []
 
 
 # --- the right to be in a virtual host ------------------------------------------------------------
 
 
-async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(autojump_clock: object) -> None:
+async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(broker: Broker) -> None:
     """With the words of a refused open, over both protocols; others stay."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client10, client091 = await ann10(broker), await ann091(broker)
-        other = await connect(broker).open()
-        clear_permission(broker.catalog, "ann", "/")
-        close10 = await client10.until(Close)
-        assert (close10.error.condition, close10.error.description) == (
-            "amqp:unauthorized-access",
-            VHOST_REFUSED,
-        )
-        close091 = await client091.expect(Connection.Close)
-        assert (close091.reply_code, close091.reply_text) == (530, f"NOT_ALLOWED - {VHOST_REFUSED}")
-        assert await other.idle() == []
-        assert other.task is not None
+    add_ann(broker)
+    client10, client091 = await ann10(broker), await ann091(broker)
+    other = await connect(broker).open()
+    clear_permission(broker.catalog, "ann", "/")
+    close10 = await client10.until(Close)
+    assert (close10.error.condition, close10.error.description) == (
+        "amqp:unauthorized-access",
+        VHOST_REFUSED,
+    )
+    close091 = await client091.expect(ConnectionClose)
+    assert (close091.reply_code, close091.reply_text) == (530, f"NOT_ALLOWED - {VHOST_REFUSED}")
+    assert await other.idle() == []
+    assert other.task is not None
 
 
-async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected(
-    autojump_clock: object,
-) -> None:
+async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected(broker: Broker) -> None:
     """A program may delete it in the catalog."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client = await ann10(broker)
-        delete_user(broker.catalog, "ann")
-        assert (await client.until(Close)).error.description == VHOST_REFUSED
+    add_ann(broker)
+    client = await ann10(broker)
+    delete_user(broker.catalog, "ann")
+    assert (await client.until(Close)).error.description == VHOST_REFUSED
 
 
-async def test_what_changes_during_the_handshake_is_asked_at_open(autojump_clock: object) -> None:
+async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker) -> None:
     """A client that has logged in and not opened yet is refused there."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client = connect(broker)
-        await client.send(login("PLAIN", b"\0ann\0secret"))
-        assert (await client.until(SaslOutcome)).code == 0
-        clear_permission(broker.catalog, "ann", "/")
-        await settle_down()
-        await client.send(open_frame())
-        assert (await client.until(Close)).error.description == VHOST_REFUSED
+    add_ann(broker)
+    client = connect(broker)
+    await client.send(login("PLAIN", b"\0ann\0secret"))
+    assert (await client.until(SaslOutcome)).code == 0
+    clear_permission(broker.catalog, "ann", "/")
+    await settle_down()
+    await client.send(open_frame())
+    assert (await client.until(Close)).error.description == VHOST_REFUSED
 
 
 # --- publishing -----------------------------------------------------------------------------------
@@ -234,59 +231,52 @@ def in_anothers_name(body: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("address", ["/queues/q", "/exchanges/amq.direct/k", None])
-async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(
-    autojump_clock: object, address: str | None
-) -> None:
+async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(broker: Broker, address: str | None) -> None:
     """Of a link to a queue, an exchange, an anonymous terminus; equal messages were taken before."""
-    async with running_broker() as broker:
-        add_ann(broker, tags=("impersonator",))
-        vhost = broker.catalog.lookup_vhost("/")
-        bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
-        client = await ann10(broker)
-        await client.send(attach_sender(0, "", target=Target(address=address)))
-        await client.until(Flow)
-        for number in range(2):
-            transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
-            await client.send(frame(0, transfer, in_anothers_name(b"m")))
-            await client.until(Disposition)
-        assert queue_counts(broker, "q")[0] == 2
-        set_tags(broker.catalog, "ann", [])
-        transfer = Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
+    add_ann(broker, tags=("impersonator",))
+    vhost = broker.catalog.lookup_vhost("/")
+    bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
+    client = await ann10(broker)
+    await client.send(attach_sender(0, "", target=Target(address=address)))
+    await client.until(Flow)
+    for number in range(2):
+        transfer = Transfer(handle=0, delivery_id=number, delivery_tag=b"%d" % number)
         await client.send(frame(0, transfer, in_anothers_name(b"m")))
-        error = (await client.until(Detach)).error
-        assert error.condition == "amqp:unauthorized-access"
-        assert error.description == "user_id property set to 'bob' but authenticated user was 'ann'"
-        assert queue_counts(broker, "q")[0] == 2
+        await client.until(Disposition)
+    assert queue_counts(broker, "q")[0] == 2
+    set_tags(broker.catalog, "ann", [])
+    transfer = Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
+    await client.send(frame(0, transfer, in_anothers_name(b"m")))
+    error = (await client.until(Detach)).error
+    assert error.condition == "amqp:unauthorized-access"
+    assert error.description == "user_id property set to 'bob' but authenticated user was 'ann'"
+    assert queue_counts(broker, "q")[0] == 2
 
 
-async def test_a_foreign_user_id_is_refused_by_amqp_0_9_1_when_the_tag_is_gone(
-    autojump_clock: object,
-) -> None:
+async def test_a_foreign_user_id_is_refused_by_amqp_0_9_1_when_the_tag_is_gone(broker: Broker) -> None:
     """406, although properties of the same bytes were found right before."""
-    async with running_broker() as broker:
-        add_ann(broker, tags=("impersonator",))
-        client = await ann091(broker)
-        for _ in range(2):
-            await client.publish("", "q", b"m", user_id="bob")
-        await settle_down()
-        assert queue_counts(broker, "q")[0] == 2
-        set_tags(broker.catalog, "ann", [])
+    add_ann(broker, tags=("impersonator",))
+    client = await ann091(broker)
+    for _ in range(2):
         await client.publish("", "q", b"m", user_id="bob")
-        assert (await client.expect(Channel.Close)).reply_code == 406
-        assert queue_counts(broker, "q")[0] == 2
+    await settle_down()
+    assert queue_counts(broker, "q")[0] == 2
+    set_tags(broker.catalog, "ann", [])
+    await client.publish("", "q", b"m", user_id="bob")
+    assert (await client.expect(ChannelClose)).reply_code == 406
+    assert queue_counts(broker, "q")[0] == 2
 
 
-async def test_the_tag_is_of_use_at_once(autojump_clock: object) -> None:
+async def test_the_tag_is_of_use_at_once(broker: Broker) -> None:
     """Whoever gets it need not connect again."""
-    async with running_broker() as broker:
-        add_ann(broker)
-        client10, client091 = await ann10(broker), await ann091(broker)
-        await client10.send(attach_sender(0, "/queues/q"))
-        await client10.until(Flow)
-        set_tags(broker.catalog, "ann", ["impersonator"])
-        transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"0")
-        await client10.send(frame(0, transfer, in_anothers_name(b"m")))
-        await client10.until(Disposition)
-        await client091.publish("", "q", b"m", user_id="bob")
-        await settle_down()
-        assert queue_counts(broker, "q")[0] == 2
+    add_ann(broker)
+    client10, client091 = await ann10(broker), await ann091(broker)
+    await client10.send(attach_sender(0, "/queues/q"))
+    await client10.until(Flow)
+    set_tags(broker.catalog, "ann", ["impersonator"])
+    transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"0")
+    await client10.send(frame(0, transfer, in_anothers_name(b"m")))
+    await client10.until(Disposition)
+    await client091.publish("", "q", b"m", user_id="bob")
+    await settle_down()
+    assert queue_counts(broker, "q")[0] == 2

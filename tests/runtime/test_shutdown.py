@@ -11,7 +11,7 @@ import trio
 
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Disposition, Transfer
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.rawframes import (
@@ -62,14 +62,12 @@ def start(nursery: trio.Nursery) -> Start:
     return start_one
 
 
-async def test_idle_broker_stops_at_once(autojump_clock: object, start: Start) -> None:
+async def test_idle_broker_stops_at_once(start: Start) -> None:
     """Nobody is connected: nothing to wait for."""
     assert await (await start())[1]() < 0.01
 
 
-async def test_client_is_told_connection_forced_and_its_answer_ends_it(
-    autojump_clock: object, start: Start
-) -> None:
+async def test_client_is_told_connection_forced_and_its_answer_ends_it(start: Start) -> None:
     """Close with amqp:connection:forced; the client's close lets the broker go on at once."""
     broker, stop = await start()
     client = await connect(broker).open()
@@ -86,9 +84,7 @@ async def test_client_is_told_connection_forced_and_its_answer_ends_it(
         assert await stop() < 0.1
 
 
-async def test_client_that_never_answers_close_is_left_after_the_close_wait(
-    autojump_clock: object, start: Start
-) -> None:
+async def test_client_that_never_answers_close_is_left_after_the_close_wait(start: Start) -> None:
     """The broker does not wait for a client longer than it waits for any close."""
     broker, stop = await start()
     client = await connect(broker).open()
@@ -97,9 +93,7 @@ async def test_client_that_never_answers_close_is_left_after_the_close_wait(
     assert type((await client.rest())[-1].body) is Close
 
 
-async def test_client_that_never_reads_is_cut_off_at_the_deadline(
-    autojump_clock: object, start: Start
-) -> None:
+async def test_client_that_never_reads_is_cut_off_at_the_deadline(start: Start) -> None:
     """shutdown_timeout bounds the whole, also when a session waits for its client's reading."""
     broker, stop = await start(shutdown_timeout_ms=5_000)
     client = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
@@ -110,9 +104,7 @@ async def test_client_that_never_reads_is_cut_off_at_the_deadline(
 
 
 @pytest.mark.parametrize("said", [b"", SASL_HEADER, login()], ids=["nothing", "header", "login"])
-async def test_connection_in_its_handshake_does_not_hold_the_stop_up(
-    autojump_clock: object, start: Start, said: bytes
-) -> None:
+async def test_connection_in_its_handshake_does_not_hold_the_stop_up(start: Start, said: bytes) -> None:
     """There is nothing to end in order before open."""
     broker, stop = await start()
     client = connect(broker)
@@ -121,9 +113,7 @@ async def test_connection_in_its_handshake_does_not_hold_the_stop_up(
     assert await stop() < 0.1
 
 
-async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
-    autojump_clock: object,
-) -> None:
+async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up() -> None:
     """A connection whose task has not run yet when the stop begins ends like the others."""
     began = trio.current_time()
     async with Broker(quiet_config()) as broker:
@@ -131,9 +121,7 @@ async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
     assert trio.current_time() - began <= CLOSE_WAIT_S + 0.1
 
 
-async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
-    autojump_clock: object, start: Start
-) -> None:
+async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(start: Start) -> None:
     """The delay is for guessers, not for the operator."""
     broker, stop = await start(auth_failure_delay_ms=60_000)
     client = connect(broker)
@@ -142,9 +130,7 @@ async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
     assert await stop() < 0.1
 
 
-async def test_stop_gives_everything_back_and_confirms_what_was_taken(
-    autojump_clock: object, start: Start
-) -> None:
+async def test_stop_gives_everything_back_and_confirms_what_was_taken(start: Start) -> None:
     """Messages in flight are ready again; outcomes of what was published are on the wire before close."""
     broker, stop = await start()
     client = await connect(broker).open()
@@ -164,7 +150,7 @@ async def test_stop_gives_everything_back_and_confirms_what_was_taken(
     assert sum(queue_counts(broker, "q")) == 15
 
 
-async def test_new_connections_are_not_accepted_while_stopping(autojump_clock: object, start: Start) -> None:
+async def test_new_connections_are_not_accepted_while_stopping(start: Start) -> None:
     """The listening sockets are closed first."""
     broker, stop = await start()
     host, port = broker.addresses[0]
@@ -176,7 +162,7 @@ async def test_new_connections_are_not_accepted_while_stopping(autojump_clock: o
 
 
 async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_logged_as_a_fault(
-    autojump_clock: object, start: Start, log: LogRecorder
+    start: Start, log: LogRecorder
 ) -> None:
     """Polite, silent, half-closed and vanished clients together."""
     broker, stop = await start(shutdown_timeout_ms=5_000)
@@ -192,7 +178,7 @@ async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_
     assert log.of("error") == []
 
 
-async def test_deadline_zero_stops_at_once(autojump_clock: object, start: Start) -> None:
+async def test_deadline_zero_stops_at_once(start: Start) -> None:
     """An operator in a hurry."""
     broker, stop = await start(shutdown_timeout_ms=0)
     client = await connect(broker).open()
@@ -201,7 +187,7 @@ async def test_deadline_zero_stops_at_once(autojump_clock: object, start: Start)
     assert await stop() < 0.1
 
 
-async def test_error_inside_the_block_stops_in_order_and_comes_out(autojump_clock: object) -> None:
+async def test_error_inside_the_block_stops_in_order_and_comes_out() -> None:
     """A program that fails while the broker runs gets its own error, and the clients their close."""
 
     class Mine(Exception):
@@ -221,7 +207,7 @@ async def test_error_inside_the_block_stops_in_order_and_comes_out(autojump_cloc
     assert type((await client.rest())[-1].body) is Close
 
 
-async def test_transfers_already_made_are_flushed_before_close(autojump_clock: object, start: Start) -> None:
+async def test_transfers_already_made_are_flushed_before_close(start: Start) -> None:
     """What the writer had taken before the stop reaches a client that reads."""
     broker, stop = await start()
     client = await connect(broker, pair=partial(pipe_pair, 3_000)).open()
@@ -245,6 +231,7 @@ async def test_transfers_already_made_are_flushed_before_close(autojump_clock: o
     assert counted == 40
 
 
+@pytest.mark.real_clock
 async def test_a_queue_that_is_declared_when_queues_have_ended_does_not_begin() -> None:
     """Of a cluster a node hears until its very end what is declared elsewhere."""
     async with Broker(quiet_config()) as broker:

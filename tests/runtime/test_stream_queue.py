@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.filters.offset_spec import First
@@ -27,14 +27,14 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.durability import StreamBackend
+from amqp10broker.queues.stream.log import Shelf, StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.stream_files import FileShelf, folder_of
-from amqp10broker.storage.stream_log import Shelf, StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on
 from tests.support.streams import text
@@ -129,13 +129,18 @@ async def running(
     def forget(stream: QueueTask) -> None:
         found[0].gone += 1
 
-    backend = StreamBackend(
-        StreamQueue("s", log, settings=settings),
-        log,
-        sync,
-        lambda _, error: found[0].full.append(error is not None),
+    stream = QueueTask(
+        lambda wake, publish: StreamBackend(
+            *(StreamQueue("s", log, settings=settings), wake, publish, log, sync),
+            lambda _, error: found[0].full.append(error is not None),
+        ),
+        reply_registry,
+        WallClock(),
+        forget,
+        never,
+        never,
+        confirm_delay_ms=delay_ms,
     )
-    stream = QueueTask(backend, reply_registry, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
     found.append(Running(stream, reply_registry))
     async with trio.open_nursery() as nursery:
         if sync is not None:
@@ -160,7 +165,7 @@ def offsets_of(effects: Sequence[Effect]) -> list[int]:
     return [key for effect in effects if isinstance(effect, Deliver) for key in effect.keys]
 
 
-async def test_in_memory_a_publish_is_confirmed_at_once_and_delivered(autojump_clock: object) -> None:
+async def test_in_memory_a_publish_is_confirmed_at_once_and_delivered() -> None:
     async with running() as one:
         one.read()
         one.publish(3)
@@ -169,9 +174,7 @@ async def test_in_memory_a_publish_is_confirmed_at_once_and_delivered(autojump_c
         assert any(isinstance(effect, Confirmed) for effect in effects)
 
 
-async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_wait_meanwhile(
-    autojump_clock: object,
-) -> None:
+async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_wait_meanwhile() -> None:
     disk = new_disk()
     slow = Slow(disk, 10)
     async with running(shelf_of(disk), slow) as one:
@@ -198,7 +201,7 @@ async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_
         assert slow.syncs == 4
 
 
-async def test_confirms_can_be_delayed_by_fault_injection(autojump_clock: MockClock) -> None:
+async def test_confirms_can_be_delayed_by_fault_injection() -> None:
     async with running(delay_ms=5000) as one:
         one.publish(1)
         assert await one.effects() == []
@@ -208,7 +211,7 @@ async def test_confirms_can_be_delayed_by_fault_injection(autojump_clock: MockCl
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "recover", "restart_single_node", "restart_stream")
-async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump_clock: object) -> None:
+async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed() -> None:
     disk = new_disk()
     async with running(shelf_of(disk), Slow(disk)) as one:
         one.publish(5)
@@ -226,9 +229,7 @@ async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump
         assert one.stream.figures().next_offset == 5
 
 
-async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_second(
-    autojump_clock: object,
-) -> None:
+async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_second() -> None:
     disk = new_disk()
     async with running(shelf_of(disk), Slow(disk)) as one:
         one.publish(1)
@@ -253,9 +254,7 @@ async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_seco
 
 
 @pytest.mark.parametrize(("publishes", "pause_s"), [(1, 1.5), (100, 0.05), (10, 0.6)])
-async def test_the_inventory_guards_what_was_committed_a_second_ago(
-    autojump_clock: object, publishes: int, pause_s: float
-) -> None:
+async def test_the_inventory_guards_what_was_committed_a_second_ago(publishes: int, pause_s: float) -> None:
     """So that damage in it is told from a torn end when the broker is killed, also while it never pauses."""
     disk = new_disk()
     path = f"{folder_of(STREAMS, 1)}/{0:020}.log"
@@ -279,9 +278,7 @@ async def test_the_inventory_guards_what_was_committed_a_second_ago(
             await trio.sleep(1)
 
 
-async def test_a_sync_that_fails_confirms_nothing_and_publishers_hear_that_storage_has_failed(
-    autojump_clock: object,
-) -> None:
+async def test_a_sync_that_fails_confirms_nothing_and_publishers_hear_that_storage_has_failed() -> None:
     disk = new_disk()
     async with running(shelf_of(disk), Slow(disk, fails=True)) as one:
         one.publish(1)
@@ -293,7 +290,7 @@ async def test_a_sync_that_fails_confirms_nothing_and_publishers_hear_that_stora
         assert refused.failed
 
 
-async def test_a_damaged_file_ends_the_task_before_anything_is_served(autojump_clock: object) -> None:
+async def test_a_damaged_file_ends_the_task_before_anything_is_served() -> None:
     disk = new_disk()
     async with running(shelf_of(disk), Slow(disk), QueueSettings(segment_bytes=1)) as one:
         for _ in range(3):
@@ -309,7 +306,7 @@ async def test_a_damaged_file_ends_the_task_before_anything_is_served(autojump_c
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_age")
-async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) -> None:
+async def test_old_segments_go_when_their_time_has_come() -> None:
     async with running(settings=QueueSettings(segment_bytes=1, max_age_ms=60_000)) as one:
         for _ in range(3):
             one.publish(1)
@@ -324,9 +321,7 @@ async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) 
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_delete_same_stream", "delete_queue")
-async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late(
-    autojump_clock: object,
-) -> None:
+async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late() -> None:
     disk = new_disk()
     slow = Slow(disk, 100)
     async with running(shelf_of(disk), slow) as one:
@@ -342,9 +337,7 @@ async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late(
         assert [type(effect) for effect in await one.effects()] == [Unconfirmed]
 
 
-async def test_a_fault_is_told_as_the_end_of_the_stream(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_fault_is_told_as_the_end_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as one:
         one.read()
         await one.effects()
@@ -353,9 +346,7 @@ async def test_a_fault_is_told_as_the_end_of_the_stream(
     assert [type(effect) for letter in letters for effect in letter] == [QueueDeleted]
 
 
-async def test_many_messages_are_read_in_several_wakes_and_others_run_in_between(
-    autojump_clock: object,
-) -> None:
+async def test_many_messages_are_read_in_several_wakes_and_others_run_in_between() -> None:
     async with running() as one:
         for _ in range(10):
             one.publish(4000)

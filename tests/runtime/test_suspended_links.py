@@ -26,11 +26,11 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.resumption import unsettled_map
 from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, KeptLinksInJournal
+from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from tests.runtime.test_watches import ask, asked
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_queues import make_message
@@ -66,7 +66,7 @@ def tag(number: int) -> bytes:
     return number.to_bytes(4, "big")
 
 
-async def test_a_lost_connection_loses_no_outcome(autojump_clock: object) -> None:
+async def test_a_lost_connection_loses_no_outcome() -> None:
     """Told ones, and one that the queue confirms when the session is over."""
     delay = FaultInjection(confirm_delay_ms=(("q", 500),))
     async with running_broker(test_mode=True, fault_injection=delay) as broker:
@@ -86,63 +86,60 @@ async def test_a_lost_connection_loses_no_outcome(autojump_clock: object) -> Non
         await other.send(disposition(0, role=False, state=Accepted()))
         await settle_down()
         assert queue_counts(broker, "q") == (2, 0)
-        assert [kept.unsettled for kept in broker.kept] == [1]
+        assert [kept.unsettled for kept in broker.resumable_links] == [1]
 
 
-async def test_a_suspended_link_ends_in_time_and_leaves_nothing(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        others = len(broker.reply_registry)
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        assert len(broker.reply_registry) == others + 1
-        await client.vanish()
-        other = await connect(broker).open()
-        await other.idle(59)
-        (shown,) = broker.node_view().suspended_links
-        assert (shown.name, shown.container_id, shown.user) == ("out-0-0-q", "test", "guest")
-        assert (shown.role, shown.unsettled) == ("sender", 1)
-        assert shown.left_s is not None
-        assert round(shown.age_s + shown.left_s) == 60
-        await other.idle(2)
-        assert len(broker.kept) == 0
-        assert len(broker.reply_registry) == others
-        assert await resumed(other, tag(0)) == {}
+async def test_a_suspended_link_ends_in_time_and_leaves_nothing(broker: Broker) -> None:
+    client = await connect(broker).open()
+    others = len(broker.reply_registry)
+    await client.send(kept_sender(), transfer(0, 0, b"first"))
+    await client.until(Disposition)
+    assert len(broker.reply_registry) == others + 1
+    await client.vanish()
+    other = await connect(broker).open()
+    await other.idle(59)
+    (shown,) = broker.node_view().suspended_links
+    assert (shown.name, shown.container_id, shown.user) == ("out-0-0-q", "test", "guest")
+    assert (shown.role, shown.unsettled) == ("sender", 1)
+    assert shown.left_s is not None
+    assert round(shown.age_s + shown.left_s) == 60
+    await other.idle(2)
+    assert len(broker.resumable_links) == 0
+    assert len(broker.reply_registry) == others
+    assert await resumed(other, tag(0)) == {}
 
 
-async def test_another_connection_takes_a_link_over_that_has_not_ended(autojump_clock: object) -> None:
+async def test_another_connection_takes_a_link_over_that_has_not_ended(broker: Broker) -> None:
     """2.6.1: a client comes back before the broker knows that it was gone."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        other = await connect(broker).open()
-        assert await resumed(other, tag(0)) == {tag(0): Accepted()}
-        stolen = await client.until(Detach)
-        assert stolen.error is not None
-        assert (stolen.closed, stolen.error.condition) == (True, "amqp:link:stolen")
-        # The end of its connection does not end what another has.
-        await client.vanish()
-        await settle_down()
-        await other.send(transfer(0, 5, b"more"))
-        assert (await other.until(Disposition)).first == 5
-        assert queue_counts(broker, "q") == (2, 0)
+    client = await connect(broker).open()
+    await client.send(kept_sender(), transfer(0, 0, b"first"))
+    await client.until(Disposition)
+    other = await connect(broker).open()
+    assert await resumed(other, tag(0)) == {tag(0): Accepted()}
+    stolen = await client.until(Detach)
+    assert stolen.error is not None
+    assert (stolen.closed, stolen.error.condition) == (True, "amqp:link:stolen")
+    # The end of its connection does not end what another has.
+    await client.vanish()
+    await settle_down()
+    await other.send(transfer(0, 5, b"more"))
+    assert (await other.until(Disposition)).first == 5
+    assert queue_counts(broker, "q") == (2, 0)
 
 
-async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(autojump_clock: object) -> None:
+async def test_an_attach_that_waits_for_a_link_may_be_lost_itself(broker: Broker) -> None:
     """The end that it stole is free, and the next one has it."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        for _ in range(3):
-            hurried = await connect(broker).open()
-            await hurried.send(kept_sender(unsettled={tag(0): None}))
-            await hurried.vanish()
-        await settle_down()
-        other = await connect(broker).open()
-        assert await resumed(other, tag(0)) == {tag(0): Accepted()}
-        assert len(broker.kept) == 1
+    client = await connect(broker).open()
+    await client.send(kept_sender(), transfer(0, 0, b"first"))
+    await client.until(Disposition)
+    for _ in range(3):
+        hurried = await connect(broker).open()
+        await hurried.send(kept_sender(unsettled={tag(0): None}))
+        await hurried.vanish()
+    await settle_down()
+    other = await connect(broker).open()
+    assert await resumed(other, tag(0)) == {tag(0): Accepted()}
+    assert len(broker.resumable_links) == 1
 
 
 def kept_receiver(queue: str, **fields: Any) -> bytes:
@@ -151,35 +148,31 @@ def kept_receiver(queue: str, **fields: Any) -> bytes:
     return attach_receiver(1, queue, source=source, rcv_settle_mode=SECOND, **fields)
 
 
-async def test_deliveries_of_a_lost_consumer_are_its_own_until_its_time_is_over(
-    autojump_clock: object,
-) -> None:
+async def test_deliveries_of_a_lost_consumer_are_its_own_until_its_time_is_over(broker: Broker) -> None:
     """Another consumer gets them then, without being asked again."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"), transfer(0, 1, b"second"))
-        await client.take(Disposition, 1)
-        await client.send(kept_receiver("q"), credit(1, 10))
-        await client.take(Transfer, 2)
-        await client.vanish()
-        other = await connect(broker).open(container_id="other")
-        await other.send(attach_receiver(2, "q"), credit(2, 10))
-        assert [each for each in await other.idle(59) if type(each.body) is Transfer] == []
-        assert queue_counts(broker, "q") == (0, 2)
-        assert [body_of(each.payload) for each in await other.take(Transfer, 2)] == [b"first", b"second"]
-        assert len(broker.kept) == 0
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"), transfer(0, 1, b"second"))
+    await client.take(Disposition, 1)
+    await client.send(kept_receiver("q"), credit(1, 10))
+    await client.take(Transfer, 2)
+    await client.vanish()
+    other = await connect(broker).open(container_id="other")
+    await other.send(attach_receiver(2, "q"), credit(2, 10))
+    assert [each for each in await other.idle(59) if type(each.body) is Transfer] == []
+    assert queue_counts(broker, "q") == (0, 2)
+    assert [body_of(each.payload) for each in await other.take(Transfer, 2)] == [b"first", b"second"]
+    assert len(broker.resumable_links) == 0
 
 
-async def test_a_link_from_a_stream_is_not_kept(autojump_clock: object) -> None:
+async def test_a_link_from_a_stream_is_not_kept(broker: Broker) -> None:
     """Its client goes on by the offset."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "s", arguments={"x-queue-type": "stream"})
-        client = await connect(broker).open()
-        await client.send(kept_receiver("s"))
-        source = (await client.until(Attach)).source
-        assert isinstance(source, Source)
-        assert (source.durable, source.expiry_policy, source.timeout) == (0, "link-detach", 0)
-        assert len(broker.kept) == 0
+    declare(broker.catalog, "/", "s", arguments={"x-queue-type": "stream"})
+    client = await connect(broker).open()
+    await client.send(kept_receiver("s"))
+    source = (await client.until(Attach)).source
+    assert isinstance(source, Source)
+    assert (source.durable, source.expiry_policy, source.timeout) == (0, "link-detach", 0)
+    assert len(broker.resumable_links) == 0
 
 
 # --- they are ended by others -----------------------------------------------------------------------
@@ -200,25 +193,24 @@ async def _vhost_made_again(broker: Broker) -> None:
 @pytest.mark.parametrize("made_again", [_user_made_again, _vhost_made_again])
 @pytest.mark.parametrize("suspended", [True, False])
 async def test_links_go_with_their_user_and_their_virtual_host(
-    autojump_clock: object, made_again: Callable[[Broker], Awaitable[None]], suspended: bool
+    broker: Broker, made_again: Callable[[Broker], Awaitable[None]], suspended: bool
 ) -> None:
     """Who is called the same later is somebody else."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(kept_sender(), transfer(0, 0, b"first"))
-        await client.until(Disposition)
-        if suspended:
-            await client.vanish()
-            await settle_down()
-        await made_again(broker)
+    client = await connect(broker).open()
+    await client.send(kept_sender(), transfer(0, 0, b"first"))
+    await client.until(Disposition)
+    if suspended:
+        await client.vanish()
         await settle_down()
-        other = await connect(broker).open()
-        assert await resumed(other, tag(0)) == {}
-        assert len(broker.kept) == 1
+    await made_again(broker)
+    await settle_down()
+    other = await connect(broker).open()
+    assert await resumed(other, tag(0)) == {}
+    assert len(broker.resumable_links) == 1
 
 
 async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Nor when the power goes after the user was deleted, and before the journal has the end of its links."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
@@ -227,58 +219,56 @@ async def test_the_durable_links_of_a_deleted_user_do_not_come_back(
         await attached(client, target=durable_target())
         await client.vanish()
         await settle_down()
-        assert len(broker.kept) == 1
+        assert len(broker.resumable_links) == 1
         with monkeypatch.context() as power:
-            power.setattr(KeptLinksInJournal, "end", lambda records, number: None)
+            power.setattr(ResumableLinksInJournal, "end", lambda records, number: None)
             await ask(broker, "delete-user", user="guest")
             await settle_down()
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
         await ask(broker, "add-user", user="guest", password="guest")
         await ask(broker, "set-permissions", user="guest", configure=".*", write=".*", read=".*")
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
-async def test_what_a_deleted_users_link_held_goes_back(autojump_clock: object) -> None:
-    async with running_broker() as broker:
-        for suspended in True, False:
-            client = await connect(broker).open()
-            await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
-            await client.until(Disposition)
-            await client.send(kept_receiver("q"), credit(1, 10))
-            await client.until(Transfer)
-            if suspended:
-                await client.vanish()
-                await settle_down()
-            await _user_made_again(broker)
-            await settle_down()
-            assert queue_counts(broker, "q")[1] == 0
-            assert len(broker.kept) == 0
-        assert queue_counts(broker, "q") == (2, 0)
-
-
-async def test_an_operator_ends_a_suspended_link(autojump_clock: object) -> None:
-    """By its number; an attached one is its client's."""
-    async with running_broker() as broker:
+async def test_what_a_deleted_users_link_held_goes_back(broker: Broker) -> None:
+    for suspended in True, False:
         client = await connect(broker).open()
         await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
         await client.until(Disposition)
         await client.send(kept_receiver("q"), credit(1, 10))
         await client.until(Transfer)
-        assert await ask(broker, "list-suspended-links") == []
-        refused = await asked(broker, "end-suspended-link", link=1)
-        assert (refused["kind"], refused["error"]) == ("NotFound", "no link of number 1 is suspended")
-        await client.vanish()
+        if suspended:
+            await client.vanish()
+            await settle_down()
+        await _user_made_again(broker)
         await settle_down()
-        (shown,) = await ask(broker, "list-suspended-links")
-        assert (shown["link"], shown["role"], shown["unsettled"]) == (1, "receiver", 1)
-        assert queue_counts(broker, "q") == (0, 1)
-        assert await ask(broker, "end-suspended-link", link=1) == shown
-        await settle_down()
-        assert queue_counts(broker, "q") == (1, 0)
-        assert await ask(broker, "list-suspended-links") == []
-        assert not (await asked(broker, "end-suspended-link", link=1))["ok"]
+        assert queue_counts(broker, "q")[1] == 0
+        assert len(broker.resumable_links) == 0
+    assert queue_counts(broker, "q") == (2, 0)
+
+
+async def test_an_operator_ends_a_suspended_link(broker: Broker) -> None:
+    """By its number; an attached one is its client's."""
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"))
+    await client.until(Disposition)
+    await client.send(kept_receiver("q"), credit(1, 10))
+    await client.until(Transfer)
+    assert await ask(broker, "list-suspended-links") == []
+    refused = await asked(broker, "end-suspended-link", link=1)
+    assert (refused["kind"], refused["error"]) == ("NotFound", "no link of number 1 is suspended")
+    await client.vanish()
+    await settle_down()
+    (shown,) = await ask(broker, "list-suspended-links")
+    assert (shown["link"], shown["role"], shown["unsettled"]) == (1, "receiver", 1)
+    assert queue_counts(broker, "q") == (0, 1)
+    assert await ask(broker, "end-suspended-link", link=1) == shown
+    await settle_down()
+    assert queue_counts(broker, "q") == (1, 0)
+    assert await ask(broker, "list-suspended-links") == []
+    assert not (await asked(broker, "end-suspended-link", link=1))["ok"]
 
 
 # --- a restart --------------------------------------------------------------------------------------
@@ -295,7 +285,7 @@ async def attached(client: Client, sends: bool = True, **fields: Any) -> Attach:
     return await client.until(Attach)
 
 
-async def test_a_restart_leaves_of_a_link_what_was_granted(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_restart_leaves_of_a_link_what_was_granted(tmp_path: Path) -> None:
     """The terminus, or what is unsettled too; the timer of a link that was attached starts."""
     folder = {"data_dir": str(tmp_path / "data")}
     for durable, ours in (2, {tag(0): Accepted()}), (1, {}), (0, None):
@@ -321,31 +311,27 @@ async def test_a_restart_leaves_of_a_link_what_was_granted(autojump_clock: objec
             await client.send(frame(0, Detach(handle=0, closed=True)))
             await client.until(Detach)
         async with running_broker(**folder) as broker:
-            assert len(broker.kept) == 0
+            assert len(broker.resumable_links) == 0
 
 
-async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_link_that_was_suspended_keeps_its_time_over_a_restart(tmp_path: Path) -> None:
     """It runs while the broker does not; what is over then is not there."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
         await attached(client, target=durable_target())
         await client.vanish()
         await connect(broker).idle(20)
-        due = broker.kept.deadline_ms
+        due = broker.resumable_links.deadline_ms
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert broker.kept.deadline_ms == due
+        assert broker.resumable_links.deadline_ms == due
         assert due is not None
         await trio.sleep_until(broker.clock.trio_time(due) + 1)
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
-async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go_back(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go_back(tmp_path: Path) -> None:
     """More is not granted, and the answer says so."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
@@ -372,9 +358,7 @@ async def test_the_terminus_of_a_durable_consumer_survives_and_its_deliveries_go
 
 
 @pytest.mark.parametrize("address", ["/queues/transient", "/exchanges/transient/key", "/queues/q"])
-async def test_durable_is_granted_only_where_it_is_true(
-    autojump_clock: object, tmp_path: Path, address: str
-) -> None:
+async def test_durable_is_granted_only_where_it_is_true(tmp_path: Path, address: str) -> None:
     """Of what is gone after a restart nothing survives; nor where there is no data folder."""
     memory = address == "/queues/q"
     async with running_broker(data_dir=None if memory else str(tmp_path / "data")) as broker:
@@ -386,9 +370,7 @@ async def test_durable_is_granted_only_where_it_is_true(
         assert granted == durable_target(0, address=address)
 
 
-async def test_a_link_that_goes_on_is_granted_no_more_than_before(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_link_that_goes_on_is_granted_no_more_than_before(tmp_path: Path) -> None:
     """What it has sent until then was not noted."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         client = await connect(broker).open()
@@ -407,10 +389,10 @@ async def test_a_link_that_goes_on_is_granted_no_more_than_before(
         client = await connect(broker).open()
         assert (await attached(client, target=durable_target(0), unsettled={})).target == durable_target(0)
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        assert len(broker.kept) == 0
+        assert len(broker.resumable_links) == 0
 
 
-async def test_a_full_queue_rejects_what_it_has_no_room_for(autojump_clock: object, tmp_path: Path) -> None:
+async def test_a_full_queue_rejects_what_it_has_no_room_for(tmp_path: Path) -> None:
     """One by one: of a batch that does not fit those are taken that do; and nothing of the rest is noted."""
     folder = {"data_dir": str(tmp_path / "data")}
     async with running_broker(**folder) as broker:
@@ -427,16 +409,14 @@ async def test_a_full_queue_rejects_what_it_has_no_room_for(autojump_clock: obje
         assert states == {0: Accepted, 1: Accepted, 2: Rejected, 3: Rejected}
         assert queue_counts(broker, "q")[0] == 2
     async with running_broker(**folder) as broker:
-        assert [each.unsettled for each in broker.kept] == [2]
+        assert [each.unsettled for each in broker.resumable_links] == [2]
 
 
-async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(tmp_path: Path) -> None:
     """At most, and one for the end of what was settled at one time."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        records = broker.kept.records
-        assert isinstance(records, KeptLinksInJournal)
+        records = broker.resumable_links.records
+        assert isinstance(records, ResumableLinksInJournal)
         assert broker.journal_task is not None
         appended: list[int] = []
         journal, append = broker.journal_task.journal, broker.journal_task.journal.append
@@ -462,12 +442,10 @@ async def test_what_survives_costs_a_record_a_delivery_and_others_cost_none(
             appended.clear()
 
 
-async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(tmp_path: Path) -> None:
     """Its task has had no turn yet, and goes on behind that."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        box: Mailbox[SessionLetter] = Mailbox()
+        box: Mailbox[SessionMessage] = Mailbox()
         commits = SessionCommits(box, broker.journal_task)
         for name in "one", "two":
             declare(broker.catalog, "/", name)
@@ -481,9 +459,7 @@ async def test_a_queue_that_was_declared_just_now_takes_part_in_a_commit(
         assert [handle.ready for handle in handles] == [2, 2]
 
 
-async def test_an_operator_and_a_deleted_user_end_durable_links_for_good(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_an_operator_and_a_deleted_user_end_durable_links_for_good(tmp_path: Path) -> None:
     folder = {"data_dir": str(tmp_path / "data")}
     for end in "user", "operator", "vhost":
         async with running_broker(**folder) as broker:
@@ -497,14 +473,12 @@ async def test_an_operator_and_a_deleted_user_end_durable_links_for_good(
             else:
                 await (_user_made_again if end == "user" else _vhost_made_again)(broker)
         async with running_broker(**folder) as broker:
-            assert len(broker.kept) == 0
+            assert len(broker.resumable_links) == 0
 
 
-async def test_a_link_that_cannot_be_understood_stops_the_start(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_link_that_cannot_be_understood_stops_the_start(tmp_path: Path) -> None:
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-        records = broker.kept.records
+        records = broker.resumable_links.records
         assert records is not None
         records.put(1, b"[99]\n")
     with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True, allow_unwrapped=True):

@@ -14,7 +14,6 @@ import trio
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
-from pamqp.commands import Basic, Confirm
 
 from amqp10broker.cli import serve
 from amqp10broker.client import trio as client
@@ -22,14 +21,24 @@ from amqp10broker.client.errors import NotAcceptedError
 from amqp10broker.client.message import Message
 from amqp10broker.errors import ConfigError
 from amqp10broker.observe.telemetry import export, spans
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+)
 from amqp10broker.protocols.amqp10.performatives import Properties
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import telemetry
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import bind, declare, declare_exchange
-from tests.support.trio091 import Client091, Delivered, connect091
 from tests.support.trioclient import quiet_config
+from tests.support.trioclient091 import Client091, connect091
+
+pytestmark = pytest.mark.real_clock
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -163,14 +172,14 @@ async def test_a_message_of_amqp091_is_traced_and_crosses_to_amqp10(found: Spans
     """The headers of one protocol are the application-properties of the other, and the trace is the same."""
     async with traced() as broker:
         async with amqp091(broker) as publisher:
-            await publisher.send(Confirm.Select())
-            await publisher.expect(Confirm.SelectOk)
+            await publisher.call(1, ConfirmSelect(), ConfirmSelectOk)
             headers = {"traceparent": SAMPLED}
             await publisher.publish("shop", "order.new", b"x", headers=headers, message_id="m-2")
-            await publisher.expect(Basic.Ack)
-            await publisher.send(Basic.Consume(queue="copies", consumer_tag="c", no_ack=True))
-            await publisher.expect(Basic.ConsumeOk)
-            await publisher.expect(Delivered)
+            await publisher.expect(BasicAck)
+            await publisher.call(
+                1, BasicConsume(queue="copies", consumer_tag="c", no_ack=True), BasicConsumeOk
+            )
+            await publisher.expect(Content)
         async with amqp10(broker) as connection:
             receiver = await connection.receiver("/queues/orders", credit=1)
             receiver.reject(await receiver.receive())
@@ -237,7 +246,7 @@ async def test_a_session_that_is_not_traced_is_of_the_usual_kind(found: Spans) -
     async with usual, amqp10(usual) as connection:
         await connection.sender(None)
         (number,) = usual.connections
-        kinds = {type(part.service) for part in usual.connections[number]._sessions.by_number.values()}
+        kinds = {type(part.service) for part in usual.connections[number].parts.values()}
     assert kinds == {telemetry.BrokerSession}
     assert found.endpoints == []
 

@@ -116,9 +116,7 @@ def test_after_a_long_one_a_long_time_passes(
     assert quiet.given_back == 2
 
 
-async def test_the_watch_stays_awake_until_it_is_done(
-    autojump_clock: object, quiet: FakeMeter, collections: list[None]
-) -> None:
+async def test_the_watch_stays_awake_until_it_is_done(quiet: FakeMeter, collections: list[None]) -> None:
     """And sleeps then, though nobody is connected all the while."""
     quiet.used = START
     async with watched(quiet) as broker:

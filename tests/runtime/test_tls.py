@@ -16,6 +16,8 @@ from tests.support.certificates import Certificates, certificates
 from tests.support.rawframes import SASL_HEADER, FrameCutter
 from tests.support.trioclient import eventually, quiet_config, running_broker, settle_down
 
+pytestmark = pytest.mark.real_clock
+
 __all__ = ["certificates"]
 
 

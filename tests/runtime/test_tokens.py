@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 import trio
-from pamqp.header import ContentHeader
 
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.users import Permission
+from amqp10broker.protocols.amqp091.methods import (
+    BasicConsume,
+    BasicConsumeOk,
+    ChannelClose,
+    ConnectionClose,
+    ConnectionUpdateSecret,
+    ConnectionUpdateSecretOk,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Close,
@@ -31,8 +38,8 @@ from tests.support.http_user import http_user
 from tests.support.managing import request_message
 from tests.support.rawframes import attach_receiver, begin, credit, frame, login, open_frame
 from tests.support.tokens import SERVER, pem
-from tests.support.trio091 import Basic, Channel, Client091, Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker
+from tests.support.trioclient091 import Client091, connect091
 
 ALL = ("configure:*/*", "write:*/*", "read:*/*")
 
@@ -66,7 +73,7 @@ async def client10(broker: Broker, secret: str, *, code: int = 0) -> Client:
 
 
 async def client091(broker: Broker, secret: str) -> Client091:
-    return await connect091(broker).open("", secret)
+    return await connect091(broker).open(user="", password=secret)
 
 
 async def attach_management(client: Client) -> None:
@@ -93,7 +100,7 @@ async def offer(client: Client, secret: str, number: int = 0) -> None:
     await client.send(frame(0, transfer, payload=body))
 
 
-async def test_scopes_are_the_permissions_of_a_link(autojump_clock: object, settings: dict[str, Any]) -> None:
+async def test_scopes_are_the_permissions_of_a_link(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "mine")
         declare(broker.catalog, "/", "other")
@@ -105,21 +112,16 @@ async def test_scopes_are_the_permissions_of_a_link(autojump_clock: object, sett
     assert text == "read access to queue 'other' in vhost '/' refused for user 'ann'"
 
 
-async def test_scopes_are_the_permissions_of_a_channel(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_scopes_are_the_permissions_of_a_channel(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "mine")
         client = await client091(broker, token(broker, "read:%2F/mine"))
-        await client.send(Basic.Consume(queue="mine"))
-        await client.expect(Basic.ConsumeOk)
-        await client.send(Basic.Consume(queue="other"))
-        assert (await client.expect(Channel.Close)).reply_code == 403
+        await client.call(1, BasicConsume(queue="mine"), BasicConsumeOk)
+        await client.send(1, BasicConsume(queue="other"))
+        assert (await client.expect(ChannelClose)).reply_code == 403
 
 
-async def test_a_virtual_host_that_no_scope_names_is_closed(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_a_virtual_host_that_no_scope_names_is_closed(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         add_vhost(broker.catalog, "v")
         client = await client10(broker, token(broker, "read:v/q"))
@@ -129,7 +131,7 @@ async def test_a_virtual_host_that_no_scope_names_is_closed(
 
 @pytest.mark.parametrize("secret", ["guest", "a.b.c", "expired"])
 async def test_what_is_no_good_token_is_a_wrong_password(
-    autojump_clock: object, settings: dict[str, Any], secret: str, log: LogRecorder
+    settings: dict[str, Any], secret: str, log: LogRecorder
 ) -> None:
     """Where tokens alone count, no password does; and no token is in the log."""
     async with running_broker(**{**settings, "auth_backends": "oauth2"}) as broker:
@@ -139,20 +141,18 @@ async def test_what_is_no_good_token_is_a_wrong_password(
     assert given not in repr(log.entries) or secret == "guest"
 
 
-async def test_beside_tokens_passwords_count_where_they_shall(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_beside_tokens_passwords_count_where_they_shall(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
-        assert await connect091(broker).open("guest", "guest")
+        assert await connect091(broker).open(user="guest", password="guest")
         assert await client091(broker, token(broker, *ALL))
 
 
-async def test_a_token_is_no_password_where_none_is_taken(autojump_clock: object) -> None:
+async def test_a_token_is_no_password_where_none_is_taken() -> None:
     async with running_broker(auth_failure_delay_ms=0) as broker:
         await client10(broker, token(broker, *ALL), code=1)
 
 
-async def test_the_connection_ends_with_its_token(autojump_clock: object, settings: dict[str, Any]) -> None:
+async def test_the_connection_ends_with_its_token(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         one, two = (
             await client10(broker, token(broker, *ALL, lasts_s=60)),
@@ -161,14 +161,12 @@ async def test_the_connection_ends_with_its_token(autojump_clock: object, settin
         began = trio.current_time()
         error = (await one.until(Close)).error
         assert (error.condition, error.description) == ("amqp:unauthorized-access", "credential expired")
-        close = await two.expect(Connection.Close)
+        close = await two.expect(ConnectionClose)
         assert (close.reply_code, "credential expired" in close.reply_text) == (320, True)
         assert 55 <= trio.current_time() - began <= 62
 
 
-async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(settings: dict[str, Any]) -> None:
     """Its end is in whole seconds; RabbitMQ's client for Java counts on what the authority has cut off."""
     async with running_broker(**settings) as broker:
         await trio.sleep((1500 - broker.clock.now_ms() % 1000) / 1000)
@@ -178,30 +176,27 @@ async def test_a_token_lasts_as_many_seconds_as_it_says_when_it_is_taken(
         assert 500 <= broker.clock.now_ms() - 1000 * (second + 3) < 1000
 
 
-async def test_another_token_keeps_a_connection_of_0_9_1(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_another_token_keeps_a_connection_of_0_9_1(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         declare(broker.catalog, "/", "q")
         client = await client091(broker, token(broker, *ALL, lasts_s=60))
         began = trio.current_time()
-        await client.send(
-            Connection.UpdateSecret(new_secret=token(broker, "read:%2F/q", lasts_s=100), reason="it ends"),
-            channel=0,
+        await client.call(
+            0,
+            ConnectionUpdateSecret(
+                new_secret=token(broker, "read:%2F/q", lasts_s=100).encode(), reason="it ends"
+            ),
+            ConnectionUpdateSecretOk,
         )
-        await client.expect(Connection.UpdateSecretOk)
-        await client.send(Basic.Publish(exchange="", routing_key="q"), channel=1)
-        await client.send(ContentHeader(body_size=0, properties=Basic.Properties()), channel=1)
-        assert (await client.expect(Channel.Close)).reply_code == 403, "what it may is what the new one says"
-        close = await client.expect(Connection.Close)
+        await client.publish("", "q", b"")
+        assert (await client.expect(ChannelClose)).reply_code == 403, "what it may is what the new one says"
+        close = await client.expect(ConnectionClose)
         assert close.reply_code == 320
         assert trio.current_time() - began >= 95
 
 
 @pytest.mark.parametrize("bad", ["of another", "expired", "junk"])
-async def test_a_bad_token_closes_a_connection_of_0_9_1(
-    autojump_clock: object, settings: dict[str, Any], bad: str
-) -> None:
+async def test_a_bad_token_closes_a_connection_of_0_9_1(settings: dict[str, Any], bad: str) -> None:
     async with running_broker(**settings) as broker:
         secret = {
             "of another": token(broker, *ALL, user="bob"),
@@ -209,15 +204,13 @@ async def test_a_bad_token_closes_a_connection_of_0_9_1(
             "junk": "junk",
         }[bad]
         client = await client091(broker, token(broker, *ALL))
-        await client.send(Connection.UpdateSecret(new_secret=secret, reason=""), channel=0)
-        close = await client.expect(Connection.Close)
+        await client.send(0, ConnectionUpdateSecret(new_secret=secret.encode(), reason=""))
+        close = await client.expect(ConnectionClose)
         assert close.reply_code == 530
         assert "token refused" in close.reply_text
 
 
-async def test_another_token_keeps_a_connection_of_1_0(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_another_token_keeps_a_connection_of_1_0(settings: dict[str, Any]) -> None:
     """A link whose right the new token has not is detached; others go on, longer than the old one lasted."""
     async with running_broker(**settings) as broker:
         for name in ("q", "other"):
@@ -240,7 +233,7 @@ async def test_another_token_keeps_a_connection_of_1_0(
 
 
 async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothing(
-    autojump_clock: object, settings: dict[str, Any]
+    settings: dict[str, Any],
 ) -> None:
     """204, whatever it is, as in RabbitMQ; links go on with the permissions that the user has."""
     async with running_broker(**settings) as broker:
@@ -259,7 +252,7 @@ async def test_a_token_after_a_login_with_a_password_is_taken_and_changes_nothin
 
 
 async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again(
-    autojump_clock: object, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What nobody else has told of: a consumer that may read no more is ended."""
     async with running_broker(**settings) as broker:
@@ -275,9 +268,7 @@ async def test_a_token_after_a_login_with_a_password_has_permissions_asked_again
         assert client.task.is_open
 
 
-async def test_a_bad_token_closes_a_connection_of_1_0(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_a_bad_token_closes_a_connection_of_1_0(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker:
         client = await client10(broker, token(broker, *ALL))
         await attach_management(client)
@@ -288,18 +279,16 @@ async def test_a_bad_token_closes_a_connection_of_1_0(
 
 
 async def test_a_token_that_has_not_the_virtual_host_any_more_ends_the_connection(
-    autojump_clock: object, settings: dict[str, Any]
+    settings: dict[str, Any],
 ) -> None:
     async with running_broker(**settings) as broker:
         client = await client091(broker, token(broker, *ALL))
-        await client.send(Connection.UpdateSecret(new_secret=token(broker, "read:v/q"), reason=""), channel=0)
-        close = await client.expect(Connection.Close)
+        await client.send(0, ConnectionUpdateSecret(new_secret=token(broker, "read:v/q").encode(), reason=""))
+        close = await client.expect(ConnectionClose)
         assert (close.reply_code, "access to vhost '/' refused" in close.reply_text) == (530, True)
 
 
-async def test_a_token_without_a_name_is_of_the_user_unknown(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_a_token_without_a_name_is_of_the_user_unknown(settings: dict[str, Any]) -> None:
     """RFC 7519 makes `sub` optional, and the tests of RabbitMQ's AMQP 1.0 clients log in with such tokens."""
     async with running_broker(**settings) as broker, http_user(broker, "") as user:
         nameless = token(broker, *ALL, "tag:monitoring", sub=None)
@@ -309,9 +298,7 @@ async def test_a_token_without_a_name_is_of_the_user_unknown(
         assert heard.json["name"] == "unknown"
 
 
-async def test_a_bearer_token_is_a_login_of_the_http_api(
-    autojump_clock: object, settings: dict[str, Any]
-) -> None:
+async def test_a_bearer_token_is_a_login_of_the_http_api(settings: dict[str, Any]) -> None:
     async with running_broker(**settings) as broker, http_user(broker, "") as user:
         secret = token(broker, *ALL, "tag:monitoring")
         heard = await user.ask("GET", "/whoami", authorization=f"Bearer {secret}")
@@ -326,6 +313,7 @@ async def test_a_bearer_token_is_a_login_of_the_http_api(
         assert (await user.get("/whoami"))["name"] == "ann"
 
 
+@pytest.mark.real_clock
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -73,199 +73,181 @@ def number_of(client: Client) -> str:
 # --- whose frames ---------------------------------------------------------------------------------
 
 
-async def test_everything_can_be_asked_for_while_the_broker_runs(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_everything_can_be_asked_for_while_the_broker_runs(broker: Broker, tmp_path: Path) -> None:
     """Connections that are there are shown from then on, and new ones from their first byte."""
-    async with running_broker() as broker:
-        there = await connect(broker).open()
-        trace = begun(broker, "everything")
-        await there.send(frame(0, Flow(incoming_window=9, next_outgoing_id=0, outgoing_window=9)))
-        await there.idle()
-        assert trace.names()[0] == "<- FLOW"
-        trace.lines.clear()
-        await connect(broker).open()
-        assert trace.names()[0] == "<- AMQP"
-        refused = await request(broker, what="everything", on=True, file=str(tmp_path / "lines"))
-        assert "being traced already" in refused["error"]
-        assert (await request(broker, what="everything", on=False))["ok"]
-        assert trace.ended == "it was switched off"
+    there = await connect(broker).open()
+    trace = begun(broker, "everything")
+    await there.send(frame(0, Flow(incoming_window=9, next_outgoing_id=0, outgoing_window=9)))
+    await there.idle()
+    assert trace.names()[0] == "<- FLOW"
+    trace.lines.clear()
+    await connect(broker).open()
+    assert trace.names()[0] == "<- AMQP"
+    refused = await request(broker, what="everything", on=True, file=str(tmp_path / "lines"))
+    assert "being traced already" in refused["error"]
+    assert (await request(broker, what="everything", on=False))["ok"]
+    assert trace.ended == "it was switched off"
 
 
-async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_whole(
-    autojump_clock: object,
-) -> None:
+async def test_a_trace_that_begins_in_the_middle_of_a_frame_shows_that_frame_whole(broker: Broker) -> None:
     """AMQP 1.0: the reader holds its beginning, and nothing before it is shown."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        attach = attach_sender(0, "/queues/q")
-        assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
-        await client.send(attach[:20])
-        await settle_down()
-        shown = begun(broker, number_of(client))
-        await client.send(attach[20:])
-        await client.until(Attach)
-        await client.until(Flow)
-        assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
-        assert "address=/queues/q" in shown.lines[0]
+    client = await connect(broker).open()
+    attach = attach_sender(0, "/queues/q")
+    assert (await admin.answer(broker, b'{"op": "declare-queue", "arguments": {"name": "q"}}'))["ok"]
+    await client.send(attach[:20])
+    await settle_down()
+    shown = begun(broker, number_of(client))
+    await client.send(attach[20:])
+    await client.until(Attach)
+    await client.until(Flow)
+    assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
+    assert "address=/queues/q" in shown.lines[0]
 
 
-async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(autojump_clock: object) -> None:
+async def test_a_trace_of_amqp_091_begins_in_the_middle_of_a_content_too(broker: Broker) -> None:
     """Half of the body's frame has come; the method before it is past."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
-        publish = content_frames(
-            1,
-            methods.BasicPublish(exchange="", routing_key="q"),
-            encode_properties(BasicProperties()),
-            b"0123456789",
-            4096,
-        )
-        await client.send_bytes(publish[:-5])
-        await settle_down()
-        shown = begun(broker, str(client.task.number))
-        await client.send_bytes(publish[-5:])
-        await client.call(1, methods.QueuePurge(queue="q"), methods.QueuePurgeOk)
-        assert shown.names() == [
-            "<- body(10",
-            "<- queue.purge",
-            "-> queue.purge-ok",
-        ]
+    client = await connect091(broker).open()
+    await client.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
+    publish = content_frames(
+        1,
+        methods.BasicPublish(exchange="", routing_key="q"),
+        encode_properties(BasicProperties()),
+        b"0123456789",
+        4096,
+    )
+    await client.send_bytes(publish[:-5])
+    await settle_down()
+    shown = begun(broker, str(client.task.number))
+    await client.send_bytes(publish[-5:])
+    await client.call(1, methods.QueuePurge(queue="q"), methods.QueuePurgeOk)
+    assert shown.names() == [
+        "<- body(10",
+        "<- queue.purge",
+        "-> queue.purge-ok",
+    ]
 
 
-async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(autojump_clock: object) -> None:
+async def test_a_user_is_traced_on_all_connections_also_on_those_to_come(broker: Broker) -> None:
     """From the login on; others are not shown."""
-    async with running_broker() as broker:
-        added = b'{"op": "add-user", "arguments": {"user": "ann", "password": "secret"}}'
-        assert (await admin.answer(broker, added))["ok"]
-        assert (
-            await admin.answer(
-                broker,
-                b'{"op": "set-permissions", "arguments": {"user": "ann", "configure": ".*", "write": ".*", '
-                b'"read": ".*"}}',
-            )
-        )["ok"]
-        shown = begun(broker, "ann")
-        other = await connect091(broker).open()
-        await other.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
-        assert shown.lines == []
-        anns = connect091(broker)
-        await anns.open(user="ann", password="secret")
-        assert shown.names()[:3] == ["-> connection.tune", "<- connection.tune-ok", "<- connection.open"]
-        assert "secret" not in "".join(shown.lines)
-        later = begun(broker, "guest")
-        await other.call(1, methods.QueueDelete(queue="q"), methods.QueueDeleteOk)
-        assert later.names() == ["<- queue.delete", "-> queue.delete-ok"]
+    added = b'{"op": "add-user", "arguments": {"user": "ann", "password": "secret"}}'
+    assert (await admin.answer(broker, added))["ok"]
+    assert (
+        await admin.answer(
+            broker,
+            b'{"op": "set-permissions", "arguments": {"user": "ann", "configure": ".*", "write": ".*", '
+            b'"read": ".*"}}',
+        )
+    )["ok"]
+    shown = begun(broker, "ann")
+    other = await connect091(broker).open()
+    await other.call(1, methods.QueueDeclare(queue="q"), methods.QueueDeclareOk)
+    assert shown.lines == []
+    anns = connect091(broker)
+    await anns.open(user="ann", password="secret")
+    assert shown.names()[:3] == ["-> connection.tune", "<- connection.tune-ok", "<- connection.open"]
+    assert "secret" not in "".join(shown.lines)
+    later = begun(broker, "guest")
+    await other.call(1, methods.QueueDelete(queue="q"), methods.QueueDeleteOk)
+    assert later.names() == ["<- queue.delete", "-> queue.delete-ok"]
 
 
-async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(
-    autojump_clock: object,
-) -> None:
+async def test_an_address_is_traced_on_links_that_are_there_and_links_that_come(broker: Broker) -> None:
     """Of one session, the frames of other links are left out; a bare name is the queue's address too."""
-    async with running_broker() as broker:
-        for name in ("one", "two"):
-            asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
-            assert (await admin.answer(broker, asked.encode()))["ok"]
-        client = await connect(broker).open(channels=2)
-        await client.send(attach_sender(4, "/queues/one"), attach_sender(5, "/queues/two"))
-        await client.idle()
-        shown = begun(broker, "/queues/one")
-        await client.send(*[transfer(handle, number, b"m") for number, handle in enumerate((4, 5, 5, 4))])
-        await client.send(attach_receiver(6, "one", channel=1), attach_receiver(7, "two", channel=1))
-        await client.idle()
-        await client.send(grant(6), grant(7))
-        await client.idle()
-        await client.send(frame(1, Detach(handle=7, closed=True)), frame(1, Detach(handle=6, closed=True)))
-        await client.until(Detach)
-        await client.until(Detach)
-        assert [each for each in shown.names() if each != "-> DISPOSITION"] == [
-            "<- TRANSFER",
-            "<- TRANSFER",
-            "<- ATTACH",
-            "-> ATTACH",
-            "<- FLOW",
-            "-> TRANSFER",
-            "<- DETACH",
-            "-> DETACH",
-        ]
-        assert all("two" not in line for line in shown.lines)
+    for name in ("one", "two"):
+        asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
+        assert (await admin.answer(broker, asked.encode()))["ok"]
+    client = await connect(broker).open(channels=2)
+    await client.send(attach_sender(4, "/queues/one"), attach_sender(5, "/queues/two"))
+    await client.idle()
+    shown = begun(broker, "/queues/one")
+    await client.send(*[transfer(handle, number, b"m") for number, handle in enumerate((4, 5, 5, 4))])
+    await client.send(attach_receiver(6, "one", channel=1), attach_receiver(7, "two", channel=1))
+    await client.idle()
+    await client.send(grant(6), grant(7))
+    await client.idle()
+    await client.send(frame(1, Detach(handle=7, closed=True)), frame(1, Detach(handle=6, closed=True)))
+    await client.until(Detach)
+    await client.until(Detach)
+    assert [each for each in shown.names() if each != "-> DISPOSITION"] == [
+        "<- TRANSFER",
+        "<- TRANSFER",
+        "<- ATTACH",
+        "-> ATTACH",
+        "<- FLOW",
+        "-> TRANSFER",
+        "<- DETACH",
+        "-> DETACH",
+    ]
+    assert all("two" not in line for line in shown.lines)
 
 
-async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(autojump_clock: object) -> None:
+async def test_a_handle_that_is_used_again_for_another_address_is_not_shown(broker: Broker) -> None:
     """Also when the session ended and its channel is begun anew."""
-    async with running_broker() as broker:
-        for name in ("one", "two"):
-            asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
-            assert (await admin.answer(broker, asked.encode()))["ok"]
-        client = await connect(broker).open()
-        shown = begun(broker, "/queues/o*")
-        await client.send(attach_sender(0, "/queues/one"))
-        await client.idle()
-        assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
-        await client.send(frame(0, Detach(handle=0, closed=True)))
-        await client.until(Detach)
-        shown.lines.clear()
-        await client.send(attach_sender(0, "/queues/two"), transfer(0, 0, b"m"))
-        await client.idle()
-        assert shown.lines == []
-        await client.send(begin(1), attach_sender(0, "/queues/two", channel=1))
-        await client.until(Begin)
-        await client.idle()
-        assert shown.lines == []
+    for name in ("one", "two"):
+        asked = json.dumps({"op": "declare-queue", "arguments": {"name": name}})
+        assert (await admin.answer(broker, asked.encode()))["ok"]
+    client = await connect(broker).open()
+    shown = begun(broker, "/queues/o*")
+    await client.send(attach_sender(0, "/queues/one"))
+    await client.idle()
+    assert shown.names() == ["<- ATTACH", "-> ATTACH", "-> FLOW"]
+    await client.send(frame(0, Detach(handle=0, closed=True)))
+    await client.until(Detach)
+    shown.lines.clear()
+    await client.send(attach_sender(0, "/queues/two"), transfer(0, 0, b"m"))
+    await client.idle()
+    assert shown.lines == []
+    await client.send(begin(1), attach_sender(0, "/queues/two", channel=1))
+    await client.until(Begin)
+    await client.idle()
+    assert shown.lines == []
 
 
-async def test_a_channel_is_shown_from_the_method_on_that_names_the_queue(autojump_clock: object) -> None:
+async def test_a_channel_is_shown_from_the_method_on_that_names_the_queue(broker: Broker) -> None:
     """AMQP 0-9-1: what it publishes elsewhere is left out, with header and body; so are other channels."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=2)
-        for channel, name in ((1, "one"), (2, "two")):
-            await client.call(channel, methods.QueueDeclare(queue=name), methods.QueueDeclareOk)
-        shown = begun(broker, "/queues/one")
-        for name in ("two", "one", "two"):
-            await client.send_bytes(
-                content_frames(
-                    1, methods.BasicPublish("", name), encode_properties(BasicProperties()), b"m", 4096
-                )
-            )
-        await client.call(2, methods.QueuePurge(queue="two"), methods.QueuePurgeOk)
-        await client.call(1, methods.ChannelClose(200, "", 0, 0), methods.ChannelCloseOk)
-        assert shown.names() == [
-            "<- basic.publish",
-            "<- header",
-            "<- body(1",
-            "<- channel.close",
-            "-> channel.close-ok",
-        ]
-
-
-async def test_a_consumer_that_is_there_already_is_traced_by_its_queue(autojump_clock: object) -> None:
-    """AMQP 0-9-1: its deliveries name no queue."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open()
-        await client.call(1, methods.QueueDeclare(queue="one"), methods.QueueDeclareOk)
-        await client.call(1, methods.BasicConsume(queue="one", consumer_tag="t"), methods.BasicConsumeOk)
-        shown = begun(broker, "/queues/one")
-        other = await connect091(broker).open()
-        await other.send_bytes(
+    client = await connect091(broker).open(channels=2)
+    for channel, name in ((1, "one"), (2, "two")):
+        await client.call(channel, methods.QueueDeclare(queue=name), methods.QueueDeclareOk)
+    shown = begun(broker, "/queues/one")
+    for name in ("two", "one", "two"):
+        await client.send_bytes(
             content_frames(
-                1, methods.BasicPublish("", "one"), encode_properties(BasicProperties()), b"m", 4096
+                1, methods.BasicPublish("", name), encode_properties(BasicProperties()), b"m", 4096
             )
         )
-        await client.idle()
-        assert shown.names() == [
-            "<- basic.publish",
-            "<- header",
-            "<- body(1",
-            "-> basic.deliver",
-            "-> header",
-            "-> body(1",
-        ]
+    await client.call(2, methods.QueuePurge(queue="two"), methods.QueuePurgeOk)
+    await client.call(1, methods.ChannelClose(200, "", 0, 0), methods.ChannelCloseOk)
+    assert shown.names() == [
+        "<- basic.publish",
+        "<- header",
+        "<- body(1",
+        "<- channel.close",
+        "-> channel.close-ok",
+    ]
 
 
-async def test_everything_is_traced_from_the_protocol_header_on(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_consumer_that_is_there_already_is_traced_by_its_queue(broker: Broker) -> None:
+    """AMQP 0-9-1: its deliveries name no queue."""
+    client = await connect091(broker).open()
+    await client.call(1, methods.QueueDeclare(queue="one"), methods.QueueDeclareOk)
+    await client.call(1, methods.BasicConsume(queue="one", consumer_tag="t"), methods.BasicConsumeOk)
+    shown = begun(broker, "/queues/one")
+    other = await connect091(broker).open()
+    await other.send_bytes(
+        content_frames(1, methods.BasicPublish("", "one"), encode_properties(BasicProperties()), b"m", 4096)
+    )
+    await client.idle()
+    assert shown.names() == [
+        "<- basic.publish",
+        "<- header",
+        "<- body(1",
+        "-> basic.deliver",
+        "-> header",
+        "-> body(1",
+    ]
+
+
+async def test_everything_is_traced_from_the_protocol_header_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """``--trace-frames`` is the same mechanism; a header that is no protocol of ours is shown too."""
     from tests.runtime.conftest import LogRecorder
 
@@ -296,86 +278,76 @@ async def test_everything_is_traced_from_the_protocol_header_on(
 # --- how it ends ----------------------------------------------------------------------------------
 
 
-async def test_nothing_listens_any_more_when_the_last_trace_has_ended(autojump_clock: object) -> None:
+async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Broker) -> None:
     """Two traces of one connection share one tap; what is not traced has none."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        line = client.task.line
-        assert line.tap is None
-        assert line.writer.on_put is None
-        by_number, by_user = begun(broker, number_of(client)), begun(broker, "guest")
-        tap = line.tap
-        broker.tracing.end(number_of(client))
-        assert line.tap is tap
-        await client.send(begin(1))
-        await client.until(Begin)
-        assert by_number.lines == []
-        assert by_user.names() == ["<- BEGIN", "-> BEGIN"]
-        broker.tracing.end("guest")
-        assert line.tap is None
-        assert line.writer.on_put is None
-        assert broker.status()["broker"]["traces"] == []
+    client = await connect(broker).open()
+    line = client.task
+    assert line.writer.tap is None
+    by_number, by_user = begun(broker, number_of(client)), begun(broker, "guest")
+    tap = line.writer.tap
+    broker.tracing.end(number_of(client))
+    assert line.writer.tap is tap
+    await client.send(begin(1))
+    await client.until(Begin)
+    assert by_number.lines == []
+    assert by_user.names() == ["<- BEGIN", "-> BEGIN"]
+    broker.tracing.end("guest")
+    assert line.writer.tap is None
+    assert broker.status()["broker"]["traces"] == []
 
 
-async def test_the_trace_of_a_connection_ends_with_it_and_says_how(autojump_clock: object) -> None:
+async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broker) -> None:
     """Another connection never has its number."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        shown = begun(broker, number_of(client))
-        await client.vanish()
-        await settle_down()
-        assert shown.ended == "the connection has ended: lost: the client's socket ended without a close"
-        assert broker.tracing.views() == ()
+    client = await connect(broker).open()
+    shown = begun(broker, number_of(client))
+    await client.vanish()
+    await settle_down()
+    assert shown.ended == "the connection has ended: lost: the client's socket ended without a close"
+    assert broker.tracing.views() == ()
 
 
-async def test_what_cannot_be_traced_is_refused_with_a_sentence(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_what_cannot_be_traced_is_refused_with_a_sentence(broker: Broker, tmp_path: Path) -> None:
     """Nothing is made meanwhile: no file, no trace."""
-    async with running_broker() as broker:
-        file = str(tmp_path / "t")
-        unknown = await request(broker, what="gast", on=True, file=file)
-        assert unknown["kind"] == "NotFound"
-        assert "'gast' is no connection's number, no user, and no address" in unknown["error"]
-        assert (await request(broker, what="guest", on=True, file=file))["ok"]
-        twice = await request(broker, what="guest", on=True, file=file)
-        assert f"user guest is being traced already, into {file}" in twice["error"]
-        nowhere = await request(broker, what="127.0.0.1", on=True, file=str(tmp_path / "no" / "t"))
-        assert "cannot be opened: No such file or directory" in nowhere["error"]
-        assert "'x' is not being traced; guest is" in (await request(broker, what="x", on=False))["error"]
-        for bad in (
-            {"what": 1, "on": True},
-            {"what": "guest", "on": 1},
-            {"what": "g", "on": True, "file": 1},
-        ):
-            assert "must be" in (await request(broker, **bad))["error"]
-        assert [trace.what for trace in broker.tracing.views()] == ["guest"]
+    file = str(tmp_path / "t")
+    unknown = await request(broker, what="gast", on=True, file=file)
+    assert unknown["kind"] == "NotFound"
+    assert "'gast' is no connection's number, no user, and no address" in unknown["error"]
+    assert (await request(broker, what="guest", on=True, file=file))["ok"]
+    twice = await request(broker, what="guest", on=True, file=file)
+    assert f"user guest is being traced already, into {file}" in twice["error"]
+    nowhere = await request(broker, what="127.0.0.1", on=True, file=str(tmp_path / "no" / "t"))
+    assert "cannot be opened: No such file or directory" in nowhere["error"]
+    assert "'x' is not being traced; guest is" in (await request(broker, what="x", on=False))["error"]
+    for bad in (
+        {"what": 1, "on": True},
+        {"what": "guest", "on": 1},
+        {"what": "g", "on": True, "file": 1},
+    ):
+        assert "must be" in (await request(broker, **bad))["error"]
+    assert [trace.what for trace in broker.tracing.views()] == ["guest"]
 
 
 # --- into what ------------------------------------------------------------------------------------
 
 
-async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(
-    autojump_clock: object, tmp_path: Path
-) -> None:
+async def test_a_file_is_its_owners_alone_and_has_a_line_a_frame(broker: Broker, tmp_path: Path) -> None:
     """Time, connection, direction, frame; the answer to off says how many."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        file = tmp_path / "trace"
-        on = await request(broker, what=number_of(client), on=True, file=str(file))
-        assert on["result"]["target"] == f"connection {number_of(client)} (user guest, from {client.peer})"
-        await client.send(begin(1))
-        await client.until(Begin)
-        off = await request(broker, what=number_of(client), on=False)
-        assert off["result"] == {**on["result"], "lines": 2, "ended": "it was switched off"}
-        assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
-        first, second = file.read_text().splitlines()
-        assert f"Z connection {number_of(client)} <- ch 1 BEGIN " in first
-        assert " -> ch 1 BEGIN remote-channel=1 " in second
+    client = await connect(broker).open()
+    file = tmp_path / "trace"
+    on = await request(broker, what=number_of(client), on=True, file=str(file))
+    assert on["result"]["target"] == f"connection {number_of(client)} (user guest, from {client.peer})"
+    await client.send(begin(1))
+    await client.until(Begin)
+    off = await request(broker, what=number_of(client), on=False)
+    assert off["result"] == {**on["result"], "lines": 2, "ended": "it was switched off"}
+    assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
+    first, second = file.read_text().splitlines()
+    assert f"Z connection {number_of(client)} <- ch 1 BEGIN " in first
+    assert " -> ch 1 BEGIN remote-channel=1 " in second
 
 
 async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
-    autojump_clock: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection goes on; status says why."""
     from tests.runtime.conftest import LogRecorder
@@ -401,9 +373,7 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
         await client.until(Begin)
 
 
-async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_off(
-    autojump_clock: object,
-) -> None:
+async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_off() -> None:
     """One answer, then lines, then the end."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         client = await connect(broker).open()
@@ -424,7 +394,7 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
         assert await received.rest() == b""
 
 
-async def test_a_terminal_that_goes_ends_its_trace(autojump_clock: object) -> None:
+async def test_a_terminal_that_goes_ends_its_trace() -> None:
     """Whether or not there is anything to tell it."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         client = await connect(broker).open()
@@ -432,14 +402,14 @@ async def test_a_terminal_that_goes_ends_its_trace(autojump_clock: object) -> No
         nursery.start_soon(serve, broker, theirs)
         await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
         assert (await Answers(ours).next())["ok"]
-        assert client.task.line.tap is not None
+        assert client.task.writer.tap is not None
         await ours.aclose()
         await settle_down()
         assert broker.tracing.views() == ()
-        assert client.task.line.tap is None
+        assert client.task.writer.tap is None
 
 
-async def test_a_terminal_that_asks_for_nothing_traceable_is_told(autojump_clock: object) -> None:
+async def test_a_terminal_that_asks_for_nothing_traceable_is_told() -> None:
     """And its socket is closed in order."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
         for asked, error in ((b'"gast"', "'gast' is no connection's number"), (b"1", "it must be a string")):
@@ -450,7 +420,7 @@ async def test_a_terminal_that_asks_for_nothing_traceable_is_told(autojump_clock
 
 
 async def test_what_a_slow_terminal_does_not_take_is_counted_and_left_out(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker holds a bounded number of lines for it."""
     monkeypatch.setattr(trace_sinks, "LINES_WAITING_MAX", 3)

@@ -71,30 +71,28 @@ from tests.support.trioclient091 import connect091
 from tests.support.trioclient091 import message as content
 
 
-async def test_control_link_is_answered_with_what_the_coordinator_can(autojump_clock: Any) -> None:
+async def test_control_link_is_answered_with_what_the_coordinator_can(broker: Broker) -> None:
     """The answer's target is a coordinator with capabilities, and credit comes at once."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(control())
-        attach = await client.until(Attach)
-        assert isinstance(attach.target, Coordinator)
-        assert attach.target.capabilities == (
-            Symbol("amqp:local-transactions"),
-            Symbol("amqp:multi-txns-per-ssn"),
-        )
-        assert (await client.until(Flow)).link_credit > 0
+    client = await connect(broker).open()
+    await client.send(control())
+    attach = await client.until(Attach)
+    assert isinstance(attach.target, Coordinator)
+    assert attach.target.capabilities == (
+        Symbol("amqp:local-transactions"),
+        Symbol("amqp:multi-txns-per-ssn"),
+    )
+    assert (await client.until(Flow)).link_credit > 0
 
 
-async def test_coordinator_as_a_receivers_target_makes_no_control_link(autojump_clock: Any) -> None:
+async def test_coordinator_as_a_receivers_target_makes_no_control_link(broker: Broker) -> None:
     """A coordinator is a target to which the client sends; of a receiver it controls nothing."""
-    async with running_broker() as broker:
-        await declare_queues(broker)
-        client = await connect(broker).open()
-        await client.send(attach_receiver(1, "one", target=Coordinator()), request(0, Declare(), handle=1))
-        assert not any(isinstance(got.body, Disposition) for got in await client.idle())
+    await declare_queues(broker)
+    client = await connect(broker).open()
+    await client.send(attach_receiver(1, "one", target=Coordinator()), request(0, Declare(), handle=1))
+    assert not any(isinstance(got.body, Disposition) for got in await client.idle())
 
 
-async def test_300_transactions_on_one_link(autojump_clock: Any) -> None:
+async def test_300_transactions_on_one_link() -> None:
     """Credit of a control link is renewed for ever."""
     async with transacting() as (_, session):
         ids = set()
@@ -105,7 +103,7 @@ async def test_300_transactions_on_one_link(autojump_clock: Any) -> None:
         assert {len(txn_id) for txn_id in ids} == {8}
 
 
-async def test_posts_to_two_queues_are_seen_together_when_committed(autojump_clock: Any) -> None:
+async def test_posts_to_two_queues_are_seen_together_when_committed() -> None:
     """The outcome comes at once, within the transactional state; the messages with the commit."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -118,7 +116,7 @@ async def test_posts_to_two_queues_are_seen_together_when_committed(autojump_clo
         assert queue_counts(broker, "two") == (1, 0)
 
 
-async def test_a_rollback_posts_nothing(autojump_clock: Any) -> None:
+async def test_a_rollback_posts_nothing() -> None:
     """What was posted in a transaction that is rolled back is in no queue; plain messages beside it are."""
     async with transacting() as (broker, session):
         first, second = await session.declare(), await session.declare()
@@ -131,32 +129,29 @@ async def test_a_rollback_posts_nothing(autojump_clock: Any) -> None:
         assert queue_counts(broker, "one") == (2, 0)
 
 
-async def test_an_unknown_id_posts_nothing_and_decides_nothing(autojump_clock: Any) -> None:
+async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -> None:
     """A transaction that is discharged, or of another session, is unknown: its link ends."""
-    async with running_broker() as broker:
-        await declare_queues(broker)
-        session, other = await start(broker), await start(broker)
-        gone = await session.declare()
-        await session.ask(Discharge(txn_id=gone))
-        refused = await session.ask(Discharge(txn_id=gone))
-        assert isinstance(refused, Rejected)
-        assert refused.error is not None
-        assert refused.error.condition == "amqp:transaction:unknown-id"
-        for txn_id in (gone, await other.declare()):
-            await session.client.send(
-                transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
-            )
-            detach = await session.client.until(Detach)
-            assert detach.error is not None
-            assert detach.error.condition == "amqp:transaction:unknown-id"
-            await session.client.send(
-                frame(0, Detach(handle=1, closed=True)), attach_sender(1, "/queues/one")
-            )
-            await session.client.until(Flow)
-        assert queue_counts(broker, "one") == (0, 0)
+    await declare_queues(broker)
+    session, other = await start(broker), await start(broker)
+    gone = await session.declare()
+    await session.ask(Discharge(txn_id=gone))
+    refused = await session.ask(Discharge(txn_id=gone))
+    assert isinstance(refused, Rejected)
+    assert refused.error is not None
+    assert refused.error.condition == "amqp:transaction:unknown-id"
+    for txn_id in (gone, await other.declare()):
+        await session.client.send(
+            transfer(1, session.take_id(), b"m", state=TransactionalState(txn_id=txn_id))
+        )
+        detach = await session.client.until(Detach)
+        assert detach.error is not None
+        assert detach.error.condition == "amqp:transaction:unknown-id"
+        await session.client.send(frame(0, Detach(handle=1, closed=True)), attach_sender(1, "/queues/one"))
+        await session.client.until(Flow)
+    assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_declare_and_discharge_and_nothing_else(autojump_clock: Any) -> None:
+async def test_declare_and_discharge_and_nothing_else() -> None:
     """Anything else on a control link is rejected; what is settled, or in a transaction, ends the link."""
     async with transacting() as (_, session):
         await session.client.send(transfer(CONTROL, session.take_id(), b"what"))
@@ -174,7 +169,7 @@ async def test_declare_and_discharge_and_nothing_else(autojump_clock: Any) -> No
         assert detach.error.condition == "amqp:not-allowed"
 
 
-async def test_limit_of_open_transactions(autojump_clock: Any) -> None:
+async def test_limit_of_open_transactions() -> None:
     """One more is refused, and can be declared when one was discharged."""
     async with transacting(transactions_max_per_connection=1) as (_, session):
         txn_id = await session.declare()
@@ -187,7 +182,7 @@ async def test_limit_of_open_transactions(autojump_clock: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", ["transaction_max_messages", "transaction_max_bytes"])
-async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str, autojump_clock: Any) -> None:
+async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str) -> None:
     """The commit is rejected, says why, and nothing was posted."""
     async with transacting(**{limit: 2}) as (broker, session):
         txn_id = await session.declare()
@@ -201,7 +196,7 @@ async def test_a_transaction_over_its_limits_can_only_be_rolled_back(limit: str,
         assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit(autojump_clock: Any) -> None:
+async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit() -> None:
     """Nobody told the client of them; an unsettled one is released, and the commit is done."""
     async with transacting("one") as (broker, session):
         address = "/exchanges/amq.direct/nowhere"
@@ -219,7 +214,7 @@ async def test_presettled_posts_that_cannot_be_routed_forbid_the_commit(autojump
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(autojump_clock: Any) -> None:
+async def test_2000_posts_in_one_transaction_pass_a_credit_of_170() -> None:
     """Credit and windows are renewed as for plain transfers: by arrival, and not by the commit."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -235,7 +230,7 @@ async def test_2000_posts_in_one_transaction_pass_a_credit_of_170(autojump_clock
         assert queue_counts(broker, "one") == (2_000, 0)
 
 
-async def test_decisions_are_applied_by_the_commit(autojump_clock: Any) -> None:
+async def test_decisions_are_applied_by_the_commit() -> None:
     """Accepted, rejected and released of settled deliveries: nothing before, all at the commit."""
     async with transacting() as (broker, session):
         for _ in range(3):
@@ -251,7 +246,7 @@ async def test_decisions_are_applied_by_the_commit(autojump_clock: Any) -> None:
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_settled_decisions_rolled_back_get_the_default_outcome(autojump_clock: Any) -> None:
+async def test_settled_decisions_rolled_back_get_the_default_outcome() -> None:
     """The source's default outcome is applied, here modified with delivery-failed."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -264,7 +259,7 @@ async def test_settled_decisions_rolled_back_get_the_default_outcome(autojump_cl
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_unsettled_decisions(autojump_clock: Any) -> None:
+async def test_unsettled_decisions() -> None:
     """Rolled back, the client has the delivery as before; committed, it is told the outcome, settled."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -284,7 +279,7 @@ async def test_unsettled_decisions(autojump_clock: Any) -> None:
         assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(autojump_clock: Any) -> None:
+async def test_one_delivery_in_two_transactions_ends_the_second_ones_link() -> None:
     """The control link of the second is detached with amqp:transaction:rollback; the first keeps it."""
     async with transacting() as (_, session):
         await session.client.send(control(5))
@@ -304,7 +299,7 @@ async def test_one_delivery_in_two_transactions_ends_the_second_ones_link(autoju
 
 
 @pytest.mark.parametrize("how", ["detach", "connection"])
-async def test_the_end_of_a_control_link_rolls_back(how: str, autojump_clock: Any) -> None:
+async def test_the_end_of_a_control_link_rolls_back(how: str) -> None:
     """What was posted is nowhere; what was consumed is there for others."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -323,7 +318,7 @@ async def test_the_end_of_a_control_link_rolls_back(how: str, autojump_clock: An
         assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_the_end_of_a_posting_link_changes_nothing(autojump_clock: Any) -> None:
+async def test_the_end_of_a_posting_link_changes_nothing() -> None:
     """What it has posted is committed all the same."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -336,9 +331,7 @@ async def test_the_end_of_a_posting_link_changes_nothing(autojump_clock: Any) ->
 @pytest.mark.parametrize("settled", [True, False])
 @pytest.mark.parametrize("fail", [True, False])
 @pytest.mark.parametrize("queue", ["one", "two"])
-async def test_a_consuming_link_may_go_before_the_discharge(
-    queue: str, fail: bool, settled: bool, autojump_clock: Any
-) -> None:
+async def test_a_consuming_link_may_go_before_the_discharge(queue: str, fail: bool, settled: bool) -> None:
     """What was decided on is the transaction's; what the link held beside that goes back at once."""
     async with mixed() as (broker, session):
         for _ in range(4):
@@ -360,7 +353,7 @@ async def test_a_consuming_link_may_go_before_the_discharge(
         assert queue_counts(broker, queue) == ((4 if fail else 3) + posted, 0)
 
 
-async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(autojump_clock: Any) -> None:
+async def test_a_link_that_has_gone_waits_for_all_of_its_transactions() -> None:
     """Two have decided on its deliveries: the end of the first leaves the second what is its own."""
     async with transacting() as (broker, session):
         for _ in range(2):
@@ -380,7 +373,7 @@ async def test_a_link_that_has_gone_waits_for_all_of_its_transactions(autojump_c
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_a_link_that_has_gone_gives_back_with_its_session(autojump_clock: Any) -> None:
+async def test_a_link_that_has_gone_gives_back_with_its_session() -> None:
     """The transaction is rolled back, and its deliveries are others' again."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -395,7 +388,7 @@ async def test_a_link_that_has_gone_gives_back_with_its_session(autojump_clock: 
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_a_queue_that_goes_before_the_commit_forbids_it(autojump_clock: Any) -> None:
+async def test_a_queue_that_goes_before_the_commit_forbids_it() -> None:
     """Its outcome was announced and cannot be kept: nothing of the transaction is done."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -410,7 +403,7 @@ async def test_a_queue_that_goes_before_the_commit_forbids_it(autojump_clock: An
         assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_presettled_deliveries_cannot_be_retired(autojump_clock: Any) -> None:
+async def test_presettled_deliveries_cannot_be_retired() -> None:
     """They are over: a decision on one counts for nothing, and the commit is done without it."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -425,7 +418,7 @@ async def test_presettled_deliveries_cannot_be_retired(autojump_clock: Any) -> N
         assert queue_counts(broker, "one") == (0, 0)
 
 
-async def test_half_a_delivery_in_it_ends_the_control_link(autojump_clock: Any) -> None:
+async def test_half_a_delivery_in_it_ends_the_control_link() -> None:
     """Discharge while a delivery has more to come: amqp:transaction:rollback."""
     async with transacting() as (_, session):
         txn_id = await session.declare()
@@ -447,7 +440,7 @@ async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
         yield broker, await start(broker)
 
 
-async def test_a_quorum_queue_takes_part(autojump_clock: Any) -> None:
+async def test_a_quorum_queue_takes_part() -> None:
     """Posts to it, and what is decided on its deliveries, are done with those of classic queues."""
     async with mixed() as (broker, session):
         for _ in range(4):
@@ -477,7 +470,7 @@ async def test_a_quorum_queue_takes_part(autojump_clock: Any) -> None:
         assert sum(b"x-why" in got.payload for got in await other.take(Transfer, 3)) == 1
 
 
-async def test_what_a_rollback_leaves_of_a_quorum_queue(autojump_clock: Any) -> None:
+async def test_what_a_rollback_leaves_of_a_quorum_queue() -> None:
     """Nothing was posted; what was settled gets the default outcome."""
     async with mixed() as (broker, session):
         await session.post(None, "two")
@@ -491,93 +484,88 @@ async def test_what_a_rollback_leaves_of_a_quorum_queue(autojump_clock: Any) -> 
         assert queue_counts(broker, "two") == (1, 0)
 
 
-async def test_a_full_quorum_queue_refuses_the_commit(autojump_clock: Any) -> None:
+async def test_a_full_quorum_queue_refuses_the_commit(broker: Broker) -> None:
     """Nothing is done elsewhere either."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "one")
-        arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
-        declare(broker.catalog, "/", "two", arguments=arguments)
-        await settle_down()
-        session = await start(broker)
-        txn_id = await session.declare()
-        for queue in ("one", "two", "two"):
-            await session.post(txn_id, queue)
-        refused = await session.ask(Discharge(txn_id=txn_id))
-        assert isinstance(refused, Rejected)
-        await settle_down()
-        assert queue_counts(broker, "one") == (0, 0)
-        assert queue_counts(broker, "two") == (0, 0)
+    declare(broker.catalog, "/", "one")
+    arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+    declare(broker.catalog, "/", "two", arguments=arguments)
+    await settle_down()
+    session = await start(broker)
+    txn_id = await session.declare()
+    for queue in ("one", "two", "two"):
+        await session.post(txn_id, queue)
+    refused = await session.ask(Discharge(txn_id=txn_id))
+    assert isinstance(refused, Rejected)
+    await settle_down()
+    assert queue_counts(broker, "one") == (0, 0)
+    assert queue_counts(broker, "two") == (0, 0)
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(
-    gone: bool, autojump_clock: Any
-) -> None:
+async def test_a_delivery_that_its_queue_takes_back_forbids_the_commit(broker: Broker, gone: bool) -> None:
     """It was held for too long (x-consumer-timeout), and is another consumer's by now."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "one")
-        arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
-        declare(broker.catalog, "/", "two", arguments=arguments)
-        await settle_down()
-        session = await start(broker)
-        for _ in range(2):
-            await session.post(None, "two")
-        first, second = await session.consume("two", 2)
-        txn_id = await session.declare()
-        await session.post(txn_id, "one")
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(first, state=state))
-        if gone:
-            await session.client.send(frame(0, Detach(handle=9, closed=True)))
-            await session.client.until(Detach)
-        await trio.sleep(130)
-        await session.client.idle()
-        assert queue_counts(broker, "two") == (2, 0)
-        if gone:
-            assert isinstance(await session.ask(Discharge(txn_id=txn_id)), Rejected)
-            assert queue_counts(broker, "one") == (0, 0)
-            return
-        # Of the other it has been told; it decides on it all the same.
-        late = await session.declare()
-        state = TransactionalState(txn_id=late, outcome=Accepted())
-        await session.client.send(disposition(second, state=state))
-        for each in (txn_id, late):
-            refused = await session.ask(Discharge(txn_id=each))
-            assert isinstance(refused, Rejected)
-            assert refused.error is not None
-            assert refused.error.condition == "amqp:transaction:rollback"
-        await settle_down()
+    declare(broker.catalog, "/", "one")
+    arguments = {"x-queue-type": "quorum", "x-consumer-timeout": 60_000}
+    declare(broker.catalog, "/", "two", arguments=arguments)
+    await settle_down()
+    session = await start(broker)
+    for _ in range(2):
+        await session.post(None, "two")
+    first, second = await session.consume("two", 2)
+    txn_id = await session.declare()
+    await session.post(txn_id, "one")
+    state = TransactionalState(txn_id=txn_id, outcome=Accepted())
+    await session.client.send(disposition(first, state=state))
+    if gone:
+        await session.client.send(frame(0, Detach(handle=9, closed=True)))
+        await session.client.until(Detach)
+    await trio.sleep(130)
+    await session.client.idle()
+    assert queue_counts(broker, "two") == (2, 0)
+    if gone:
+        assert isinstance(await session.ask(Discharge(txn_id=txn_id)), Rejected)
         assert queue_counts(broker, "one") == (0, 0)
-        assert queue_counts(broker, "two") == (2, 0)
-        await session.client.send(credit(9, 2, delivery_count=2))
-        assert len(await session.client.take(Transfer, 2)) == 2
+        return
+    # Of the other it has been told; it decides on it all the same.
+    late = await session.declare()
+    state = TransactionalState(txn_id=late, outcome=Accepted())
+    await session.client.send(disposition(second, state=state))
+    for each in (txn_id, late):
+        refused = await session.ask(Discharge(txn_id=each))
+        assert isinstance(refused, Rejected)
+        assert refused.error is not None
+        assert refused.error.condition == "amqp:transaction:rollback"
+    await settle_down()
+    assert queue_counts(broker, "one") == (0, 0)
+    assert queue_counts(broker, "two") == (2, 0)
+    await session.client.send(credit(9, 2, delivery_count=2))
+    assert len(await session.client.take(Transfer, 2)) == 2
 
 
-async def test_a_stream_takes_part(autojump_clock: Any) -> None:
+async def test_a_stream_takes_part(broker: Broker) -> None:
     """Its messages are there when the commit is, in its order, with the other queues' or not at all."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "one")
-        declare(broker.catalog, "/", "two", arguments={"x-queue-type": "stream"})
-        await settle_down()
-        session = await start(broker)
-        reader = await connect(broker).open()
-        await reader.send(attach_receiver(1, "/queues/two"), credit(1, 10))
-        for fail in (True, False):
-            txn_id = await session.declare()
-            for body in (b"first", b"second"):
-                await session.post(txn_id, "two", body)
-            await session.post(txn_id, "one")
-            await session.post(None, "two", b"plain")
-            assert [body_of(got.payload) for got in await reader.take(Transfer, 1)] == [b"plain"]
-            assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
-        assert [body_of(got.payload) for got in await reader.take(Transfer, 2)] == [b"first", b"second"]
-        assert queue_counts(broker, "one") == (1, 0)
+    declare(broker.catalog, "/", "one")
+    declare(broker.catalog, "/", "two", arguments={"x-queue-type": "stream"})
+    await settle_down()
+    session = await start(broker)
+    reader = await connect(broker).open()
+    await reader.send(attach_receiver(1, "/queues/two"), credit(1, 10))
+    for fail in (True, False):
+        txn_id = await session.declare()
+        for body in (b"first", b"second"):
+            await session.post(txn_id, "two", body)
+        await session.post(txn_id, "one")
+        await session.post(None, "two", b"plain")
+        assert [body_of(got.payload) for got in await reader.take(Transfer, 1)] == [b"plain"]
+        assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
+    assert [body_of(got.payload) for got in await reader.take(Transfer, 2)] == [b"first", b"second"]
+    assert queue_counts(broker, "one") == (1, 0)
 
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("kind", ["quorum", "stream"])
 async def test_a_commit_waits_for_queues_that_were_declared_just_now(
-    kind: str, kept: bool, tmp_path: Path, autojump_clock: Any
+    kind: str, kept: bool, tmp_path: Path
 ) -> None:
     """Until they lead their logs, and have their files; commits of the link behind it keep their order."""
     async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
@@ -610,7 +598,7 @@ async def test_a_commit_waits_for_queues_that_were_declared_just_now(
 
 
 async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
-    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is rolled back by transaction_timeout_ms, or with its control link; the queue gets nothing of it."""
     async with running_broker(transaction_timeout_ms=60_000) as broker:
@@ -644,7 +632,7 @@ async def test_a_commit_that_waits_for_a_queue_ends_with_its_time_or_its_link(
 
 @pytest.mark.parametrize("kept", [False, True])
 async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_now(
-    kept: bool, tmp_path: Path, autojump_clock: Any
+    kept: bool, tmp_path: Path
 ) -> None:
     """What it has several queues do is one step, also in the first turns of one of them."""
     async with running_broker(data_dir=str(tmp_path / "data") if kept else None) as broker:
@@ -663,7 +651,7 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         assert queue_counts(broker, "one") == queue_counts(broker, "two") == (1, 0)
 
 
-async def test_other_consumers_get_all_of_a_commit_after_it(autojump_clock: Any) -> None:
+async def test_other_consumers_get_all_of_a_commit_after_it() -> None:
     """A consumer that waits gets nothing before the commit."""
     async with transacting() as (broker, session):
         consumer = await connect(broker).open()
@@ -677,7 +665,7 @@ async def test_other_consumers_get_all_of_a_commit_after_it(autojump_clock: Any)
             assert len(await consumer.take(Transfer, 3)) == 3
 
 
-async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues(autojump_clock: Any) -> None:
+async def test_a_commit_of_amqp_0_9_1_is_one_step_of_its_queues() -> None:
     """What is published to two queues, and acknowledged of one: whoever looks sees all of it or nothing."""
     seen: set[tuple[int, int, int]] = set()
 
@@ -710,7 +698,7 @@ class Looking(trio.abc.Instrument):
         self.look()
 
 
-async def test_no_transactional_work_on_a_control_link(autojump_clock: Any) -> None:
+async def test_no_transactional_work_on_a_control_link() -> None:
     """A request that is itself part of a transaction ends the link."""
     async with transacting() as (_, session):
         txn_id = await session.declare()
@@ -721,7 +709,7 @@ async def test_no_transactional_work_on_a_control_link(autojump_clock: Any) -> N
         assert (detach.handle, detach.error.condition) == (CONTROL, "amqp:not-allowed")
 
 
-async def test_requests_of_several_frames_and_aborted_ones(autojump_clock: Any) -> None:
+async def test_requests_of_several_frames_and_aborted_ones() -> None:
     """A declare may come in parts; one that is aborted declares nothing and is not answered."""
     async with transacting(transactions_max_per_connection=1) as (_, session):
         payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + Declare().encode()
@@ -739,7 +727,7 @@ async def test_requests_of_several_frames_and_aborted_ones(autojump_clock: Any) 
         assert (answer.first, type(answer.state)) == (number, Declared)
 
 
-async def test_a_discharge_without_an_id_is_refused(autojump_clock: Any) -> None:
+async def test_a_discharge_without_an_id_is_refused() -> None:
     """txn-id is mandatory: its lack is a decode error, and the link lives on."""
     async with transacting() as (_, session):
         payload = b"\x00\x53" + bytes((AMQP_VALUE, 0x00, 0x53, Discharge.DESCRIPTOR, 0x45))
@@ -751,7 +739,7 @@ async def test_a_discharge_without_an_id_is_refused(autojump_clock: Any) -> None
         await session.declare()
 
 
-async def test_an_aborted_delivery_is_no_part_of_a_transaction(autojump_clock: Any) -> None:
+async def test_an_aborted_delivery_is_no_part_of_a_transaction() -> None:
     """The transaction lives on, and has what else was posted."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -767,25 +755,24 @@ async def test_an_aborted_delivery_is_no_part_of_a_transaction(autojump_clock: A
         assert queue_counts(broker, "two") == (1, 0)
 
 
-async def test_length_limits_act_at_the_commit(autojump_clock: Any) -> None:
+async def test_length_limits_act_at_the_commit(broker: Broker) -> None:
     """What is dropped for want of room goes when the commit is done, and not when it is posted."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "one", arguments={"x-max-length": 1})
-        declare(broker.catalog, "/", "two")
-        session = await start(broker)
-        await session.post(None, "one", b"before")
-        txn_id = await session.declare()
-        for body in (b"first", b"last"):
-            await session.post(txn_id, "one", body)
-        other = await connect(broker).open()
-        assert queue_counts(broker, "one") == (1, 0)
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (1, 0)
-        await other.send(attach_receiver(1, "/queues/one"), credit(1, 10))
-        assert [body_of(got.payload) for got in await other.take(Transfer, 1)] == [b"last"]
+    declare(broker.catalog, "/", "one", arguments={"x-max-length": 1})
+    declare(broker.catalog, "/", "two")
+    session = await start(broker)
+    await session.post(None, "one", b"before")
+    txn_id = await session.declare()
+    for body in (b"first", b"last"):
+        await session.post(txn_id, "one", body)
+    other = await connect(broker).open()
+    assert queue_counts(broker, "one") == (1, 0)
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    assert queue_counts(broker, "one") == (1, 0)
+    await other.send(attach_receiver(1, "/queues/one"), credit(1, 10))
+    assert [body_of(got.payload) for got in await other.take(Transfer, 1)] == [b"last"]
 
 
-async def test_a_state_without_an_outcome_binds_nothing(autojump_clock: Any) -> None:
+async def test_a_state_without_an_outcome_binds_nothing() -> None:
     """It says that the delivery was received: after the commit the client still has it."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -797,7 +784,7 @@ async def test_a_state_without_an_outcome_binds_nothing(autojump_clock: Any) -> 
         assert queue_counts(broker, "one") == (0, 1)
 
 
-async def test_retirement_of_what_is_gone_succeeds(autojump_clock: Any) -> None:
+async def test_retirement_of_what_is_gone_succeeds() -> None:
     """The queue of the delivery was purged of all that waits, and then deleted."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -813,7 +800,7 @@ async def test_retirement_of_what_is_gone_succeeds(autojump_clock: Any) -> None:
 
 
 @pytest.mark.parametrize("queue", ["one", "two"])
-async def test_time_to_live_runs_from_arrival(queue: str, autojump_clock: Any) -> None:
+async def test_time_to_live_runs_from_arrival(queue: str) -> None:
     """What has waited for its commit lives shorter; what has expired by then is not there."""
     async with mixed() as (broker, session):
         consumer = await connect(broker).open()
@@ -832,7 +819,7 @@ async def test_time_to_live_runs_from_arrival(queue: str, autojump_clock: Any) -
         assert queue_counts(broker, queue) == (0, 2)
 
 
-async def test_answers_to_discharges_are_in_order(autojump_clock: Any) -> None:
+async def test_answers_to_discharges_are_in_order() -> None:
     """Behind the outcomes of what was posted, and behind those before them, whatever they say."""
     async with transacting() as (_, session):
         txn_ids = [await session.declare() for _ in range(2)]
@@ -852,7 +839,7 @@ async def test_answers_to_discharges_are_in_order(autojump_clock: Any) -> None:
 
 
 @pytest.mark.parametrize("fail", [False, True])
-async def test_a_publisher_that_settles_second(fail: bool, autojump_clock: Any) -> None:
+async def test_a_publisher_that_settles_second(fail: bool) -> None:
     """The outcome in the transaction is not settled; the client settles, before the discharge or after it."""
     async with transacting("one") as (broker, session):
         await session.client.send(attach_sender(2, "/queues/two", rcv_settle_mode=1))
@@ -872,32 +859,31 @@ async def test_a_publisher_that_settles_second(fail: bool, autojump_clock: Any) 
         assert not any(isinstance(got.body, Detach) for got in await session.client.idle())
 
 
-async def test_dead_letters_are_no_part_of_a_commit(autojump_clock: Any) -> None:
+async def test_dead_letters_are_no_part_of_a_commit(broker: Broker) -> None:
     """The commit is answered although the dead letter has nowhere to go yet; it arrives later."""
-    async with running_broker() as broker:
-        declare(broker.catalog, "/", "one")
-        arguments = {
-            "x-queue-type": "quorum",
-            "x-overflow": "reject-publish",
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "three",
-            "x-dead-letter-strategy": "at-least-once",
-        }
-        declare(broker.catalog, "/", "two", arguments=arguments)
-        await settle_down()
-        session = await start(broker)
-        await session.post(None, "two")
-        (number,) = await session.consume("two", 1)
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id, outcome=Rejected())
-        await session.client.send(disposition(number, state=state))
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        declare(broker.catalog, "/", "three")
-        await trio.sleep(600)
-        assert queue_counts(broker, "three") == (1, 0)
+    declare(broker.catalog, "/", "one")
+    arguments = {
+        "x-queue-type": "quorum",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "three",
+        "x-dead-letter-strategy": "at-least-once",
+    }
+    declare(broker.catalog, "/", "two", arguments=arguments)
+    await settle_down()
+    session = await start(broker)
+    await session.post(None, "two")
+    (number,) = await session.consume("two", 1)
+    txn_id = await session.declare()
+    state = TransactionalState(txn_id=txn_id, outcome=Rejected())
+    await session.client.send(disposition(number, state=state))
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    declare(broker.catalog, "/", "three")
+    await trio.sleep(600)
+    assert queue_counts(broker, "three") == (1, 0)
 
 
-async def test_a_kept_link_that_goes_refuses_the_commit(autojump_clock: Any) -> None:
+async def test_a_kept_link_that_goes_refuses_the_commit() -> None:
     """Its deliveries are to be resumed, or go back with it: the commit would be half a one."""
     async with transacting() as (broker, session):
         await session.post(None, "one")
@@ -917,7 +903,7 @@ async def test_a_kept_link_that_goes_refuses_the_commit(autojump_clock: Any) -> 
         assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
+async def test_an_alarm_holds_a_transaction_back() -> None:
     """It closes the window for all that a session sends; when it is over the transaction goes on."""
     async with transacting() as (broker, session):
         txn_id = await session.declare()
@@ -933,7 +919,7 @@ async def test_an_alarm_holds_a_transaction_back(autojump_clock: Any) -> None:
 @pytest.mark.parametrize("fail", [False, True])
 @pytest.mark.parametrize("queue", ["one", "two"])
 async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
-    queue: str, fail: bool, tmp_path: Path, autojump_clock: Any
+    queue: str, fail: bool, tmp_path: Path
 ) -> None:
     """What the client had sent before it heard of the alarm is carried out, which may free memory."""
     async with mixed(data_dir=str(tmp_path / "data")) as (broker, session):
@@ -961,7 +947,7 @@ async def attach_consumer(session: Session, queue: str, **fields: Any) -> None:
 
 @pytest.mark.parametrize("queue", ["one", "two"])
 @pytest.mark.parametrize("fail", [False, True])
-async def test_acquisition_within_a_transaction(queue: str, fail: bool, autojump_clock: Any) -> None:
+async def test_acquisition_within_a_transaction(queue: str, fail: bool) -> None:
     """Transfers name the transaction; a rollback gives back what is not settled, a commit leaves it."""
     async with mixed() as (broker, session):
         for body in (b"a", b"b", b"c", b"d"):
@@ -990,7 +976,7 @@ async def test_acquisition_within_a_transaction(queue: str, fail: bool, autojump
         assert body_of(more.payload) == (b"a" if fail else b"d")
 
 
-async def test_flows_say_in_which_transaction_a_link_acquires(autojump_clock: Any) -> None:
+async def test_flows_say_in_which_transaction_a_link_acquires() -> None:
     """One without properties leaves it, null ends it, another id changes it; the discharge clears it."""
     async with transacting() as (broker, session):
         for _ in range(6):
@@ -1017,36 +1003,35 @@ async def test_flows_say_in_which_transaction_a_link_acquires(autojump_clock: An
 
 
 @pytest.mark.parametrize("why", ["settled", "browse", "kept", "stream", "unknown", "no id"])
-async def test_links_that_cannot_acquire_in_a_transaction(why: str, autojump_clock: Any) -> None:
+async def test_links_that_cannot_acquire_in_a_transaction(broker: Broker, why: str) -> None:
     """They end and say so, nothing is delivered, and the session and the transaction live on."""
-    async with running_broker() as broker:
-        kind = "stream" if why == "stream" else "classic"
-        declare(broker.catalog, "/", "one", arguments={"x-queue-type": kind})
-        declare(broker.catalog, "/", "two")
-        await settle_down()
-        session = await start(broker)
-        await session.post(None, "one")
-        fields: dict[str, Any] = {}
-        if why == "browse":
-            fields["distribution_mode"] = Symbol("copy")
-        if why == "kept":
-            fields |= {"expiry_policy": Symbol("never"), "timeout": 60}
-        source = Source(address="/queues/one", **fields)
-        mode = {"snd_settle_mode": 1} if why == "settled" else {}
-        await session.client.send(attach_receiver(9, "one", source=source, **mode))
-        await session.client.until(Attach)
-        txn_id: Any = await session.declare()
-        named = {"unknown": b"none", "no id": "text"}.get(why, txn_id)
-        await session.client.send(acquiring(named, 1))
-        got = await session.client.idle()
-        assert not any(isinstance(each.body, Transfer) for each in got)
-        detach = next(each.body for each in got if isinstance(each.body, Detach))
-        conditions = {"unknown": "amqp:transaction:unknown-id", "no id": "amqp:invalid-field"}
-        assert detach.error.condition == conditions.get(why, "amqp:not-implemented")
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
+    kind = "stream" if why == "stream" else "classic"
+    declare(broker.catalog, "/", "one", arguments={"x-queue-type": kind})
+    declare(broker.catalog, "/", "two")
+    await settle_down()
+    session = await start(broker)
+    await session.post(None, "one")
+    fields: dict[str, Any] = {}
+    if why == "browse":
+        fields["distribution_mode"] = Symbol("copy")
+    if why == "kept":
+        fields |= {"expiry_policy": Symbol("never"), "timeout": 60}
+    source = Source(address="/queues/one", **fields)
+    mode = {"snd_settle_mode": 1} if why == "settled" else {}
+    await session.client.send(attach_receiver(9, "one", source=source, **mode))
+    await session.client.until(Attach)
+    txn_id: Any = await session.declare()
+    named = {"unknown": b"none", "no id": "text"}.get(why, txn_id)
+    await session.client.send(acquiring(named, 1))
+    got = await session.client.idle()
+    assert not any(isinstance(each.body, Transfer) for each in got)
+    detach = next(each.body for each in got if isinstance(each.body, Detach))
+    conditions = {"unknown": "amqp:transaction:unknown-id", "no id": "amqp:invalid-field"}
+    assert detach.error.condition == conditions.get(why, "amqp:not-implemented")
+    assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
 
 
-async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(autojump_clock: Any) -> None:
+async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another() -> None:
     """The second one's control link ends, as with one delivery that two have decided on."""
     async with transacting() as (broker, session):
         await session.client.send(control(5))
@@ -1068,29 +1053,28 @@ async def test_what_is_acquired_in_one_transaction_is_not_decided_on_in_another(
 
 @pytest.mark.parametrize("way", ["window", "detach"])
 async def test_a_delivery_sent_in_part_is_aborted_before_the_rollback_is_answered(
-    way: str, autojump_clock: Any
+    broker: Broker, way: str
 ) -> None:
     """The client closes its window amid a delivery: the answer waits for room, or for the link's end."""
-    async with running_broker() as broker:
-        await declare_queues(broker)
-        session = await start(broker, max_frame_size=1024)
-        await session.post(None, "one", b"x" * 3_000)
-        txn_id = await session.declare()
-        await attach_consumer(session, "one")
-        await session.client.send(acquiring(txn_id, 1, incoming_window=1))
-        first = await session.client.until(Transfer)
-        assert (first.more, first.state) == (True, TransactionalState(txn_id=txn_id))
-        number = session.take_id()
-        await session.client.send(request(number, Discharge(txn_id=txn_id, fail=True)))
-        assert not any(isinstance(each.body, Disposition) for each in await session.client.idle())
-        assert queue_counts(broker, "one") == (1, 0)
-        if way == "detach":
-            await session.client.send(frame(0, Detach(handle=9, closed=True)))
-        else:
-            await session.client.send(flow(next_incoming_id=1))
-            last = await session.client.until(Transfer)
-            assert (last.aborted, last.more, last.delivery_id) == (True, False, first.delivery_id)
-        answer = await session.client.until(Disposition)
-        assert (answer.role, answer.first, answer.state) == (True, number, ACCEPTED)
-        await settle_down()
-        assert queue_counts(broker, "one") == (1, 0)
+    await declare_queues(broker)
+    session = await start(broker, max_frame_size=1024)
+    await session.post(None, "one", b"x" * 3_000)
+    txn_id = await session.declare()
+    await attach_consumer(session, "one")
+    await session.client.send(acquiring(txn_id, 1, incoming_window=1))
+    first = await session.client.until(Transfer)
+    assert (first.more, first.state) == (True, TransactionalState(txn_id=txn_id))
+    number = session.take_id()
+    await session.client.send(request(number, Discharge(txn_id=txn_id, fail=True)))
+    assert not any(isinstance(each.body, Disposition) for each in await session.client.idle())
+    assert queue_counts(broker, "one") == (1, 0)
+    if way == "detach":
+        await session.client.send(frame(0, Detach(handle=9, closed=True)))
+    else:
+        await session.client.send(flow(next_incoming_id=1))
+        last = await session.client.until(Transfer)
+        assert (last.aborted, last.more, last.delivery_id) == (True, False, first.delivery_id)
+    answer = await session.client.until(Disposition)
+    assert (answer.role, answer.first, answer.state) == (True, number, ACCEPTED)
+    await settle_down()
+    assert queue_counts(broker, "one") == (1, 0)

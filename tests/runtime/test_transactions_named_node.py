@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from amqp10broker import Broker, Config
@@ -38,6 +39,8 @@ from tests.support.transacting import Session, start
 from tests.support.trioclient import connect, eventually, queue_counts
 from tests.support.trioclient091 import connect091
 from tests.support.trioclient091 import message as content
+
+pytestmark = pytest.mark.real_clock
 
 KINDS = {"one": "classic", "two": "quorum", "three": "quorum"}
 

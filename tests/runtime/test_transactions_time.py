@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trio
 
 from amqp10broker.operations.snapshot import ConnectionView, TransactionView, document, view_of
@@ -44,7 +42,7 @@ async def shown(broker: Broker) -> list[TransactionView]:
     return [each for view in views for session in view.sessions for each in session.transactions]
 
 
-async def test_a_transaction_that_is_open_for_too_long_is_rolled_back(autojump_clock: Any) -> None:
+async def test_a_transaction_that_is_open_for_too_long_is_rolled_back() -> None:
     """Its control link ends, and the session lives: what it posted is nowhere, what it consumed is back."""
     async with transacting(**LIMIT) as (broker, session):
         await session.post(None, "one")
@@ -66,7 +64,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_rolled_back(autojump_c
         assert (await session.ask(Discharge(txn_id=txn_id), handle=7)).error.condition.endswith("unknown-id")
 
 
-async def test_time_runs_from_the_first_that_is_done(autojump_clock: Any) -> None:
+async def test_time_runs_from_the_first_that_is_done() -> None:
     """A client that has declared the next transaction, and waits for work, is left in peace."""
     async with transacting(**LIMIT) as (broker, session):
         txn_id = await session.declare()
@@ -79,7 +77,7 @@ async def test_time_runs_from_the_first_that_is_done(autojump_clock: Any) -> Non
         assert not await is_timed_out(session)
 
 
-async def test_each_session_of_a_connection_has_the_time_of_its_own_transactions(autojump_clock: Any) -> None:
+async def test_each_session_of_a_connection_has_the_time_of_its_own_transactions() -> None:
     """One that begins later ends later, also when the first was discharged meanwhile."""
     async with transacting(**LIMIT) as (broker, session):
         other = await start(broker)
@@ -100,7 +98,7 @@ async def test_each_session_of_a_connection_has_the_time_of_its_own_transactions
         assert queue_counts(broker, "two") == (0, 0)
 
 
-async def test_without_a_limit_a_transaction_may_be_open_for_ever(autojump_clock: Any) -> None:
+async def test_without_a_limit_a_transaction_may_be_open_for_ever() -> None:
     """0 means none."""
     async with transacting(transaction_timeout_ms=0) as (broker, session):
         txn_id = await session.declare()
@@ -110,7 +108,7 @@ async def test_without_a_limit_a_transaction_may_be_open_for_ever(autojump_clock
         assert queue_counts(broker, "one") == (1, 0)
 
 
-async def test_open_transactions_are_shown_and_ends_are_counted(autojump_clock: Any) -> None:
+async def test_open_transactions_are_shown_and_ends_are_counted() -> None:
     """In the views of all doors, and in metrics, by how they ended."""
     async with transacting(transaction_max_messages=2, **LIMIT) as (broker, session):
         await session.post(None, "two")

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
 
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.frames import FrameReader as FrameReader091
@@ -28,13 +27,12 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
 )
 from amqp10broker.protocols.amqp10.connection import Connection
-from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
+from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
-from amqp10broker.runtime.connections.session import READS_MAX, RunningSession
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.runtime.connections.session_task import READS_MAX, SessionTask
 from amqp10broker.runtime.connections.writer import OutputBuffer
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -85,12 +83,12 @@ async def until_all(neighbour: Neighbour, count: int) -> None:
 
 
 async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A thousand pairs on one channel: a few a turn; a session counts until its task is gone, so that there
     are never more at once than are allowed."""
     neighbour = Neighbour()
-    counted(monkeypatch, Sessions, "_begin", neighbour)
+    counted(monkeypatch, Connection10, "_start_session", neighbour)
     pairs = 1000
     async with running_broker(session_max_per_connection=8) as broker:
         client = await connect(broker).open(channels=0)
@@ -112,18 +110,16 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
         assert broker.catalog.usage.channels_of_user("guest") == 0
 
 
-async def test_a_begin_that_waits_for_an_ended_session_is_told(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader waits until the task of one is gone: what else is on the connection waits for that one."""
     gone = trio.Event()
-    run = RunningSession.run
+    run = SessionTask.run
 
-    async def run_slowly(session: RunningSession, fail: Callable[[AmqpError], None]) -> None:
-        await run(session, fail)
+    async def run_slowly(session: SessionTask) -> None:
+        await run(session)
         await gone.wait()
 
-    monkeypatch.setattr(RunningSession, "run", run_slowly)
+    monkeypatch.setattr(SessionTask, "run", run_slowly)
     async with running_broker(session_max_per_connection=2) as broker:
         client = await connect(broker).open(channels=1)
         (connection,) = broker.connections.values()
@@ -139,25 +135,22 @@ async def test_a_begin_that_waits_for_an_ended_session_is_told(
         assert link["waits"] is None
 
 
-async def test_sessions_that_have_ended_do_not_pile_up(autojump_clock: MockClock) -> None:
+async def test_sessions_that_have_ended_do_not_pile_up(broker: Broker) -> None:
     """Not by the connection's writer either, which had their bytes."""
-    async with running_broker() as broker:
-        client = await connect(broker).open(channels=0)
-        for _ in range(20):
-            await client.send(begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
-            await client.until(End)
-        await settle_down()
-        gc.collect()
-        (connection,) = broker.connections.values()
-        writer = connection.line.writer
-        lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
-        # The connection's own, and those of the last letters written.
-        assert len(lanes) <= 4
+    client = await connect(broker).open(channels=0)
+    for _ in range(20):
+        await client.send(begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
+        await client.until(End)
+    await settle_down()
+    gc.collect()
+    (connection,) = broker.connections.values()
+    writer = connection.writer
+    lanes = [each for each in gc.get_objects() if type(each) is OutputBuffer and each._writer is writer]
+    # The connection's own, and those of the last letters written.
+    assert len(lanes) <= 4
 
 
-async def test_attaches_in_one_write_are_shared_out_over_turns(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_attaches_in_one_write_are_shared_out_over_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session does not work off a whole read of them in one go."""
     neighbour = Neighbour()
     counted(monkeypatch, BrokerSession, "_on_attaching", neighbour)
@@ -176,7 +169,7 @@ async def test_attaches_in_one_write_are_shared_out_over_turns(
 
 
 async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """AMQP 0-9-1: on one channel, and on many at once."""
     neighbour = Neighbour()
@@ -199,9 +192,7 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
         assert broker.catalog.usage.channels_of_user("guest") == 0
 
 
-async def test_frames_of_one_write_are_also_read_in_portions(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_frames_of_one_write_are_also_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """To decode two thousand frames takes as long as to work off some hundred of them."""
     neighbour = Neighbour()
     counted(monkeypatch, Connection, "_dispatch", neighbour)
@@ -217,9 +208,7 @@ async def test_frames_of_one_write_are_also_read_in_portions(
     assert neighbour.most <= PORTION
 
 
-async def test_methods_of_one_write_are_also_read_in_portions(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_methods_of_one_write_are_also_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """AMQP 0-9-1."""
     neighbour = Neighbour()
     counted(monkeypatch, FrameReader091, "_on_method", neighbour)
@@ -248,57 +237,54 @@ needs_reference_counts = pytest.mark.skipif(
 
 @needs_reference_counts
 async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
-    autojump_clock: MockClock, no_collector: None
+    broker: Broker, no_collector: None
 ) -> None:
     """It would find hundreds together, and everybody would wait for it: 70 ms of processor time for 450."""
-    async with running_broker() as broker:
-        client = await connect(broker).open(channels=0)
-        (connection,) = broker.connections.values()
-        await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
-        await settle_down()
-        running = connection.parts[1]
-        assert isinstance(running, RunningSession)
-        service = running.service
-        refs = [weakref.ref(each) for each in (service, service.session, service.links)]
-        del running, service
-        await client.send(frame(1, End()))
-        await settle_down()
-        assert [ref() for ref in refs] == [None, None, None]
+    client = await connect(broker).open(channels=0)
+    (connection,) = broker.connections.values()
+    await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
+    await settle_down()
+    running = connection.parts[1]
+    assert isinstance(running, SessionTask)
+    service = running.service
+    refs = [weakref.ref(each) for each in (service, service.session, service.links)]
+    del running, service
+    await client.send(frame(1, End()))
+    await settle_down()
+    assert [ref() for ref in refs] == [None, None, None]
 
 
 @needs_reference_counts
 async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
-    autojump_clock: MockClock, no_collector: None
+    broker: Broker, no_collector: None
 ) -> None:
     """AMQP 0-9-1."""
-    async with running_broker() as broker:
-        client = await connect091(broker).open(channels=0)
-        (connection,) = broker.connections.values()
-        await client.send(1, ChannelOpen(), QueueDeclare(queue="q"), BasicConsume(queue="q"))
-        await settle_down()
-        service = connection.parts[1].service
-        assert isinstance(service, BrokerChannel)
-        refs = [weakref.ref(each) for each in (service, service.consuming, service.publishing)]
-        del service
-        await client.send(1, ChannelClose(200, "", 0, 0))
-        await settle_down()
-        assert [ref() for ref in refs] == [None, None, None]
+    client = await connect091(broker).open(channels=0)
+    (connection,) = broker.connections.values()
+    await client.send(1, ChannelOpen(), QueueDeclare(queue="q"), BasicConsume(queue="q"))
+    await settle_down()
+    service = connection.parts[1].service
+    assert isinstance(service, BrokerChannel)
+    refs = [weakref.ref(each) for each in (service, service.consuming, service.publishing)]
+    del service
+    await client.send(1, ChannelClose(200, "", 0, 0))
+    await settle_down()
+    assert [ref() for ref in refs] == [None, None, None]
 
 
 @needs_reference_counts
 async def test_connections_that_are_over_are_freed_without_the_garbage_collector(
-    autojump_clock: MockClock, no_collector: None
+    broker: Broker, no_collector: None
 ) -> None:
     """Of both protocols, with what was open in them."""
-    async with running_broker() as broker:
-        first = await connect(broker).open()
-        second = await connect091(broker).open()
-        refs = [weakref.ref(each) for each in broker.connections.values()]
-        assert {type(ref()) for ref in refs} == {Connection10, ConnectionTask091}
-        await first.send(frame(0, Close()))
-        await second.send(0, ConnectionClose(200, "", 0, 0))
-        await settle_down()
-        assert [ref() for ref in refs] == [None, None]
+    first = await connect(broker).open()
+    second = await connect091(broker).open()
+    refs = [weakref.ref(each) for each in broker.connections.values()]
+    assert {type(ref()) for ref in refs} == {Connection10, ConnectionTask091}
+    await first.send(frame(0, Close()))
+    await second.send(0, ConnectionClose(200, "", 0, 0))
+    await settle_down()
+    assert [ref() for ref in refs] == [None, None]
 
 
 def test_what_is_light_is_given_whole_and_not_copied() -> None:
@@ -306,7 +292,7 @@ def test_what_is_light_is_given_whole_and_not_copied() -> None:
     turn = ReadBudget()
     items = [object()] * 10
     assert [part is items for part in turn.portions(items)] == [True]
-    assert not turn.over
+    assert turn.left > 0
 
 
 def test_items_are_cut_into_portions_in_order() -> None:
@@ -316,8 +302,8 @@ def test_items_are_cut_into_portions_in_order() -> None:
     parts = []
     for part in turn.portions(light):
         parts.append(list(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert [number for part in parts for number in part] == light
     assert [len(part) for part in parts] == [PORTION, PORTION, PORTION, 1]
 
@@ -329,13 +315,13 @@ def test_what_makes_or_ends_something_weighs_more() -> None:
     parts = []
     for part in turn.portions(items):
         parts.append(len(part))
-        if turn.over:
-            turn.begin()
+        if turn.left <= 0:
+            turn.left = PORTION
     assert parts == [HEAVY_A_TURN, HEAVY_A_TURN, 40 - 2 * HEAVY_A_TURN]
 
 
 def test_an_item_heavier_than_what_is_left_of_a_turn_is_given_all_the_same() -> None:
     """Otherwise it would never be given."""
     turn = ReadBudget()
-    turn.spend(PORTION - 1)
+    turn.left -= PORTION - 1
     assert [len(part) for part in turn.portions([End(), End()])] == [1, 1]

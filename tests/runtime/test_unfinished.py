@@ -24,8 +24,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES_MAX
-from amqp10broker.runtime.connections.sessions10 import EXCESS_BYTES_MAX
+from amqp10broker.runtime.connections.client_connection import READ_BYTES_MAX
+from amqp10broker.runtime.connections.connection10 import EXCESS_BYTES_MAX
 from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import (
     attach_receiver,
@@ -65,12 +65,12 @@ async def begun(client: Client, count: int, size: int, *, channel: int = 0) -> N
     await settle_down()
 
 
-async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions(autojump_clock: object) -> None:
+async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions() -> None:
     """The session that would hold too much is ended with the reason; its part is free again."""
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open(channels=2)
         await begun(client, 5, 10_000, channel=0)
-        unfinished = client.task._sessions.unfinished
+        unfinished = client.task.unfinished
         held = unfinished.held_bytes
         assert 50_000 < held < 51_000
         await begun(client, 4, 10_000, channel=1)
@@ -91,26 +91,25 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions(autoj
 
 
 @pytest.mark.parametrize("ending", ["finished", "aborted", "detached", "ended"])
-async def test_what_is_not_unfinished_any_more_counts_no_more(autojump_clock: object, ending: str) -> None:
+async def test_what_is_not_unfinished_any_more_counts_no_more(broker: Broker, ending: str) -> None:
     """However a delivery comes to its end."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await begun(client, 1, 10_000)
-        unfinished = client.task._sessions.unfinished
-        assert unfinished.held_bytes > 10_000
-        await client.send(
-            {
-                "finished": transfer(0, 0, b"", raw=True),
-                "aborted": transfer(0, 0, b"", raw=True, aborted=True),
-                "detached": frame(0, Detach(handle=0, closed=True)),
-                "ended": frame(0, End()),
-            }[ending]
-        )
-        await settle_down()
-        assert unfinished.held_bytes == 0
+    client = await connect(broker).open()
+    await begun(client, 1, 10_000)
+    unfinished = client.task.unfinished
+    assert unfinished.held_bytes > 10_000
+    await client.send(
+        {
+            "finished": transfer(0, 0, b"", raw=True),
+            "aborted": transfer(0, 0, b"", raw=True, aborted=True),
+            "detached": frame(0, Detach(handle=0, closed=True)),
+            "ended": frame(0, End()),
+        }[ending]
+    )
+    await settle_down()
+    assert unfinished.held_bytes == 0
 
 
-async def test_frames_without_payload_do_not_pile_up(autojump_clock: object) -> None:
+async def test_frames_without_payload_do_not_pile_up() -> None:
     """Each costs something to keep: a delivery of nothing but such frames is ended like a large one."""
     async with running_broker(unfinished_bytes_max=50_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open()
@@ -119,10 +118,10 @@ async def test_frames_without_payload_do_not_pile_up(autojump_clock: object) -> 
         await client.send(*[empty] * 2_000)
         end = await client.until(End)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-        assert client.task._sessions.unfinished.held_bytes == 0
+        assert client.task.unfinished.held_bytes == 0
 
 
-async def test_one_message_of_the_largest_size_always_fits(autojump_clock: object) -> None:
+async def test_one_message_of_the_largest_size_always_fits() -> None:
     """Whatever the bound for all of them is."""
     async with running_broker(unfinished_bytes_max=1, max_message_size_bytes=50_000) as broker:
         client = await connect(broker).open()
@@ -132,56 +131,52 @@ async def test_one_message_of_the_largest_size_always_fits(autojump_clock: objec
         assert (await client.until(Disposition)).first == 0
 
 
-async def test_what_comes_during_an_alarm_is_bounded_in_bytes(autojump_clock: object) -> None:
+async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) -> None:
     """Of a window full of large frames four megabytes are taken, and one read; the rest waits."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        await client.idle()
-        broker.set_alarm("memory", on=True)
-        assert (await client.until(Flow)).incoming_window == 0
-        before = client.task.line.bytes_received
-        body = b"x" * 100 * KIB
-        await client.send(*[transfer(0, number, body) for number in range(100)], flow(echo=True))
-        await settle_down()
-        taken = client.task.line.bytes_received - before
-        assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + READ_BYTES_MAX
-        assert document(client.task.view())["state"] == "blocked"
-        assert queue_counts(broker, "q")[0] == taken // len(transfer(0, 0, body))
-        # Others are not concerned.
-        consumer = await connect(broker).open()
-        await consumer.send(attach_receiver(0, "q"), credit(0, 1))
-        await settle_down()
-        assert queue_counts(broker, "q")[1] == 1
-        broker.set_alarm("memory", on=False)
-        await settle_down()
-        assert document(client.task.view())["state"] == "opened"
-        assert sum(queue_counts(broker, "q")) == 100
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"))
+    await client.idle()
+    broker.set_alarm("memory", on=True)
+    assert (await client.until(Flow)).incoming_window == 0
+    before = client.task.bytes_received
+    body = b"x" * 100 * KIB
+    await client.send(*[transfer(0, number, body) for number in range(100)], flow(echo=True))
+    await settle_down()
+    taken = client.task.bytes_received - before
+    assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + READ_BYTES_MAX
+    assert document(client.task.view())["state"] == "blocked"
+    assert queue_counts(broker, "q")[0] == taken // len(transfer(0, 0, body))
+    # Others are not concerned.
+    consumer = await connect(broker).open()
+    await consumer.send(attach_receiver(0, "q"), credit(0, 1))
+    await settle_down()
+    assert queue_counts(broker, "q")[1] == 1
+    broker.set_alarm("memory", on=False)
+    await settle_down()
+    assert document(client.task.view())["state"] == "opened"
+    assert sum(queue_counts(broker, "q")) == 100
 
 
-async def test_who_sends_less_is_read_during_an_alarm(autojump_clock: object) -> None:
+async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
     """Everything but transfers goes on, as in RabbitMQ; each alarm is counted for itself."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        body = b"x" * 100 * KIB
-        number = 0
-        for _ in range(3):
-            await client.idle()
-            broker.set_alarm("disk", on=True)
-            await client.send(*[transfer(0, number + each, body) for each in range(30)])
-            number += 30
-            await client.send(begin(1))
-            await client.until(Begin)
-            await client.send(frame(1, End()))
-            await client.until(End)
-            broker.set_alarm("disk", on=False)
-        assert queue_counts(broker, "q") == (90, 0)
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "q"))
+    body = b"x" * 100 * KIB
+    number = 0
+    for _ in range(3):
+        await client.idle()
+        broker.set_alarm("disk", on=True)
+        await client.send(*[transfer(0, number + each, body) for each in range(30)])
+        number += 30
+        await client.send(begin(1))
+        await client.until(Begin)
+        await client.send(frame(1, End()))
+        await client.until(End)
+        broker.set_alarm("disk", on=False)
+    assert queue_counts(broker, "q") == (90, 0)
 
 
-async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of_a_user(
-    autojump_clock: object,
-) -> None:
+async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of_a_user() -> None:
     """Of both protocols, half of what the node may hold; what a connection had is free when that is gone."""
     async with running_broker(unfinished_bytes_max_per_node=200_000, max_message_size_bytes=50_000) as broker:
         held = broker.unfinished.of("guest")
@@ -205,7 +200,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_connections_of
         assert held.held_bytes == 0
 
 
-async def test_deliveries_that_are_not_whole_are_bounded_over_all_users(autojump_clock: object) -> None:
+async def test_deliveries_that_are_not_whole_are_bounded_over_all_users() -> None:
     """The third of three finds what two have left."""
     async with running_broker(unfinished_bytes_max_per_node=100_000, max_message_size_bytes=20_000) as broker:
         for name in "abc":
@@ -222,34 +217,30 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_users(autojump
 
 @pytest.mark.parametrize("to", ["/queues/q", "q", "/exchanges/amq.topic/k", "/topics/t"])
 async def test_a_delivery_that_the_user_may_not_send_is_refused_with_its_first_transfer(
-    autojump_clock: object, to: str
+    broker: Broker, to: str
 ) -> None:
     """On an anonymous terminus: its address is there, and the rest need not be kept."""
-    async with running_broker() as broker:
-        set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "", target=Target()))
-        await client.until(Flow)
-        start = (
-            Header(durable=True).encode() + Properties(to=to).encode() + message(b"x" * 1_000_000)[:20_000]
-        )
-        await client.send(transfer(0, 0, start, raw=True, more=True))
-        end = await client.until(End)
-        assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
-        assert client.task._sessions.unfinished.held_bytes == 0
+    set_permission(broker.catalog, "guest", "/", Permission(".*", "^$", ".*"))
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "", target=Target()))
+    await client.until(Flow)
+    start = Header(durable=True).encode() + Properties(to=to).encode() + message(b"x" * 1_000_000)[:20_000]
+    await client.send(transfer(0, 0, start, raw=True, more=True))
+    end = await client.until(End)
+    assert end.error.condition == Condition.UNAUTHORIZED_ACCESS
+    assert client.task.unfinished.held_bytes == 0
 
 
 @pytest.mark.parametrize("start", [Properties(to="/queues/none").encode(), Properties().encode(), b"\0\x53"])
 async def test_what_else_is_wrong_with_a_delivery_is_said_when_it_is_whole(
-    autojump_clock: object, start: bytes
+    broker: Broker, start: bytes
 ) -> None:
     """Also one whose address is not known with its first transfer."""
-    async with running_broker() as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "", target=Target()))
-        await client.until(Flow)
-        await client.send(transfer(0, 0, start, raw=True, more=True))
-        assert await client.idle() == []
-        await client.send(transfer(0, 0, b"", raw=True, aborted=True))
-        await settle_down()
-        assert client.task._sessions.unfinished.held_bytes == 0
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "", target=Target()))
+    await client.until(Flow)
+    await client.send(transfer(0, 0, start, raw=True, more=True))
+    assert await client.idle() == []
+    await client.send(transfer(0, 0, b"", raw=True, aborted=True))
+    await settle_down()
+    assert client.task.unfinished.held_bytes == 0

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 import trio
-from pamqp.commands import Connection
 
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicGet,
+    BasicGetEmpty,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -20,7 +27,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Open,
     Properties,
     SaslOutcome,
-    Source,
     Target,
     Transfer,
 )
@@ -38,9 +44,9 @@ from tests.support.declaring import (
     set_permission,
     set_user_limits,
 )
-from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, login, message, open_frame
-from tests.support.trio091 import Basic, Client091, Delivered, connect091
+from tests.support.rawframes import attach_receiver, attach_sender, frame, login, message, open_frame
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import Client091, connect091
 
 
 def add_user(broker: Broker, name: str, *vhosts: str) -> str:
@@ -77,9 +83,9 @@ async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> t
     client = connect091(broker)
     await client.start("PLAIN", f"\0{user}\0{user}".encode())
     await client.tune()
-    await client.send(Connection.Open(virtual_host=vhost), channel=0)
-    close = await client.expect(Connection.Close)
-    await client.send(Connection.CloseOk(), channel=0)
+    await client.send(0, ConnectionOpen(virtual_host=vhost))
+    close = await client.expect(ConnectionClose)
+    await client.send(0, ConnectionCloseOk())
     assert await client.next_or_end() is None
     return close.reply_code, close.reply_text
 
@@ -100,18 +106,17 @@ async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> t
         ("VHOST:other", "/"),
     ],
 )
-async def test_the_hostname_of_open_chooses(autojump_clock: object, hostname: str | None, vhost: str) -> None:
+async def test_the_hostname_of_open_chooses(broker: Broker, hostname: str | None, vhost: str) -> None:
     """``vhost:NAME``; everything else is the default one."""
-    async with running_broker() as broker:
-        for name in ("other", "with space/ü"):
-            add_vhost(broker.catalog, name)
-            set_permission(broker.catalog, "guest", name, Permission())
-        client = await connect(broker).open(channels=0, hostname=hostname)
-        assert client.task.vhost == vhost
-        assert broker.status()["connections"][0]["vhost"] == vhost
+    for name in ("other", "with space/ü"):
+        add_vhost(broker.catalog, name)
+        set_permission(broker.catalog, "guest", name, Permission())
+    client = await connect(broker).open(channels=0, hostname=hostname)
+    assert client.task.vhost == vhost
+    assert broker.status()["connections"][0]["vhost"] == vhost
 
 
-async def test_the_default_virtual_host_is_a_setting(autojump_clock: object) -> None:
+async def test_the_default_virtual_host_is_a_setting() -> None:
     """Of clients of AMQP 1.0 that name none; it is made at start, and guest may use it."""
     async with running_broker(default_vhost="mine") as broker:
         client = await connect(broker).open(channels=0)
@@ -126,20 +131,19 @@ async def test_the_default_virtual_host_is_a_setting(autojump_clock: object) -> 
     "amqp_auth_SUITE", "vhost_absent", differs="open and close with the condition instead of a closed socket"
 )
 @pytest.mark.parametrize("name", ["gone", "", "/x", "gone limit"])
-async def test_a_virtual_host_that_does_not_exist(autojump_clock: object, name: str) -> None:
+async def test_a_virtual_host_that_does_not_exist(broker: Broker, name: str) -> None:
     """amqp_auth_SUITE vhost_absent."""
-    async with running_broker() as broker:
-        assert await refused(broker, hostname=f"vhost:{name}") == (
-            "amqp:unauthorized-access",
-            f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
-        )
-        assert await refused091(broker, vhost=name) == (530, f"NOT_ALLOWED - vhost {name} not found")
-        await settle_down()
-        assert not broker.connections
+    assert await refused(broker, hostname=f"vhost:{name}") == (
+        "amqp:unauthorized-access",
+        f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
+    )
+    assert await refused091(broker, vhost=name) == (530, f"NOT_ALLOWED - vhost {name} not found")
+    await settle_down()
+    assert not broker.connections
 
 
 @pytest.mark.parametrize("then", ["waits", "begins", "closes", "leaves"])
-async def test_why_an_open_is_refused_is_told_with_it(autojump_clock: object, then: str) -> None:
+async def test_why_an_open_is_refused_is_told_with_it(then: str) -> None:
     """In one piece, so that no client takes the open for a success; whatever it sends meanwhile."""
     async with running_broker(auth_failure_delay_ms=700) as broker:
         started = trio.current_time()
@@ -178,7 +182,7 @@ async def test_why_an_open_is_refused_is_told_with_it(autojump_clock: object, th
     ],
 )
 async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
-    autojump_clock: object, properties: Any, channel_max: int, hostname: str, silent: bool
+    properties: Any, channel_max: int, hostname: str, silent: bool
 ) -> None:
     """No open, and the end of the stream: that for Java says who it is, that for Python is like this."""
     said = {Symbol(key): value for key, value in properties.items()} if properties else None
@@ -193,20 +197,19 @@ async def test_clients_of_rabbitmq_are_refused_as_rabbitmq_does(
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "access_failure_not_allowed")
 @pytest.mark.parametrize("user", ["ann", "limited limit"])
-async def test_a_virtual_host_in_which_the_user_has_no_permission(autojump_clock: object, user: str) -> None:
+async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker, user: str) -> None:
     """Whatever else the user may do elsewhere."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "closed limit")
-        add_user(broker, user, "/")
-        text = f"access to vhost 'closed limit' refused for user '{user}'"
-        assert await refused(broker, user, hostname="vhost:closed limit") == (
-            "amqp:unauthorized-access",
-            text,
-        )
-        assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
-        assert broker.catalog.usage.connections_of_user(user) == 0
-        set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
-        await (await knock(broker, user, hostname="vhost:closed limit")).expect(Open)
+    add_vhost(broker.catalog, "closed limit")
+    add_user(broker, user, "/")
+    text = f"access to vhost 'closed limit' refused for user '{user}'"
+    assert await refused(broker, user, hostname="vhost:closed limit") == (
+        "amqp:unauthorized-access",
+        text,
+    )
+    assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
+    assert broker.catalog.usage.connections_of_user(user) == 0
+    set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
+    await (await knock(broker, user, hostname="vhost:closed limit")).expect(Open)
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -216,7 +219,7 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
     """A connection of each protocol."""
     newer = await knock(broker, user, hostname=f"vhost:{vhost}")
     await newer.expect(Open)
-    older = await connect091(broker).open(user, user, vhost=vhost, channels=0)
+    older = await connect091(broker).open(user=user, password=user, vhost=vhost, channels=0)
     return newer, older
 
 
@@ -228,42 +231,25 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
 @pytest.mark.rabbitmq(
     "per_vhost_connection_limit_SUITE", "single_node_multiple_vhosts_limit", "single_node_single_vhost_limit"
 )
-async def test_the_connection_limit_of_a_virtual_host(autojump_clock: object) -> None:
+async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
     """per_vhost_connection_limit_SUITE: of both protocols together; elsewhere there is room; one that
     ends makes room here."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
-        for user in ("ann", "bob"):
-            add_user(broker, user, "/", "small")
-        newer, older = await both(broker, "ann", "small")
-        assert broker.catalog.usage.connections_of_vhost("small") == 2
-        text = "access to vhost 'small' refused for user 'bob': vhost connection limit (2) is reached"
-        assert await refused(broker, "bob", hostname="vhost:small") == ("amqp:resource-limit-exceeded", text)
-        assert await refused091(broker, "bob", "small") == (530, f"NOT_ALLOWED - {text}")
-        await both(broker, "bob", "/")
-        await newer.vanish()
-        await settle_down()
-        await (await knock(broker, "bob", hostname="vhost:small")).expect(Open)
-        assert (await refused091(broker, "bob", "small"))[0] == 530
-        await older.stream.aclose()
-        await settle_down()
-        await connect091(broker).open("bob", "bob", vhost="small", channels=0)
-
-
-@pytest.mark.parametrize("limits", [VhostLimits(), VhostLimits(max_connections=100)])
-async def test_a_limit_that_is_not_reached_or_not_set_is_none(
-    autojump_clock: object, limits: VhostLimits
-) -> None:
-    """single_node_multiple_vhosts_connection_count: counted where they are."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "wide", limits=limits)
-        add_user(broker, "ann", "wide", "/")
-        for _ in range(3):
-            await both(broker, "ann", "wide")
-        await both(broker, "ann", "/")
-        usage = broker.catalog.usage
-        assert [usage.connections_of_vhost(name) for name in ("wide", "/")] == [6, 2]
-        assert usage.connections_of_user("ann") == 8
+    add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
+    for user in ("ann", "bob"):
+        add_user(broker, user, "/", "small")
+    newer, older = await both(broker, "ann", "small")
+    assert broker.catalog.usage.connections_of_vhost("small") == 2
+    text = "access to vhost 'small' refused for user 'bob': vhost connection limit (2) is reached"
+    assert await refused(broker, "bob", hostname="vhost:small") == ("amqp:resource-limit-exceeded", text)
+    assert await refused091(broker, "bob", "small") == (530, f"NOT_ALLOWED - {text}")
+    await both(broker, "bob", "/")
+    await newer.vanish()
+    await settle_down()
+    await (await knock(broker, "bob", hostname="vhost:small")).expect(Open)
+    assert (await refused091(broker, "bob", "small"))[0] == 530
+    await older.stream.aclose()
+    await settle_down()
+    await connect091(broker).open(user="bob", password="bob", vhost="small", channels=0)
 
 
 @pytest.mark.rabbitmq(
@@ -271,19 +257,18 @@ async def test_a_limit_that_is_not_reached_or_not_set_is_none(
     "single_node_multiple_vhosts_zero_limit",
     "single_node_single_vhost_zero_limit",
 )
-async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
+async def test_a_limit_of_zero_lets_nobody_in(broker: Broker) -> None:
     """single_node_single_vhost_zero_limit; and those who are in stay when it is set."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "shut")
-        add_user(broker, "ann", "shut")
-        newer, _ = await both(broker, "ann", "shut")
-        change_vhost(broker.catalog, "shut", limits=VhostLimits(max_connections=0))
-        condition, text = await refused(broker, "ann", hostname="vhost:shut")
-        assert condition == "amqp:resource-limit-exceeded"
-        assert text.endswith("vhost connection limit (0) is reached")
-        assert (await refused091(broker, "ann", "shut"))[0] == 530
-        await newer.send(frame(0, Close()))
-        await newer.expect(Close)
+    add_vhost(broker.catalog, "shut")
+    add_user(broker, "ann", "shut")
+    newer, _ = await both(broker, "ann", "shut")
+    change_vhost(broker.catalog, "shut", limits=VhostLimits(max_connections=0))
+    condition, text = await refused(broker, "ann", hostname="vhost:shut")
+    assert condition == "amqp:resource-limit-exceeded"
+    assert text.endswith("vhost connection limit (0) is reached")
+    assert (await refused091(broker, "ann", "shut"))[0] == 530
+    await newer.send(frame(0, Close()))
+    await newer.expect(Close)
 
 
 @pytest.mark.rabbitmq(
@@ -292,43 +277,39 @@ async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
     differs="open and close with the condition instead of a closed socket",
 )
 @pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
-async def test_the_connection_limit_of_a_user(autojump_clock: object) -> None:
+async def test_the_connection_limit_of_a_user(broker: Broker) -> None:
     """amqp_auth_SUITE user_connection_limit: over all virtual hosts, and of nobody else."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        for user in ("ann", "bob"):
-            add_user(broker, user, "/", "other")
-        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
-        newer, _ = await both(broker, "ann", "/")
-        text = "connection refused for user 'ann': user connection limit (2) is reached"
-        assert await refused(broker, "ann", hostname="vhost:other") == ("amqp:resource-limit-exceeded", text)
-        assert await refused091(broker, "ann") == (530, f"NOT_ALLOWED - {text}")
-        await both(broker, "bob", "/")
-        await newer.send(frame(0, Close()))
-        await newer.expect(Close)
-        await settle_down()
-        await (await knock(broker, "ann", hostname="vhost:other")).expect(Open)
+    add_vhost(broker.catalog, "other")
+    for user in ("ann", "bob"):
+        add_user(broker, user, "/", "other")
+    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
+    newer, _ = await both(broker, "ann", "/")
+    text = "connection refused for user 'ann': user connection limit (2) is reached"
+    assert await refused(broker, "ann", hostname="vhost:other") == ("amqp:resource-limit-exceeded", text)
+    assert await refused091(broker, "ann") == (530, f"NOT_ALLOWED - {text}")
+    await both(broker, "bob", "/")
+    await newer.send(frame(0, Close()))
+    await newer.expect(Close)
+    await settle_down()
+    await (await knock(broker, "ann", hostname="vhost:other")).expect(Open)
 
 
 @pytest.mark.parametrize("by_client", [False, True])
-async def test_a_connection_that_was_told_its_end_is_counted_no_more(
-    autojump_clock: object, by_client: bool
-) -> None:
+async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Broker, by_client: bool) -> None:
     """Who hears of it may come again at once, also when our close was not answered."""
-    async with running_broker() as broker:
-        add_user(broker, "ann", "/")
-        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
-        newer, older = await both(broker, "ann", "/")
-        if by_client:
-            await newer.send(frame(0, Close()))
-            await older.send(Connection.Close(200, "bye", 0, 0), channel=0)
-        else:
-            for connection in list(broker.connections.values()):
-                connection.close("test", node_stops=False)
-        await newer.expect(Close)
-        await older.next_or_end()
-        assert broker.catalog.usage.connections_of_user("ann") == 0
-        await both(broker, "ann", "/")
+    add_user(broker, "ann", "/")
+    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
+    newer, older = await both(broker, "ann", "/")
+    if by_client:
+        await newer.send(frame(0, Close()))
+        await older.send(0, ConnectionClose(200, "bye", 0, 0))
+    else:
+        for connection in list(broker.connections.values()):
+            connection.close("test", node_stops=False)
+    await newer.expect(Close)
+    await older.next_or_end()
+    assert broker.catalog.usage.connections_of_user("ann") == 0
+    await both(broker, "ann", "/")
 
 
 @pytest.mark.rabbitmq(
@@ -341,119 +322,72 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(
     "single_node_multiple_vhosts_connection_count",
     "single_node_single_vhost_connection_count",
 )
-async def test_a_refused_connection_is_not_counted(autojump_clock: object) -> None:
+async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
     """However often it is tried."""
-    async with running_broker() as broker:
-        add_user(broker, "ann", "/")
-        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
-        client = await knock(broker, "ann")
-        await client.expect(Open)
-        for _ in range(3):
-            await refused(broker, "ann")
-        await settle_down()
-        assert broker.catalog.usage.connections_of_user("ann") == 1
-        assert broker.catalog.usage.connections_of_vhost("/") == 1
-        await client.vanish()
-        await settle_down()
-        assert broker.catalog.usage.connections_of_user("ann") == 0
-        assert broker.catalog.usage.connections_of_vhost("/") == 0
+    add_user(broker, "ann", "/")
+    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
+    client = await knock(broker, "ann")
+    await client.expect(Open)
+    for _ in range(3):
+        await refused(broker, "ann")
+    await settle_down()
+    assert broker.catalog.usage.connections_of_user("ann") == 1
+    assert broker.catalog.usage.connections_of_vhost("/") == 1
+    await client.vanish()
+    await settle_down()
+    assert broker.catalog.usage.connections_of_user("ann") == 0
+    assert broker.catalog.usage.connections_of_vhost("/") == 0
 
 
-async def test_the_user_is_deleted_between_login_and_open(autojump_clock: object) -> None:
+async def test_the_user_is_deleted_between_login_and_open(broker: Broker) -> None:
     """Logged in, and gone a moment later: refused as one without permission."""
-    async with running_broker() as broker:
-        add_user(broker, "ann", "/")
-        client = connect(broker)
-        await client.send(login("PLAIN", b"\0ann\0ann"))
-        assert (await client.until(SaslOutcome)).code == 0
-        delete_user(broker.catalog, "ann")
-        await client.send(open_frame())
-        await client.expect(Open)
-        error = (await client.expect(Close)).error
-        assert error is not None
-        assert error.condition == "amqp:unauthorized-access"
+    add_user(broker, "ann", "/")
+    client = connect(broker)
+    await client.send(login("PLAIN", b"\0ann\0ann"))
+    assert (await client.until(SaslOutcome)).code == 0
+    delete_user(broker.catalog, "ann")
+    await client.send(open_frame())
+    await client.expect(Open)
+    error = (await client.expect(Close)).error
+    assert error is not None
+    assert error.condition == "amqp:unauthorized-access"
 
 
 # --- isolation -----------------------------------------------------------------------------------
 
 
-async def test_the_same_names_are_other_things_elsewhere(autojump_clock: object) -> None:
+async def test_the_same_names_are_other_things_elsewhere(broker: Broker) -> None:
     """Queues, exchanges and bindings of one virtual host are invisible in another, in both protocols."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        set_permission(broker.catalog, "guest", "other", Permission())
-        here, there = broker.catalog.lookup_vhost("/"), broker.catalog.lookup_vhost("other")
-        for vhost in (here, there):
-            declare(broker.catalog, vhost, "q")
-            declare_exchange(broker.catalog, vhost, "x", "fanout")
-            bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
-        declare(broker.catalog, there, "only-there")
-        client = await connect(broker).open(hostname="vhost:other")
-        await client.send(attach_sender(0, "/exchanges/x"))
-        await client.until(Flow)
-        await client.send(frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there")))
-        assert type((await client.until(Disposition)).state).__name__ == "Accepted"
-        assert there.lookup("q").handle.figures().messages_ready == 1
-        assert queue_counts(broker, "q") == (0, 0)
+    add_vhost(broker.catalog, "other")
+    set_permission(broker.catalog, "guest", "other", Permission())
+    here, there = broker.catalog.lookup_vhost("/"), broker.catalog.lookup_vhost("other")
+    for vhost in (here, there):
+        declare(broker.catalog, vhost, "q")
+        declare_exchange(broker.catalog, vhost, "x", "fanout")
+        bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
+    declare(broker.catalog, there, "only-there")
+    client = await connect(broker).open(hostname="vhost:other")
+    await client.send(attach_sender(0, "/exchanges/x"))
+    await client.until(Flow)
+    await client.send(frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there")))
+    assert type((await client.until(Disposition)).state).__name__ == "Accepted"
+    assert there.lookup("q").handle.figures().messages_ready == 1
+    assert queue_counts(broker, "q") == (0, 0)
 
-        stranger = await connect(broker).open()
-        await stranger.send(attach_receiver(0, "/queues/only-there"))
-        await stranger.expect(Attach)
-        detach = await stranger.expect(Detach)
-        assert detach.error is not None
-        assert detach.error.description == "no queue 'only-there' in vhost '/'"
-        await stranger.send(attach_sender(1, "", target=Target()))
-        await stranger.until(Flow)
-        payload = Properties(to="/queues/only-there").encode() + message(b"x")
-        await stranger.send(frame(0, Transfer(handle=1, delivery_id=0, delivery_tag=b"0"), payload))
-        assert type((await stranger.until(Disposition)).state).__name__ == "Released"
+    stranger = await connect(broker).open()
+    await stranger.send(attach_receiver(0, "/queues/only-there"))
+    await stranger.expect(Attach)
+    detach = await stranger.expect(Detach)
+    assert detach.error is not None
+    assert detach.error.description == "no queue 'only-there' in vhost '/'"
+    await stranger.send(attach_sender(1, "", target=Target()))
+    await stranger.until(Flow)
+    payload = Properties(to="/queues/only-there").encode() + message(b"x")
+    await stranger.send(frame(0, Transfer(handle=1, delivery_id=0, delivery_tag=b"0"), payload))
+    assert type((await stranger.until(Disposition)).state).__name__ == "Released"
 
-        older = await connect091(broker).open()
-        await older.send(Basic.Get(queue="q", no_ack=True))
-        await older.expect(Basic.GetEmpty)
-        older_there = await connect091(broker).open(vhost="other")
-        await older_there.send(Basic.Get(queue="q", no_ack=True))
-        assert (await older_there.expect(Delivered)).body == b"there"
-
-
-async def test_permissions_count_where_they_were_given(autojump_clock: object) -> None:
-    """The same user reads here, and there it may not."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        add_user(broker, "ann", "/")
-        set_permission(broker.catalog, "ann", "other", Permission("", "", ""))
-        for name in ("/", "other"):
-            declare(broker.catalog, name, "q")
-        client = connect(broker)
-        await client.send(login("PLAIN", b"\0ann\0ann"))
-        await client.until(SaslOutcome)
-        from tests.support.rawframes import begin
-
-        await client.send(open_frame(hostname="vhost:other"), begin(), attach_receiver(0, "/queues/q"))
-        await client.expect(Open)
-        got = [await client.next() for _ in range(2)]
-        end: Any = got[-1].body
-        assert end.error.condition == "amqp:unauthorized-access"
-        assert end.error.description == "read access to queue 'q' in vhost 'other' refused for user 'ann'"
-
-
-async def test_replies_stay_within_their_virtual_host(autojump_clock: object) -> None:
-    """The name of a reply queue means nothing elsewhere."""
-    async with running_broker() as broker:
-        add_vhost(broker.catalog, "other")
-        set_permission(broker.catalog, "guest", "other", Permission())
-        asking = await connect(broker).open()
-        source = Source(
-            dynamic=True,
-            capabilities=(Symbol("rabbitmq:volatile-queue"),),
-            expiry_policy=Symbol("link-detach"),
-        )
-        await asking.send(attach_receiver(0, "", source=source, snd_settle_mode=1), credit(0, 5))
-        attach = await asking.expect(Attach)
-        assert isinstance(attach.source, Source)
-        stranger = await connect(broker).open(hostname="vhost:other")
-        await stranger.send(attach_sender(0, str(attach.source.address)))
-        await stranger.expect(Attach)
-        detach = await stranger.expect(Detach)
-        assert detach.error is not None
-        assert detach.error.condition == "amqp:not-found"
+    older = await connect091(broker).open()
+    await older.call(1, BasicGet(queue="q", no_ack=True), BasicGetEmpty)
+    older_there = await connect091(broker).open(vhost="other")
+    await older_there.send(1, BasicGet(queue="q", no_ack=True))
+    assert (await older_there.expect(Content)).body == b"there"

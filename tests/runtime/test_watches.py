@@ -6,17 +6,28 @@ import json
 from typing import Any
 
 import pytest
-from pamqp.commands import Basic, Channel, Confirm
-from pamqp.header import ContentHeader
 
 from amqp10broker.observe.timeline import ring as rings
+from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    ChannelClose,
+    ConfirmSelect,
+    ConfirmSelectOk,
+)
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import watches
 from tests.runtime.test_tracing import begun
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
-from tests.support.trio091 import Client091, Delivered, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.support.trioclient091 import Client091, connect091
 
 
 async def asked(broker: Broker, op: str, /, **given: Any) -> dict[str, Any]:
@@ -60,75 +71,52 @@ def frames_of(steps: list[dict[str, Any]], direction: str) -> list[str]:
     ]
 
 
-async def test_every_step_is_a_frame_of_the_trace_and_every_frame_a_step(autojump_clock: object) -> None:
-    """In both directions; what a run holds together are frames of one read or one write."""
-    async with running_broker() as broker:
-        client = await publisher_and_consumer(broker)
-        trace = begun(broker, "1")
-        numbers = [
-            (await ask(broker, "watch-link", connection=1, link=link))["watch"] for link in ("in", "out")
-        ]
-        await some_traffic(client)
-        lines = [line.split() for line in trace.lines]
-        for number in numbers:
-            found = await ask(broker, "timeline", watch=number)
-            for direction, arrow in (("in", "<-"), ("out", "->")):
-                expected = [line[3] for line in lines if line[0] == arrow]
-                assert frames_of(found["steps"], direction) == expected
-            marks = {mark for step in found["steps"] for mark in step["marks"]}
-            assert marks == {"flow", "drain", "echo"}
-
-
-async def test_the_curves_end_where_status_is(autojump_clock: object) -> None:
+async def test_the_curves_end_where_status_is(broker: Broker) -> None:
     """The queue's credit and the writer, too, which no frame tells."""
-    async with running_broker() as broker:
-        client = await publisher_and_consumer(broker)
-        begun_at = {}
-        for link in ("in", "out"):
-            begun_at[link] = await ask(broker, "watch-link", connection=1, link=link)
-        assert begun_at["out"]["role"] == "receiver"
-        assert begun_at["out"]["queue"] == "q"
-        await some_traffic(client)
-        status = (await ask(broker, "status"))["connections"][0]["sessions"][0]
-        for view in status["links"]:
-            found = await ask(broker, "timeline", watch=begun_at[view["name"]]["watch"])
-            at_end = dict(found["start"])
-            for step in found["steps"]:
-                at_end |= step["values"]
-            for name in ("credit", "delivery_count", "drain", "queue_credit", "pending"):
-                assert at_end[name] == view[name], (view["name"], name)
-            for name in ("incoming_window", "remote_incoming_window", "next_incoming_id", "next_outgoing_id"):
-                assert at_end[name] == status[name], name
-            assert at_end["writer_waiting_bytes"] == 0
-            assert not at_end["writer_blocked"]
-        assert (found["more"], found["lost"], found["ended"]) == (False, 0, None)
+    client = await publisher_and_consumer(broker)
+    begun_at = {}
+    for link in ("in", "out"):
+        begun_at[link] = await ask(broker, "watch-link", connection=1, link=link)
+    assert begun_at["out"]["role"] == "receiver"
+    assert begun_at["out"]["queue"] == "q"
+    await some_traffic(client)
+    status = (await ask(broker, "status"))["connections"][0]["sessions"][0]
+    for view in status["links"]:
+        found = await ask(broker, "timeline", watch=begun_at[view["name"]]["watch"])
+        at_end = dict(found["start"])
+        for step in found["steps"]:
+            at_end |= step["values"]
+        for name in ("credit", "delivery_count", "drain", "queue_credit", "pending"):
+            assert at_end[name] == view[name], (view["name"], name)
+        for name in ("incoming_window", "remote_incoming_window", "next_incoming_id", "next_outgoing_id"):
+            assert at_end[name] == status[name], name
+        assert at_end["writer_waiting_bytes"] == 0
+        assert not at_end["writer_blocked"]
+    assert (found["more"], found["lost"], found["ended"]) == (False, 0, None)
 
 
-async def test_who_asks_again_gets_what_came_since(autojump_clock: object) -> None:
+async def test_who_asks_again_gets_what_came_since(broker: Broker) -> None:
     """Bounded answers, one behind the other, are the whole; behind the last there is nothing."""
-    async with running_broker() as broker:
-        client = await publisher_and_consumer(broker)
-        number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
-        await some_traffic(client)
-        whole = await ask(broker, "timeline", watch=number)
-        since, steps = None, []
-        while True:
-            part = await ask(broker, "timeline", watch=number, since=since, limit=2)
-            steps += part["steps"]
-            since = part["next"]
-            if not part["more"]:
-                break
-        assert steps == whole["steps"]
-        assert (await ask(broker, "timeline", watch=number, since=since))["steps"] == []
-        await client.send(credit(1, 3, delivery_count=50))
-        await client.idle()
-        (again, *_) = (await ask(broker, "timeline", watch=number, since=since))["steps"]
-        assert (again["values"]["credit"], again["direction"]) == (3, "in")
+    client = await publisher_and_consumer(broker)
+    number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
+    await some_traffic(client)
+    whole = await ask(broker, "timeline", watch=number)
+    since, steps = None, []
+    while True:
+        part = await ask(broker, "timeline", watch=number, since=since, limit=2)
+        steps += part["steps"]
+        since = part["next"]
+        if not part["more"]:
+            break
+    assert steps == whole["steps"]
+    assert (await ask(broker, "timeline", watch=number, since=since))["steps"] == []
+    await client.send(credit(1, 3, delivery_count=50))
+    await client.idle()
+    (again, *_) = (await ask(broker, "timeline", watch=number, since=since))["steps"]
+    assert (again["values"]["credit"], again["direction"]) == (3, "in")
 
 
-async def test_the_oldest_goes_when_the_ring_is_full(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_oldest_goes_when_the_ring_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who asks for what is gone hears how much that was, and the rest is as exact as before."""
     monkeypatch.setattr(rings, "SEGMENT_RECORDS", 4)
     monkeypatch.setattr(rings, "RECORDS_MAX", 16)
@@ -146,29 +134,25 @@ async def test_the_oldest_goes_when_the_ring_is_full(
         assert found["start"]["credit"] == credits[0] - 1
 
 
-async def test_nothing_listens_when_nobody_looks(autojump_clock: object) -> None:
+async def test_nothing_listens_when_nobody_looks(broker: Broker) -> None:
     """Two look at one link, and each may go first; two links of a session share its tap."""
-    async with running_broker() as broker:
-        await publisher_and_consumer(broker)
-        session = next(iter(broker.connections[1].parts.values()))
-        engine: Any = session.service.session  # type: ignore[union-attr]
-        first, again, other = [
-            (await ask(broker, "watch-link", connection=1, link=link))["watch"]
-            for link in ("in", "in", "out")
-        ]
-        assert (first, other) == (again, first + 1)
-        for number in (first, first, other):
-            assert engine.tap is not None
-            await ask(broker, "unwatch-link", watch=number)
-        assert engine.tap is None
-        assert session.on_turn is None  # type: ignore[union-attr]
-        refused = await asked(broker, "timeline", watch=first)
-        assert (refused["ok"], refused["kind"]) == (False, "NotFound")
+    await publisher_and_consumer(broker)
+    session = next(iter(broker.connections[1].parts.values()))
+    engine: Any = session.service.session  # type: ignore[union-attr]
+    first, again, other = [
+        (await ask(broker, "watch-link", connection=1, link=link))["watch"] for link in ("in", "in", "out")
+    ]
+    assert (first, other) == (again, first + 1)
+    for number in (first, first, other):
+        assert engine.tap is not None
+        await ask(broker, "unwatch-link", watch=number)
+    assert engine.tap is None
+    assert session.on_turn is None  # type: ignore[union-attr]
+    refused = await asked(broker, "timeline", watch=first)
+    assert (refused["ok"], refused["kind"]) == (False, "NotFound")
 
 
-async def test_a_watch_that_nobody_asks_for_ends(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_watch_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next turn of its session ends it; also one that never has a turn is forgotten."""
     now = [0]
     monkeypatch.setattr(rings, "SEGMENT_RECORDS", 4)
@@ -191,25 +175,24 @@ async def test_a_watch_that_nobody_asks_for_ends(
 
 
 @pytest.mark.parametrize("way", ["detach", "lost"])
-async def test_a_link_that_goes_ends_its_timeline(autojump_clock: object, way: str) -> None:
+async def test_a_link_that_goes_ends_its_timeline(broker: Broker, way: str) -> None:
     """What was can still be asked for, with the reason."""
-    async with running_broker() as broker:
-        client = await publisher_and_consumer(broker)
-        number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
-        await client.send(credit(1, 5))
-        await client.idle()
-        if way == "lost":
-            await client.vanish()
-        else:
-            await ask(broker, "delete-queue", name="q")
-        await settle_down()
-        found = await ask(broker, "timeline", watch=number)
-        assert ("the link is detached" if way == "detach" else "is over") in found["ended"]
-        assert any(step["values"].get("credit") == 5 for step in found["steps"])
-        assert ("DETACH" in found["steps"][-1]["frame"]) == (way == "detach")
+    client = await publisher_and_consumer(broker)
+    number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
+    await client.send(credit(1, 5))
+    await client.idle()
+    if way == "lost":
+        await client.vanish()
+    else:
+        await ask(broker, "delete-queue", name="q")
+    await settle_down()
+    found = await ask(broker, "timeline", watch=number)
+    assert ("the link is detached" if way == "detach" else "is over") in found["ended"]
+    assert any(step["values"].get("credit") == 5 for step in found["steps"])
+    assert ("DETACH" in found["steps"][-1]["frame"]) == (way == "detach")
 
 
-async def test_what_cannot_be_watched(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each refusal says what to do."""
     monkeypatch.setattr(watches, "WATCHES_MAX", 1)
     async with running_broker() as broker:
@@ -239,11 +222,10 @@ async def channel_with_consumer(broker: Broker) -> Client091:
     """A channel in confirm mode that consumes what it publishes, two unacknowledged at a time."""
     await ask(broker, "declare-queue", name="q")
     client = await connect091(broker).open()
-    await client.send(Basic.Qos(prefetch_count=2), Basic.Consume(queue="q", consumer_tag="c"))
-    await client.expect(Basic.QosOk)
-    await client.expect(Basic.ConsumeOk)
-    await client.send(Confirm.Select())
-    await client.expect(Confirm.SelectOk)
+    await client.send(1, BasicQos(prefetch_count=2), BasicConsume(queue="q", consumer_tag="c"))
+    await client.expect(BasicQosOk)
+    await client.expect(BasicConsumeOk)
+    await client.call(1, ConfirmSelect(), ConfirmSelectOk)
     return client
 
 
@@ -251,110 +233,63 @@ async def publish_and_acknowledge(client: Client091) -> None:
     for number in range(5):
         await client.publish("", "q", b"m%d" % number)
     got = [await client.next_or_end() for _ in range(3)]
-    while sum(isinstance(each[1], Delivered) for each in got if each) < 2:
+    while sum(isinstance(each[1], Content) for each in got if each) < 2:
         got.append(await client.next_or_end())
-    await client.send(Basic.Ack(delivery_tag=1))
-    await client.send(Basic.Ack(delivery_tag=2))
+    await client.send(1, BasicAck(delivery_tag=1))
+    await client.send(1, BasicAck(delivery_tag=2))
     await settle_down()
-    await client.send(Basic.Nack(delivery_tag=3, requeue=False))
+    await client.send(1, BasicNack(delivery_tag=3, requeue=False))
     await client.publish("", "nowhere", b"x")
     await settle_down()
 
 
 @pytest.mark.parametrize("link", [None, "c"])
 async def test_a_channel_is_drawn_with_prefetch_and_what_is_not_acknowledged(
-    autojump_clock: object, link: str | None
+    broker: Broker, link: str | None
 ) -> None:
     """Every step is a frame of the trace, and the curves end where status is."""
-    async with running_broker() as broker:
-        client = await channel_with_consumer(broker)
-        trace = begun(broker, "1")
-        view = await ask(broker, "watch-link", connection=1, channel=1, link=link)
-        assert (view["role"], view["queue"]) == (("consumer", "q") if link else ("channel", None))
-        await publish_and_acknowledge(client)
-        found = await ask(broker, "timeline", watch=view["watch"])
-        for direction, arrow in (("in", "<-"), ("out", "->")):
-            lines = [line.split() for line in trace.lines]
-            methods = [each[3] for each in lines if each[0] == arrow and each[3].startswith("basic.")]
-            assert frames_of(found["steps"], direction) == methods
-        at_end = dict(found["start"])
-        for step in found["steps"]:
-            at_end |= step["values"]
-        channel = (await ask(broker, "status"))["connections"][0]["channels"][0]
-        consumer = channel["consumers"][0]
-        assert at_end["channel_unacknowledged"] == channel["unacknowledged"] == 2
-        for name in ("unconfirmed", "global_prefetch", "reader_credit"):
-            assert at_end[name] == channel[name], name
-        for name in ("prefetch", "unacknowledged", "unsent"):
-            assert at_end[name] == (consumer[name] if link else None), name
+    client = await channel_with_consumer(broker)
+    trace = begun(broker, "1")
+    view = await ask(broker, "watch-link", connection=1, channel=1, link=link)
+    assert (view["role"], view["queue"]) == (("consumer", "q") if link else ("channel", None))
+    await publish_and_acknowledge(client)
+    found = await ask(broker, "timeline", watch=view["watch"])
+    for direction, arrow in (("in", "<-"), ("out", "->")):
+        lines = [line.split() for line in trace.lines]
+        methods = [each[3] for each in lines if each[0] == arrow and each[3].startswith("basic.")]
+        assert frames_of(found["steps"], direction) == methods
+    at_end = dict(found["start"])
+    for step in found["steps"]:
+        at_end |= step["values"]
+    channel = (await ask(broker, "status"))["connections"][0]["channels"][0]
+    consumer = channel["consumers"][0]
+    assert at_end["channel_unacknowledged"] == channel["unacknowledged"] == 2
+    for name in ("unconfirmed", "global_prefetch", "reader_credit"):
+        assert at_end[name] == channel[name], name
+    for name in ("prefetch", "unacknowledged", "unsent"):
+        assert at_end[name] == (consumer[name] if link else None), name
 
 
-async def test_a_frame_of_a_channel_did_what_stands_at_its_step(autojump_clock: object) -> None:
-    """A delivery makes the consumer hold more, an acknowledgement less; a publish waits for its confirm."""
-    async with running_broker() as broker:
-        client = await channel_with_consumer(broker)
-        number = (await ask(broker, "watch-link", connection=1, channel=1, link="c"))["watch"]
-        await publish_and_acknowledge(client)
-        steps = (await ask(broker, "timeline", watch=number))["steps"]
-        held, waiting = 0, 0
-        for step in steps:
-            now_held = step["values"].get("unacknowledged", held)
-            method = step["frame"].split()[0] if step["direction"] else ""
-            if method == "basic.deliver":
-                assert now_held == held + step["frames"]
-            elif step["direction"] == "in" and method in ("basic.ack", "basic.nack"):
-                assert now_held == held - step["frames"]
-            else:
-                assert now_held == held, step
-            now_waiting = step["values"].get("unconfirmed", waiting)
-            assert (now_waiting > waiting) == (method == "basic.publish"), step
-            if now_waiting < waiting:
-                assert (method, step["direction"]) == ("basic.ack", "out"), step
-            held, waiting = now_held, now_waiting
-        assert {step["direction"] for step in steps} == {"in", "out", None}
-
-
-async def test_a_message_that_is_fetched_or_returned_is_a_step(autojump_clock: object) -> None:
-    """basic.get-ok makes the channel hold one more; basic.return stands behind its publish."""
-    async with running_broker() as broker:
-        await ask(broker, "declare-queue", name="q")
-        client = await connect091(broker).open()
-        number = (await ask(broker, "watch-link", connection=1, channel=1))["watch"]
-        await client.publish("", "q", b"x")
-        await client.send(Basic.Get(queue="q"))
-        await client.expect(Delivered)
-        returned = Basic.Publish(exchange="", routing_key="nowhere", mandatory=True)
-        await client.send(returned, ContentHeader(body_size=0))
-        await client.expect(Delivered)
-        steps = (await ask(broker, "timeline", watch=number))["steps"]
-        told = [step for step in steps if step["direction"]]
-        names = [step["frame"].split()[0] for step in told]
-        assert names == ["basic.publish", "basic.get", "basic.get-ok", "basic.publish", "basic.return"]
-        assert told[2]["values"]["channel_unacknowledged"] == 1
-
-
-async def test_a_channel_that_goes_ends_its_timeline(autojump_clock: object) -> None:
+async def test_a_channel_that_goes_ends_its_timeline(broker: Broker) -> None:
     """By a cancel, by a channel.close, or with its connection; then nothing listens."""
-    async with running_broker() as broker:
-        client = await channel_with_consumer(broker)
-        service: Any = broker.connections[1].parts[1].service
-        consumer, channel = [
-            (await ask(broker, "watch-link", connection=1, channel=1, link=link))["watch"]
-            for link in ("c", None)
-        ]
-        assert len(service.taps) == len(service.consuming.taps) == 2
-        await client.send(Basic.Cancel(consumer_tag="c"))
-        await settle_down()
-        assert (await ask(broker, "timeline", watch=consumer))["ended"] == "the consumer is cancelled"
-        assert len(service.taps) == 1
-        await client.send(Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0))
-        await settle_down()
-        found = await ask(broker, "timeline", watch=channel)
-        assert "closed" in found["ended"] or "over" in found["ended"]
-        told = [step["frame"] for step in found["steps"] if step["direction"]]
-        assert told[-1].startswith("channel.close-ok")
-        for given, text in (
-            ({"connection": 1}, "give the number of a channel"),
-            ({"connection": 1, "channel": 1}, "no open channel 1"),
-        ):
-            assert text in (await asked(broker, "watch-link", **given))["error"]
+    client = await channel_with_consumer(broker)
+    service: Any = broker.connections[1].parts[1].service
+    consumer, channel = [
+        (await ask(broker, "watch-link", connection=1, channel=1, link=link))["watch"] for link in ("c", None)
+    ]
+    assert len(service.taps) == len(service.consuming.taps) == 2
+    await client.send(1, BasicCancel(consumer_tag="c"))
+    await settle_down()
+    assert (await ask(broker, "timeline", watch=consumer))["ended"] == "the consumer is cancelled"
+    assert len(service.taps) == 1
+    await client.send(1, ChannelClose(reply_code=200, reply_text="", class_id=0, method_id=0))
+    await settle_down()
+    found = await ask(broker, "timeline", watch=channel)
+    assert "closed" in found["ended"] or "over" in found["ended"]
+    told = [step["frame"] for step in found["steps"] if step["direction"]]
+    assert told[-1].startswith("channel.close-ok")
+    for given, text in (
+        ({"connection": 1}, "give the number of a channel"),
+        ({"connection": 1, "channel": 1}, "no open channel 1"),
+    ):
+        assert text in (await asked(broker, "watch-link", **given))["error"]

@@ -77,7 +77,7 @@ def recorded(folder: Path, *tapes: Tape, names: Sequence[LinkName] = ()) -> Path
 
 
 def found(folder: Path, spark: SparkSession) -> list[LinkWait]:
-    rows = look_for_waits(find_recording(folder), spark, ProgressLines(None))
+    rows = look_for_waits(find_recording(folder), spark)
     return name_waits(rows, {"r": read_names(folder, "r")})
 
 

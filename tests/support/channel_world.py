@@ -2,7 +2,7 @@
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
 their letters as the tasks do (`runtime/connections/connection091.py`,
-`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/session_step.py`).
+`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/endpoint.py`).
 What may be under way in a running broker is a list here; the test says what
 moves next, or lets everything `rest`.
 
@@ -45,8 +45,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import Frames, SessionLetter
-from amqp10broker.sessions.session_step import write
+from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
@@ -325,7 +324,7 @@ class WorldChannel:
     def take_letters(self, number: int = 1, *, answers_first: bool = True) -> None:
         """The channel gets some of what waits for it; `wake` ends its turn."""
         for _ in range(number):
-            letter: SessionLetter
+            letter: SessionMessage
             if self.inbox and (answers_first or not self.letters):
                 letter = self.inbox.popleft()
             elif self.letters:
@@ -350,9 +349,9 @@ class WorldChannel:
         """The end of the channel's turn: write, post; returns the bytes of deliveries that were written."""
         service = self.service
         budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
-        write(service, self)
-        self._post(service.take_mail())
-        unwanted = service.take_unwanted()
+        service.write_output(self)
+        self._post(service.take_commands())
+        unwanted, service.unwanted = service.unwanted, None
         if unwanted is not None:
             self.connection.reader.discard(unwanted)
         granted = service.take_grant()
@@ -371,7 +370,7 @@ class WorldChannel:
         self.inbox.clear()
         self.letters.clear()
         self.service.close()
-        self._post(self.service.take_mail())
+        self._post(self.service.take_commands())
         self.world.ended.add(self.service.counted())
         self._begin()
 

@@ -5,23 +5,17 @@ are full, slow, or hang. A client at a node that nothing happens to notices noth
 a node whose network or disk is hurt. In the end all is mended: then what was confirmed is there or was
 delivered, all nodes have the same metadata and counts, and the counts are the same after all were killed and
 started.
-
-``python -m tests.support.cluster_nemesis --seed N`` does again what a seed did, as far as chance is its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import permutations
-from pathlib import Path
 from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
@@ -46,6 +40,8 @@ from tests.support.linearizable import Operation, check
 from tests.support.pika_client import Listening
 
 _log: Final = logging.getLogger(__name__)
+PACE_S: Final = 0.15
+"""Of publishers."""
 PROGRESS_S: Final = 30.0
 """So long after all nodes run, every client has got on."""
 AFTER_S: Final = 15.0
@@ -226,26 +222,15 @@ class Meddler(ClusterClient):
 class Nemesis:
     """What is done to nodes, and by which clients it is seen."""
 
-    def __init__(
-        self,
-        cluster: CutCluster,
-        prefix: str,
-        seed: int,
-        *,
-        faults: Sequence[str] = FAULTS,
-        pace_s: float = 0.15,
-    ) -> None:
+    def __init__(self, cluster: CutCluster, prefix: str, seed: int) -> None:
         """Begin with no clients under way.
 
         Args:
             cluster: nodes that run.
             prefix: of names of queues.
             seed: of all choices.
-            faults: to choose from.
-            pace_s: of publishers.
         """
         self.cluster = cluster
-        self.faults = faults
         self.rng = random.Random(seed)
         self.hurt = Hurt()
         self.lost: list[tuple[float, int, str, BaseException]] = []
@@ -256,7 +241,7 @@ class Nemesis:
         self.clients: list[ClusterClient] = []
         for at, kind in enumerate(QUEUES):
             for n in range(2):
-                self._add(PUBLISHERS[(at + n) % 3], f"{kind}.p{n}", kind, at + n, pace_s=pace_s)
+                self._add(PUBLISHERS[(at + n) % 3], f"{kind}.p{n}", kind, at + n, pace_s=PACE_S)
                 self._add(CONSUMERS[(at + 2 * n) % 3], f"{kind}.c{n}", kind, at + n + 1)
         for at in range(2):
             nodes = self._turned(at)
@@ -336,7 +321,7 @@ class Nemesis:
     def do(self) -> None:
         """One fault, and its mending."""
         rng, nodes = self.rng, self.cluster.nodes
-        what = rng.choice(self.faults)
+        what = rng.choice(FAULTS)
         node = self.leader() if "leader" in what else rng.choice(nodes)
         victims = {"all": list(nodes), "two": rng.sample(nodes, 2)}.get(what.rpartition(" ")[2], [node])
         _log.info("%s %s", what, [each.name for each in victims])
@@ -530,17 +515,7 @@ def agreed_counts(cluster: ClusterProcess) -> dict[str, int | None]:
     return agreed
 
 
-def run(
-    cluster: CutCluster,
-    prefix: str,
-    seed: int,
-    seconds: float,
-    *,
-    faults: Sequence[str] = FAULTS,
-    each_s: float = 0.0,
-    pace_s: float = 0.15,
-    on_fault: Callable[[], None] = lambda: None,
-) -> Nemesis:
+def run(cluster: CutCluster, prefix: str, seed: int, seconds: float) -> Nemesis:
     """Hurt a cluster for so long, and see all clients get on afterwards; then `finish`.
 
     Args:
@@ -548,25 +523,18 @@ def run(
         prefix: of names of queues.
         seed: of all choices.
         seconds: of faults.
-        faults: to choose from.
-        each_s: from the beginning of one to that of the next, or longer.
-        pace_s: of publishers.
-        on_fault: called after each.
     """
     _log.info("seed %d", seed)
-    nemesis = Nemesis(cluster, prefix, seed, faults=faults, pace_s=pace_s)
+    nemesis = Nemesis(cluster, prefix, seed)
     nemesis.declare()
     for client in nemesis.clients:
         client.start()
     try:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            began = time.monotonic()
             time.sleep(nemesis.rng.uniform(1.0, 5.0))
             nemesis.do()
             nemesis.check_clients()
-            on_fault()
-            time.sleep(max(0.0, each_s - (time.monotonic() - began)))
         cluster.heal()
         before = nemesis.marks()
 
@@ -654,37 +622,3 @@ def is_allowed(entry: Mapping[str, Any]) -> bool:
     """Whether an error in a log is what was done to the node."""
     full = ("the disk is full", "no room for what was published to a stream")
     return str(entry.get("event")).startswith(full)
-
-
-def quiet_clients() -> None:
-    """Log what is done here, and not what client libraries say of lost connections."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    for name in ("pika", "proton", "rabbitmq_amqp_python_client"):
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-
-
-def main() -> int:
-    """One run on a cluster of its own; what happened goes to standard error."""
-    parser = argparse.ArgumentParser(description="Hurt a cluster at random under load.")
-    parser.add_argument("--seed", type=int, default=None, help="(default: a new one)")
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=180.0)
-    parser.add_argument("--faults", default="", help="words that a fault must have one of (default: all)")
-    parser.add_argument("--keep", type=Path, help="folder that the nodes' folders and logs are left in")
-    given = parser.parse_args()
-    quiet_clients()
-    seed = random.randrange(1 << 30) if given.seed is None else given.seed
-    words = given.faults.split(",")
-    faults = [fault for fault in FAULTS if any(word in fault for word in words)]
-    with tempfile.TemporaryDirectory() as folder:
-        directory = given.keep or Path(folder)
-        directory.mkdir(parents=True, exist_ok=True)
-        with CutCluster(directory, given.nodes, small_disks=True) as cluster:
-            finish(cluster, run(cluster, f"nemesis-{seed}", seed, given.seconds, faults=faults))
-            cluster.check_logs(is_allowed)
-    _log.info("seed %d: all is well", seed)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,6 @@ from typing import Any
 import trio
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog
@@ -19,13 +18,14 @@ from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
+from amqp10broker.raft.ids import member_id, node_of
 from tests.support.declaring import declare
 
 NAMES = ("a", "b", "c", "d", "e")
 
 
 class FakeNode:
-    """A `ClusterNode` that is also the catalog's `Whereabouts` and `Placement`.
+    """A `ClusterNode` that is also the catalog's `NodeDirectory` and `Placement`.
 
     Attributes:
         down: numbers of nodes that cannot be reached.
@@ -63,7 +63,7 @@ class FakeNode:
         for name in NAMES[:count]:
             catalog.propose(JoinNode(name, "host", 1))
         catalog.node_directory = self
-        catalog.placement = self
+        catalog.placement = self.place
 
     # --- the catalog's
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from amqp10broker.metadata import definitions
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ImportReport
+from amqp10broker.metadata.definitions_export import ExportSection, sections
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import VhostFacts
@@ -217,3 +218,15 @@ def clear_topic_permission(
 ) -> None:
     """Lift the restriction."""
     _catalog(accounts, vhost).propose(ClearTopicPermission(user, vhost, exchange))
+
+
+def export(
+    catalog: Catalog,
+    *,
+    conceal: Callable[[PasswordRecord | None], PasswordRecord | None] = lambda record: record,
+) -> dict[str, Any]:
+    """All that is declared, as a document for definitions files."""
+    return {
+        name: list(section.made()) if isinstance(section, ExportSection) else section
+        for name, section in sections(catalog, conceal).items()
+    }

@@ -39,7 +39,7 @@ select run_id, kind, reason, case when kind in {_STREAMS} then channel else 0 en
     coalesce(max(link_credit) filter (inside), 0) as link_credit_max,
     coalesce(max(queue_credit) filter (inside), 0) as queue_credit_max,
     coalesce(max(queue_depth) filter (inside and kind in (8, 9)), 0) as depth_max,
-    coalesce(max(bytes) filter (inside), 0) as bytes_max, min(ts_ns) as first_ns, max(ts_ns) as last_ns
+    coalesce(max(bytes) filter (inside), 0) as bytes_max, max(ts_ns) as last_ns
 from cut where inside or elapsed > 0 group by all order by run_id, kind, reason, stream, bucket, amqp091
 """
 

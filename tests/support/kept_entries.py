@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 from amqp10broker.errors import LimitExceeded, RefusedError
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.changes import Value
-from amqp10broker.metadata.definitions_export import export
 from amqp10broker.metadata.plan import Key, Put
 from amqp10broker.metadata.queue import QueueHost, QueueSpec
 from amqp10broker.metadata.restore import all_entries, restore
+from tests.support.declaring import export
 from tests.support.handles import IdleHandle
 
 T = TypeVar("T")

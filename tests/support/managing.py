@@ -5,23 +5,25 @@ Queues work when they are told to (`Broker.work`), or at once where a test only 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 from uuid import UUID
 
+import trio
+
 from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import MessageReader
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.amqp_node import Asking, Responded, TokenOffered, handle_request
+from amqp10broker.operations.amqp_node import handle_request
 from amqp10broker.operations.arguments import Kind
-from amqp10broker.operations.caller import Caller, QueueQuestion
-from amqp10broker.operations.operations import perform
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
 from amqp10broker.protocols.amqp10.types import Described, ULong
@@ -96,14 +98,25 @@ _SOME: dict[Kind, Any] = {
 def arguments_of(operation: str) -> dict[str, Any]:
     """Some value for each argument that an operation must have."""
     return {
-        each.name: each.choices[0] if each.choices else _SOME[each.kind]
+        each.name: each.check.choices[0] if each.check.choices else _SOME[each.kind]
         for each in OPERATIONS[operation].arguments
         if each.required
     }
 
 
+class Alone:
+    """A node in no cluster."""
+
+    number = 0
+
+    async def pause(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+
 class NotedNode:
     """The running node of operations: notes what it is asked for, and answers nothing."""
+
+    cluster = Alone()
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -156,24 +169,38 @@ class Broker:
         """Somebody on a connection; None is the machine's owner."""
         access = None if user is None else Access(CatalogGrants(self.catalog.users, user), "/")
         return Caller(
-            self.catalog, self.vhost, access, connection or self.connection, NODE, self.node, **rest
+            *(self.catalog, self.vhost, access, connection or self.connection, NODE, lambda: self.node),
+            new_request=ELSEWHERE.request,
+            **rest,
         )
 
     def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
-        """Perform an operation and let the queue answer."""
-        result = perform(caller or self.caller(), operation, given)
-        if isinstance(result, QueueQuestion):
-            return result.then(self.answer(result.handle, result.command))
-        return result
+        """Perform an operation and let queues answer."""
+        return self.finish(perform(caller or self.caller(), operation, given))
 
-    def answer(self, box: Any, command: Any) -> Answer:
+    def finish(self, steps: Steps[Any], heard: Any = None) -> Any:
+        """Have an operation's waits replied to; what takes time runs under Trio."""
+        try:
+            while True:
+                step = steps.send(heard)
+                if isinstance(step, Wait):
+                    heard = self.answer(step)
+                else:
+                    try:
+                        heard = trio.run(_awaited, step)
+                    except RefusedError as refusal:
+                        steps.throw(refusal)
+        except StopIteration as done:
+            return done.value
+
+    def answer(self, wait: Wait) -> Answer:
         """Ask a queue."""
-        request = ELSEWHERE.request()
-        box.post(command(request))
+        box: Any = wait.queue
+        box.post(wait.command)
         answers = [
             effect
             for effect in box.work().get(ELSEWHERE.id, [])
-            if isinstance(effect, Answer) and effect.request == request
+            if isinstance(effect, Answer) and effect.request == wait.ref
         ]
         assert len(answers) == 1
         return answers[0]
@@ -204,16 +231,18 @@ class Broker:
     ) -> tuple[str, Any]:
         """Send a request; returns status and body of the response."""
         caller = self.caller(user, connection)
-        outcome = handle_request(caller, request_message(method, to, body, message_id=message_id))
-        assert not isinstance(outcome, TokenOffered)
-        if isinstance(outcome, Asking):
-            outcome = outcome.respond(self.answer(outcome.handle, outcome.command))
-        assert isinstance(outcome, Responded)
-        properties, got = read_response(outcome.payload)
+        payload = self.finish(
+            handle_request(caller, request_message(method, to, body, message_id=message_id))
+        )
+        properties, got = read_response(payload)
         assert properties.correlation_id == message_id
         assert type(properties.correlation_id) is type(message_id)
         assert properties.subject is not None
         return properties.subject, got
+
+
+async def _awaited(step: Awaitable[Any]) -> Any:
+    return await step
 
 
 def request_message(

@@ -16,14 +16,14 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Purge
 from amqp10broker.queues.quorum import command_codec
 from amqp10broker.queues.quorum import log_store as quorum_store
-from amqp10broker.queues.quorum.command_codec import Decoded, Encoded
+from amqp10broker.queues.quorum.command_codec import Encoded, EntryCommands
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
-MARK: Final = b"\xfe\0\0\0\0"
+MARK: Final = b"\xfe"
 """A command of no content, whose tag is of that version."""
 VERSION: Final = machine_version.NEWEST + 1
-HEAD_BYTES: Final = 16
+HEAD_BYTES: Final = 20
 _encode = command_codec.encode_commands
 _decode = command_codec.decode_commands
 _purge = QuorumQueue._purge
@@ -38,7 +38,7 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, 
     return Encoded([encoded.pieces[0] + MARK, *encoded.pieces[1:]], places, encoded.end)
 
 
-def decode_commands(payload: bytes) -> Decoded:
+def decode_commands(payload: bytes) -> EntryCommands:
     """Both."""
     return _decode(payload[:HEAD_BYTES] + payload[HEAD_BYTES:].removeprefix(MARK))
 

@@ -39,7 +39,7 @@ from amqp10broker.runtime.journal import data as data_module
 from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.journal.contents import Contents
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
 from tests.support.askers import asker_at
@@ -141,7 +141,7 @@ class Seat:
     """A client of one queue during one life."""
 
     def __init__(self, queue: DeclaredQueue, history: History) -> None:
-        self.mailbox: Mailbox[SessionLetter] = Mailbox()
+        self.mailbox: Mailbox[SessionMessage] = Mailbox()
         self.here = asker_at(queue, self.mailbox)
         self.handle = queue.handle
         self.history = history

@@ -236,7 +236,7 @@ class Pair:
             self.down_watch.says(got)
         self.down_watch.limits_of_turn.clear()
         self.down += out
-        for handle, command in self.broker.take_mail():
+        for handle, command in self.broker.take_commands():
             assert isinstance(handle, QueueBox)
             handle.letters.append([command])
 

@@ -1,14 +1,8 @@
-"""A network in memory between the `Peers` of several nodes, which a test cuts, delays and resets.
-
-The streams behave as TCP does: what is sent over a cut waits and comes when it is mended; a connection is
-made only if both directions are open; what was taken by the network and not read fills a window, and then the
-sender waits. With a clock that jumps, time between nodes costs nothing.
-"""
+"""`Peers` of several nodes on a network in memory, which a test cuts, delays and resets."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,165 +11,34 @@ import trio
 from amqp10broker.cluster.hello import Hello, Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.errors import BrokerError
-from amqp10broker.runtime.cluster.peer_streams import CONNECT_S, Transport
+from amqp10broker.runtime.cluster.peer_streams import Transport
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.connections.sockets import Address
+from tests.support.sim_network import SimNetwork
 
 SECRET = b"the secret of the tests"
 CLUSTER = "cluster-of-the-tests"
-WINDOW_BYTES = 262_144
 UNTIL_S = 100.0
 """A clock that jumps gets there at once, and heartbeats would let it jump for ever."""
 
 
-class _Way:
-    """One direction of one connection."""
-
-    def __init__(self, network: Network, sender: str, receiver: str) -> None:
-        self.network = network
-        self.ends = (sender, receiver)
-        self.moving: deque[tuple[float, memoryview]] = deque()
-        self.moving_bytes = 0
-        self.over = False
-        self.broken = False
-
-    def arrived_at(self) -> float:
-        """When the next bytes are there; inf: not as things are."""
-        if self.broken:
-            return -math.inf
-        if self.ends in self.network.cuts:
-            return math.inf
-        return self.moving[0][0] if self.moving else -math.inf if self.over else math.inf
-
-
-class MemoryStream:
-    """One end of a connection."""
-
-    def __init__(self, out: _Way, back: _Way) -> None:
-        self._out = out
-        self._back = back
-        self._network = out.network
-        self._closed = False
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, waiting while the window is full."""
-        await trio.lowlevel.checkpoint()
-        view = memoryview(bytes(data))
-        while len(view):
-            if self._closed:
-                raise trio.ClosedResourceError
-            if self._out.broken or self._out.over:
-                raise trio.BrokenResourceError("reset")
-            room = WINDOW_BYTES - self._out.moving_bytes
-            if room <= 0:
-                await self._network.changed.wait()
-                continue
-            delay_s = self._network.delays.get(self._out.ends, 0.0)
-            self._out.moving.append((trio.current_time() + delay_s, view[:room]))
-            self._out.moving_bytes += len(view[:room])
-            view = view[room:]
-            self._network.change()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has come."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            if self._closed:
-                raise trio.ClosedResourceError
-            at = self._back.arrived_at()
-            if at <= trio.current_time():
-                break
-            changed = self._network.changed
-            with trio.move_on_at(at):
-                await changed.wait()
-        if self._back.broken:
-            raise trio.BrokenResourceError("reset")
-        if not self._back.moving:
-            return b""
-        sent_at, data = self._back.moving.popleft()
-        if max_bytes is not None and len(data) > max_bytes:
-            self._back.moving.appendleft((sent_at, data[max_bytes:]))
-            data = data[:max_bytes]
-        self._back.moving_bytes -= len(data)
-        self._network.change()
-        return bytes(data)
-
-    async def aclose(self) -> None:
-        """Close both directions; what is on its way still comes."""
-        self._closed = True
-        self._out.over = True
-        self._back.over = True
-        self._network.change()
-        await trio.lowlevel.checkpoint()
-
-
-class Network:
-    """The wires between nodes; a node's address is its name, whatever the port.
-
-    Attributes:
-        cuts: (sender, receiver) whose bytes do not come at present.
-        delays: seconds that bytes take from one to another.
-        changed: set, and replaced, at each change.
-    """
+class Network(SimNetwork):
+    """The wires between nodes; bytes take no time unless `slow` says so."""
 
     def __init__(self) -> None:
-        self.cuts: set[tuple[str, str]] = set()
-        self.delays: dict[tuple[str, str], float] = {}
-        self.changed = trio.Event()
-        self._ways: list[_Way] = []
-        self._broker_listeners: dict[str, tuple[Peers, trio.Nursery]] = {}
+        super().__init__(random.Random(0), lambda what: None, 0)
 
-    def change(self) -> None:
-        """Let all that wait look again."""
-        self.changed.set()
-        self.changed = trio.Event()
+    def delay(self, ends: tuple[str, str]) -> float:
+        return self.slow.get(ends, 0.0)
 
-    def cut(self, one: str, other: str, *, both: bool = True) -> None:
-        """Hold back what `one` sends to `other`, and unless told otherwise the reverse."""
-        self.cuts |= {(one, other)} | ({(other, one)} if both else set())
-        self.change()
+    def cut(self, sender: str, receiver: str, *, both: bool = True) -> None:
+        """Hold back what one sends to the other, and unless told otherwise the reverse."""
+        self.cuts |= {(sender, receiver)} | ({(receiver, sender)} if both else set())
 
     def isolate(self, name: str) -> None:
         """Cut a node off from all others."""
-        for other in self._broker_listeners:
-            if other != name:
-                self.cut(name, other)
-
-    def mend(self) -> None:
-        """All ways are open again."""
-        self.cuts.clear()
-        self.change()
-
-    def reset(self, one: str, other: str) -> None:
-        """Break all connections between two nodes."""
-        for way in self._ways:
-            if set(way.ends) == {one, other}:
-                way.broken = True
-        self.change()
-
-    def listens(self, name: str, peers: Peers, nursery: trio.Nursery) -> None:
-        """Connections to that name are served by these peers, in this nursery."""
-        self._broker_listeners[name] = (peers, nursery)
-
-    def listens_no_more(self, name: str) -> None:
-        """Connections to that name are refused."""
-        del self._broker_listeners[name]
-
-    async def connect(self, sender: str, address: Address) -> MemoryStream:
-        """A connection, as one that dials has it; what listens there has been given the other end."""
-        receiver = address[0]
-        with trio.move_on_after(CONNECT_S):
-            await trio.lowlevel.checkpoint()
-            while {(sender, receiver), (receiver, sender)} & self.cuts:
-                await self.changed.wait()
-            if receiver not in self._broker_listeners:
-                raise ConnectionRefusedError(f"nobody listens at {receiver}")
-            there, back = _Way(self, sender, receiver), _Way(self, receiver, sender)
-            self._ways = [way for way in self._ways if not (way.over or way.broken)] + [there, back]
-            peers, nursery = self._broker_listeners[receiver]
-            nursery.start_soon(peers.serve, Transport(MemoryStream(back, there), b"", sender), _nothing)
-            return MemoryStream(there, back)
-        raise TimeoutError("no answer")
+        for other in self.names - {name}:
+            self.cut(name, other)
 
 
 def _nothing() -> None:
@@ -231,13 +94,14 @@ class Node:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.peers.run)
-                self.network.listens(self.name, self.peers, nursery)
+                self._serve = lambda transport: nursery.start_soon(self.peers.serve, transport, _nothing)
+                self.network.listens(self.name, self._serve)
                 task_status.started()
         self._over.set()
 
     async def stop(self) -> None:
         """End as a process that is killed does."""
-        self.network.listens_no_more(self.name)
+        self.network.listens_no_more(self.name, self._serve)
         self._scope.cancel()
         await self._over.wait()
 
@@ -254,7 +118,7 @@ class Node:
         self.log.remove(entry)
 
     async def _dial(self, address: Address) -> Transport:
-        return Transport(await self.network.connect(self.name, address), b"", address[0])
+        return await self.network.connect(self.name, address)
 
     def _note(self, *entry: Any) -> None:
         self.log.append(entry)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.member import Member
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ready import Status
 from tests.support.small_journal import SmallJournal
 
@@ -65,9 +64,6 @@ class Alone:
 
     def snapshot_for(self, to: int) -> None:
         raise AssertionError("there is nobody else")
-
-    def read_done(self, token: int, index: int) -> None:
-        raise AssertionError("nobody asked")
 
 
 def at_once(ticket: int, callback: Callable[[], None]) -> None:

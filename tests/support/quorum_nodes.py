@@ -7,27 +7,27 @@ is cut off, and what time it is. What nodes tell clients is noted, and members a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amqp10broker.cluster.clocks import Clocks
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import is_first, member_id, node_of
-from amqp10broker.cluster.member import Member
-from amqp10broker.cluster.snapshots import Snapshots
-from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.types import Long
+from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect
-from amqp10broker.queues.outlook import QueueProgress
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog
+from amqp10broker.queues.durability import EffectBatch
+from amqp10broker.queues.effects import Confirmed, Deliver, Effect
+from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.queues.quorum.clocks import Clocks
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import is_first, member_id, node_of
 from amqp10broker.raft.messages import Message
 from tests.support.small_journal import SmallJournal
 
@@ -122,6 +122,7 @@ class Node:
         me: its member.
         keeper: of its queue.
         leads: as the keeper says it.
+        usable: the machine version of the cluster.
     """
 
     def __init__(self, world: World, me: int, journal: Journal) -> None:
@@ -140,21 +141,21 @@ class Node:
         self.groups.suspected |= {each for each in others if not world.connected(self.number, each)}
         self.snapshots = Snapshots(self.groups, self._send_frame, world.dice.random)
         self.leads = self.woken = False
+        self.usable = machine_version.NEWEST
         self.applied = 0
         self.backend = QuorumInLog(
-            QuorumQueue("q", settings=world.settings, now_ms=0), journal, self.store,
-            self._begin, self.snapshots, world.clocks[self.number],
+            QuorumQueue("q", settings=world.settings, now_ms=0), self._wake,
+            lambda batch: self.publish(batch), journal, self.store, self._begin,
+            self.snapshots, world.clocks[self.number], lambda: self.usable,
         )  # fmt: skip
-        self.backend.wake = self._wake
-        self.backend.hand_over = self._hand_over
-        self.backend.on_lead = self._on_lead
+        self.backend.serve(lambda leads: self.on_lead(leads), lambda *_: None, lambda: None)
         self.store.restore(journal.records)
         list(self.backend.recover(world.now))
 
-    def _begin(self, machine: QuorumInLog) -> GroupMember:
+    def _begin(self, machine: QuorumInLog) -> Member:
         first = self.me == self.world.members[0]
         member = Member(GROUP, self.me, self.store, machine, self.groups, self.world.dice.random, first=first)
-        self.snapshots.add(GROUP, machine)
+        self.snapshots.add(GROUP, self.store)
         self.groups.add(member)
         return member
 
@@ -173,35 +174,28 @@ class Node:
     def _send(self, to: int, group: int, message: bytes) -> None:
         self.world.send(self.number, to, lambda node: node.groups.received(self.number, [(group, message)]))
 
-    def _send_frame(self, to: int, kind: FrameKind, group: int, body: bytes) -> bool:
+    def _send_frame(self, to: int, group: int, body: bytes, answer: bool) -> bool:
         assert len(body) < (1 << 20) + 64
         if not self.world.connected(self.number, to):
             return False
         self.world.send_in_order(
-            self.number, to, lambda node: node.snapshots.received(self.number, kind, group, body)
+            self.number, to, lambda node: node.snapshots.received(self.number, group, body, answer)
         )
         return True
 
     def _on_unknown(self, node: int, group: int, message: Message) -> None:
         """It is for a member that was here before, or will be."""
 
-    def _on_lead(self, leads: bool) -> None:
+    def on_lead(self, leads: bool) -> None:
         assert leads != self.leads
         self.leads = leads
 
     def _wake(self) -> None:
         self.woken = True
 
-    def _hand_over(
-        self,
-        effects: Mapping[PeerId, list[Effect]],
-        dead_letters: Sequence[DeadLetters] = (),
-        dead: Sequence[Any] = (),
-        *,
-        index: int = 0,
-    ) -> None:
-        for batch in effects.values():
-            for effect in batch:
+    def publish(self, batch: EffectBatch) -> None:
+        for effects in batch.effects.values():
+            for effect in effects:
                 self.world.heard(self, effect)
 
     def work(self, *commands: Command) -> None:
@@ -211,9 +205,9 @@ class Node:
         due = self.backend.deadline()
         if due is not None and due <= self.now:
             asked.append(TICK)
-        self.backend.carry_out(asked, self.now)
-        self.backend.keep(self.now)
-        self.backend.tell()
+        self.backend.apply(asked, self.now)
+        self.backend.flush(self.now)
+        self.backend.publish()
         self.world.compare(self)
 
 

@@ -111,7 +111,7 @@ class Node:
             if not terms or terms[-1][1] != term:
                 terms.append((index, term))
             if kind == room.Kind.CONFIG:
-                configs.append((index, room.decode_config(payload)))
+                configs.append((index, room.CONFIG.decode(payload)))
         stored = room.Stored(disk.point, disk.hard, disk.last, tuple(terms), tuple(configs))
         self.applied, self.state = disk.point.index, int.from_bytes(disk.data, "little")
         self.handed = disk.last
@@ -366,7 +366,7 @@ class Group:
         check(known == entry, f"3: two entries {index} of term {run.term}, or two before it")
 
     def _on_change(self, node: Node, index: int, payload: bytes) -> None:
-        new, old = self.room.decode_config(payload), self._config_of(node, index - 1)
+        new, old = self.room.CONFIG.decode(payload), self._config_of(node, index - 1)
         commit = node.raft.hard.commit
         check(len(set(new.voters) ^ set(old.voters)) <= 1, "8: a change of two voters")
         check(len(set(new.members) ^ set(old.members)) <= 1, "8: a change of two members")
@@ -417,7 +417,7 @@ class Group:
         check(known == entry, f"5: {node.me} applies another entry at {index}")
         check(index <= self.newest_commit, f"{index} is applied, and not committed")
         if entry[1] == self.room.Kind.CONFIG:
-            self.configs[index] = self.room.decode_config(entry[2])
+            self.configs[index] = self.room.CONFIG.decode(entry[2])
         after = (state * 31 + index + crc32(entry[2])) % (1 << 64)
         known_state = self.states.setdefault(index, after)
         check(known_state == after, f"5: {node.me} has another state at {index}")

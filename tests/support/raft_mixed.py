@@ -581,7 +581,7 @@ class OtherMember:
         runs: list[Any] = []
         for index, (term, kind, text) in enumerate(entries, first or 0):
             if kind == room.Kind.CONFIG:
-                payload = room.encode_config(self._config_of(json.loads(text)))
+                payload = room.CONFIG.encode(self._config_of(json.loads(text)))
             else:
                 payload = text.encode("latin-1")
             if runs and (runs[-1].term, runs[-1].kind) == (term, kind):
@@ -596,7 +596,7 @@ class OtherMember:
 
     def _text(self, kind: int, payload: bytes) -> str:
         if kind == self._room.Kind.CONFIG:
-            return json.dumps(_listed(self._room.decode_config(payload)))
+            return json.dumps(_listed(self._room.CONFIG.decode(payload)))
         return payload.decode("latin-1")
 
     def _config_of(self, listed: Sequence[Sequence[int]]) -> Any:

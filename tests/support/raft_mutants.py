@@ -1,7 +1,6 @@
 """Faults that are planted into the room `raft`, one at a time. Each must be caught.
 
-Numbers are those of a list of 54 faults that the four tables share; letters are ours. Each is caught by an
-interaction script, and by the simulation unless it is too rare for that at random.
+Each is caught by an interaction script, and by the simulation unless it is too rare for that at random.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class ScriptRunner:
         node = self.node(words[0].rstrip(":"))
         self.group.made_up = True
         node.crash()
-        config = self.room.encode_config(node.disk.point.config)
+        config = self.room.CONFIG.encode(node.disk.point.config)
         node.disk.entries = [
             (int(word.rstrip("c")), 2 if word.endswith("c") else 1, config if word.endswith("c") else b"old")
             for word in words[1:]

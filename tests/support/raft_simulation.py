@@ -137,7 +137,7 @@ class Simulation:
     def deliver(self, message: Any) -> None:
         """By way of its bytes, if this run does that."""
         if self.codec:
-            message = self.room.decode_message(self.room.encode_message(message))
+            message = self.room.MESSAGE.decode(self.room.MESSAGE.encode(message))
         self.group.deliver(message)
 
     def one_write(self) -> None:

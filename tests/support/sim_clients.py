@@ -95,7 +95,7 @@ class SimConsumer:
         self.subscribed = self.over = False
         self._client = client
         self._most = 0
-        self.credit = QueueCredit(client.declared, ref, lambda to, command: to.post(command))
+        self.credit = QueueCredit(client.declared, ref, lambda each: each[0].post(each[1]))
         client.post(Subscribe(ref, settled, answer=True))
 
     def want(self, count: int) -> None:

@@ -40,7 +40,7 @@ class Way:
         self._network = network
         self._at = 0.0
         self.ends = (sender, receiver)
-        self.moving: deque[tuple[float, bytes]] = deque()
+        self.moving: deque[tuple[float, memoryview]] = deque()
         self.moving_bytes = 0
         self.over = self.broken = self.stalled = self.gone = False
         self.changed = trio.Event()
@@ -50,7 +50,7 @@ class Way:
         self.changed.set()
         self.changed = trio.Event()
 
-    def put(self, data: bytes) -> None:
+    def put(self, data: memoryview) -> None:
         """Bytes go on their way."""
         if not self.gone:
             self._at = max(self._at, trio.current_time() + self._network.delay(self.ends))
@@ -78,10 +78,10 @@ class Way:
             raise trio.BrokenResourceError("reset")
         if not self.moving:
             return b""
-        at, data = self.moving.popleft()
-        if len(data) > most:
-            self.moving.appendleft((at, data[most:]))
-            data = data[:most]
+        at, view = self.moving.popleft()
+        if len(view) > most:
+            self.moving.appendleft((at, view[most:]))
+        data = bytes(view[:most])
         self.moving_bytes -= len(data)
         self.change()
         self._network.note(f"{self.ends[0]}>{self.ends[1]} {len(data)} {zlib.crc32(data):08x}")
@@ -99,14 +99,17 @@ class SimStream:
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send, waiting while the window is full."""
         await trio.lowlevel.checkpoint()
-        out = self._out
-        while out.moving_bytes >= WINDOW_BYTES and not (self._closed or out.broken or out.over):
-            await out.changed.wait()
-        if self._closed:
-            raise trio.ClosedResourceError
-        if out.broken or out.over:
-            raise trio.BrokenResourceError("reset")
-        out.put(bytes(data))
+        out, view = self._out, memoryview(bytes(data))
+        while len(view):
+            while out.moving_bytes >= WINDOW_BYTES and not (self._closed or out.broken or out.over):
+                await out.changed.wait()
+            if self._closed:
+                raise trio.ClosedResourceError
+            if out.broken or out.over:
+                raise trio.BrokenResourceError("reset")
+            room = WINDOW_BYTES - out.moving_bytes
+            out.put(view[:room])
+            view = view[room:]
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """What has come."""
@@ -196,6 +199,11 @@ class SimNetwork:
             if which(way):
                 way.broken = True
                 way.change()
+
+    @property
+    def names(self) -> set[str]:
+        """Of the nodes that are there."""
+        return set(self._broker_listeners)
 
     # --- nodes --------------------------------------------------------------------------------------
 

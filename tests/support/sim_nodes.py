@@ -1,6 +1,6 @@
 """Whole nodes of a cluster in one program, on disks that lose power and a network that cuts: `Simulation`.
 
-Each node is the real broker with all its tasks: raft, groups, lanes, metadata, forming, journal. What is
+Each node is the real broker with all its tasks: raft, groups, links, metadata, forming, journal. What is
 around it is simulated: its disk (`disks.SimDisk`), its network (`sim_network`), its clock, chance, and its
 clients, which post to queues as sessions do (`sim_clients`). Trio's clock jumps, and its scheduler draws from
 the seed: the same seed gives the same life, byte for byte.
@@ -27,7 +27,6 @@ import trio
 import trio._core._run as trio_run
 from trio.testing import MockClock
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, RefusedError, StorageError, StorageFailed
@@ -37,6 +36,7 @@ from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.ready import Role
 from amqp10broker.runtime import broker as broker_module
 from amqp10broker.runtime.broker import Broker

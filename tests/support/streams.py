@@ -19,9 +19,9 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stream.log import Shelf, StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.storage.stream_log import Shelf, StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 
 NOW_MS = 1_000_000

@@ -12,11 +12,11 @@ from amqp10broker.metadata.proposing import at_once
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHost
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Tell
 from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.context import MakeVolatile, SessionContext
+from amqp10broker.sessions.messages import ToSession
 from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission
 
@@ -44,9 +44,8 @@ def make_context(
     new_id: Callable[[], str] = lambda: "id",
     volatile: MakeVolatile = no_volatile,
     names: LinkNames | None = None,
-    tell_stolen: Callable[[SenderLink | ReceiverLink], None] = lambda link: None,
-    kept: KeptLinks | None = None,
-    tell: Tell = lambda letter: None,
+    resumable_links: ResumableLinks | None = None,
+    to_session: ToSession = lambda message: None,
 ) -> SessionContext:
     """A session's surroundings: guest in the default virtual host."""
     return SessionContext(
@@ -58,13 +57,12 @@ def make_context(
         user="guest",
         container_id=container_id,
         names=names or LinkNames(),
-        tell_stolen=tell_stolen,
         propose=at_once(catalog),
         connection=connection,
         new_id=new_id,
         volatile=volatile,
         node="amqp10broker",
         log=ClientLog(),
-        kept=kept,
-        tell=tell,
+        resumable_links=resumable_links,
+        to_session=to_session,
     )

@@ -7,9 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.proposals import Proposals
 from amqp10broker.cluster.system import System
@@ -31,8 +28,10 @@ from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.commands import PeerId, RequestRef
-from amqp10broker.raft.codec import encode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Add, Promote
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
 from amqp10broker.raft.messages import InstallSnapshot
 from tests.support.kept_entries import Host, Watched, state
 from tests.support.metadata_group import check_whole, conceal, explain
@@ -183,7 +182,7 @@ class Node:
 
     def _send_snapshot(self, to: int) -> None:
         snapshot, me = self.system.snapshot(), self.member.me
-        message = encode_message(InstallSnapshot(me, to, self.member.raft.hard.term, snapshot))
+        message = MESSAGE.encode(InstallSnapshot(me, to, self.member.raft.hard.term, snapshot))
         member = self.member
 
         def arrived(other: Node) -> None:

@@ -82,6 +82,10 @@ class Client091:
         data = [part if isinstance(part, bytes) else method_frame(channel, part) for part in parts]
         await self.stream.send_all(b"".join(data))
 
+    async def publish(self, exchange: str, routing_key: str, body: bytes, **properties: Any) -> None:
+        """A message on channel 1."""
+        await self.send(1, message(1, routing_key, body, exchange, **properties))
+
     async def next_or_end(self, *, heartbeats: bool = False) -> Got | None:
         """What comes next, or None at the end of the stream."""
         with trio.fail_after(PATIENCE_S):
@@ -92,7 +96,10 @@ class Client091:
                         return got
                 if self.ended:
                     return None
-                data = bytes(await self.stream.receive_some(65_536))
+                try:
+                    data = bytes(await self.stream.receive_some(65_536))
+                except trio.BrokenResourceError:
+                    data = b""
                 self.ended = not data
                 for item in self.reader.feed(data) if data else []:
                     self.waiting.extend(each_of(item))
@@ -146,6 +153,17 @@ class Client091:
         await self.send_bytes(HEADER)
         return await self.expect(ConnectionStart, channel=0)
 
+    async def start(self, mechanism: str, response: bytes, **properties: Any) -> None:
+        """Up to the first answer to a login."""
+        await self.begin()
+        named = {"capabilities": dict.fromkeys(CAPABILITIES, True), **properties}
+        await self.send(0, ConnectionStartOk(named, mechanism, response, "en_US"))
+
+    async def tune(self) -> None:
+        """Take what the broker offers, without heartbeats."""
+        tune = await self.expect(ConnectionTune)
+        await self.send(0, ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
+
     async def login(self, **fields: Any) -> ConnectionTune:
         """Up to the broker's limits."""
         await self.begin()
@@ -190,10 +208,12 @@ def each_of(item: Item) -> list[Got]:
 _names = iter(range(1, 1_000_000))
 
 
-def connect091(broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair) -> Client091:
+def connect091(
+    broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, peer: str = ""
+) -> Client091:
     """A new connection to a broker, over memory."""
     ours, theirs = pair()
-    peer = f"client091-{next(_names)}"
+    peer = peer or f"client091-{next(_names)}"
     broker.serve(theirs, peer=peer)
     return Client091(broker, ours, peer)
 

@@ -2,7 +2,7 @@
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
 letters as the tasks do (`runtime/connections/connection10.py`, `runtime/queues/queue_task.py`), one at a
-time and always in the same order; a session's turn is the one of its task (`sessions/session_step.py`).
+time and always in the same order; a session's turn is the one of its task (`sessions/endpoint.py`).
 What tasks leave to chance is a switch here: a queue can be *stalled* (letters to it wait), *muted* (its
 answers wait) or *withhold* its confirms, and a writer can be blocked.
 
@@ -20,7 +20,7 @@ from typing import Any
 from amqp10broker.config import Config, FlowOverride
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.metadata.catalog import VHOST
-from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_arguments import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
@@ -70,20 +70,18 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink
 from amqp10broker.sessions.amqp10.names import LinkNames
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.circumstances import WaitContext
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,
     ConfigChanged,
     Frames,
-    LinkStolen,
-    SessionLetter,
+    SessionMessage,
 )
-from amqp10broker.sessions.session_step import write
+from amqp10broker.sessions.wait_context import WaitContext
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -194,7 +192,7 @@ class WorldSession:
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.letters: deque[SessionLetter] = deque([WRITER_READY])  # to begin with: the begin is written
+        self.letters: deque[SessionMessage] = deque([WRITER_READY])  # to begin with: the begin is written
         self.over = False
         client.world.sessions[reply_to.id] = self
 
@@ -213,7 +211,7 @@ class WorldSession:
             self.client.flush()
             self.stop()
             return True
-        write(service, self)
+        service.write_output(self)
         self.post()
         if service.over:
             self.stop()
@@ -247,7 +245,7 @@ class WorldSession:
 
     def post(self) -> None:
         """Post the letters to queues."""
-        for handle, command in self.service.take_mail():
+        for handle, command in self.service.take_commands():
             handle.post(command)
 
 
@@ -446,9 +444,8 @@ class Client:
             container_id=self.container_id,
             new_id=self.world.new_id,
             names=self._link_names,
-            tell_stolen=lambda link: session.letters.append(LinkStolen(link)),
-            kept=self.world.kept,
-            tell=lambda letter: session.letters.append(letter),
+            resumable_links=self.world.resumable_links,
+            to_session=lambda message: session.letters.append(message),
         )
         service = BrokerSession(
             event.channel,
@@ -468,7 +465,7 @@ class Client:
             while session.letters and not session.over:
                 session.wake()
             session.stop()
-        self.world.kept.let_run(self._link_names)
+        self.world.resumable_links.let_run(self._link_names)
 
     def flush(self) -> None:
         """Write what the connection's engine gives out."""
@@ -565,8 +562,8 @@ class World:
         self.queues: dict[str, WorldQueue] = {}
         self.clients: dict[str, Client] = {}
         self.sessions: dict[PeerId, WorldSession] = {}
-        self.kept = KeptLinks(self)
-        self.boxes: dict[PeerId, SuspendedLink] = {}
+        self.resumable_links = ResumableLinks(self)
+        self.boxes: dict[PeerId, ResumableLink] = {}
         self.now = 0
         self.alarms: set[str] = set()
         self.trace: list[str | _Letters] = []
@@ -599,7 +596,7 @@ class World:
         self._ids += 1
         return f"id{self._ids}"
 
-    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
+    def open(self, label: str, box: ResumableLink) -> ReplyTo:
         """As the broker: an address for a kept link."""
         reply_to = new_asker(label)
         self.boxes[reply_to.id] = box
@@ -609,9 +606,9 @@ class World:
         """As the broker: a kept link is over."""
         del self.boxes[reply_to.id]
 
-    def post(self, mail: Mail) -> None:
+    def post(self, commands: list[QueueCommand]) -> None:
         """As the broker: put letters to queues."""
-        for handle, command in mail:
+        for handle, command in commands:
             handle.post(command)
 
     def now_ms(self) -> int:
@@ -687,7 +684,7 @@ class World:
     def pass_time(self, seconds: int) -> None:
         """Let suspended links grow older."""
         self.now += seconds * 1000
-        self.kept.expire()
+        self.resumable_links.expire()
         self.settle()
 
     def unblock(self, label: str) -> None:

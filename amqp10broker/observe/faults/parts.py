@@ -1,7 +1,7 @@
 """Sessions and channels that inject the faults of a `Faults`, and otherwise behave as usual.
 
 The broker chooses the classes when it starts. Letters from queues are changed in `handle`, commands to queues
-in `take_mail`, frames to the client in `take_output`; the engines are not involved.
+in `take_commands`, frames to the client in `take_output`; the engines are not involved.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.observe.faults.table import OF_MAIL, Fault, Faults
-from amqp10broker.operations.table import FaultKind
+from amqp10broker.operations.running import FaultKind
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError
 from amqp10broker.protocols.amqp10.events import LinkAttaching
@@ -19,14 +19,14 @@ from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, encode_fram
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Flow, decode_composite
 from amqp10broker.protocols.serial import diff
-from amqp10broker.queues.commands import Command, ConsumerRef, PublisherRef
+from amqp10broker.queues.commands import ConsumerRef, PublisherRef
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import SessionContext
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 
 _DESCRIPTOR_AT: Final = 10
 _ATTACHES: Final = frozenset({FaultKind.REFUSE_ATTACHES})
@@ -44,16 +44,16 @@ class FaultySession(BrokerSession):
         faults.join(context.reply_to.id, context.vhost.name)
         super().__init__(channel, begin, context, **rest)
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, message: SessionMessage) -> None:
         for fault in self._faults.at_once(self.reply_to.id, self._whose[1]):
             if not self.session.ended:
                 self._act(fault)
-        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        super().handle(self._faults.confirmed(message) if isinstance(message, list) else message)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail = super().take_mail()
+    def take_commands(self) -> list[QueueCommand]:
+        commands = super().take_commands()
         faults = self._faults.on(OF_MAIL, *self._whose)
-        return self._faults.posted(faults, self.vhost, self._link_name, mail) if faults and mail else mail
+        return self._faults.posted(faults, self.vhost, self._link_name, commands) if faults else commands
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         pieces = [*super().take_output(), *self._faults.take_due(self.reply_to.id)]
@@ -132,18 +132,18 @@ class FaultyChannel(BrokerChannel):
         faults.join(context.reply_to.id, context.vhost.name)
         super().__init__(number, context)
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, message: SessionMessage) -> None:
         for fault in self._faults.at_once(self.context.reply_to.id, self._whose[1]):
             if self.state is ChannelState.OPEN:
                 self._guarded(self._act, fault)
-        super().handle(self._faults.confirmed(letter) if isinstance(letter, list) else letter)
+        super().handle(self._faults.confirmed(message) if isinstance(message, list) else message)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail = super().take_mail()
+    def take_commands(self) -> list[QueueCommand]:
+        commands = super().take_commands()
         faults = self._faults.on(OF_MAIL, *self._whose)
-        if not faults or not mail:
-            return mail
-        return self._faults.posted(faults, self.context.vhost, lambda ref: None, mail)
+        if not faults:
+            return commands
+        return self._faults.posted(faults, self.context.vhost, lambda ref: None, commands)
 
     def release(self) -> None:
         self._faults.leave(self.context.reply_to.id)

@@ -16,10 +16,10 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotFound
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.running import FaultKind
 from amqp10broker.operations.snapshot import FaultView
-from amqp10broker.operations.table import FaultKind
 from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import (
@@ -81,7 +81,7 @@ class Fault:
     code: ReplyCode
     text: str
     hits: int = 0
-    mail: list[tuple[QueueHandle, Command]] = field(default_factory=list)
+    mail: list[QueueCommand] = field(default_factory=list)
     effects: list[Confirmed] = field(default_factory=list)
     watched: set[tuple[PublisherRef, int]] = field(default_factory=set)
     flows: dict[ReceiverLink, tuple[PeerId, bytes]] = field(default_factory=dict)
@@ -238,10 +238,10 @@ class Faults:
         faults: list[Fault],
         vhost: VirtualHost,
         link_of: Callable[[PublisherRef | ConsumerRef], str | None],
-        mail: Sequence[tuple[QueueHandle, Command]],
-    ) -> list[tuple[QueueHandle, Command]]:
+        mail: Sequence[QueueCommand],
+    ) -> list[QueueCommand]:
         """Return what faults leave of a part's commands to queues."""
-        left: list[tuple[QueueHandle, Command]] = []
+        left: list[QueueCommand] = []
         for handle, command in mail:
             queue = next((each.name for each in vhost if each.handle is handle), "")
             ref = getattr(command, "publisher", None) or getattr(command, "consumer", None)

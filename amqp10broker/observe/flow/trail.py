@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from amqp10broker.observe.flow_events.schema import EventKind
 
@@ -16,34 +17,13 @@ State = tuple[int, int, int, int, int]
 NOTHING: Final[State] = (0, 0, 0, 0, 0)
 
 
-class Emit(Protocol):
-    """Takes one event, without waiting: `observe.flow_events.ring.Ring.add`."""
+Emit = Callable[..., None]
+"""Takes the values of one event in the order of `observe.flow_events.schema.FIELDS`, without waiting:
+`observe.flow_events.ring.Ring.add`.
+"""
 
-    def __call__(
-        self,
-        ts_ns: int,
-        kind: int,
-        reason: int,
-        connection: int,
-        channel: int,
-        handle: int,
-        link_credit: int,
-        incoming_window: int,
-        queue_credit: int,
-        n: int,
-        size_bytes: int,
-        value_ns: int,
-        queue_depth: int,
-        /,
-    ) -> None: ...
-
-
-class OnLink(Protocol):
-    """Called with the identity of a link when it is observed first, once per link."""
-
-    def __call__(
-        self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /
-    ) -> None: ...
+OnLink = Callable[[int, int, int, int, str, str], None]
+"""Called once per link when it is observed first: time, kind, channel, handle, name, address."""
 
 
 class Trail:

@@ -34,26 +34,11 @@ class EventRing:
         self.dropped = 0
         self.waiting = 0
 
-    def add(
-        self,
-        ts_ns: int,
-        kind: int,
-        reason: int,
-        connection: int,
-        channel: int,
-        handle: int,
-        link_credit: int,
-        incoming_window: int,
-        queue_credit: int,
-        n: int,
-        size_bytes: int,
-        value_ns: int,
-        queue_depth: int,
-    ) -> None:
+    def add(self, ts_ns: int, *rest: int) -> None:
         """Add an event, or count it as lost; the arguments are the columns of `schema.FIELDS`.
 
         Raises:
-            struct.error: a value does not fit its column; nothing was added.
+            struct.error: a value does not fit its column, or their number is wrong; nothing was added.
         """
         if self._untold and self.waiting < self._capacity - 1:
             self._tell(ts_ns)
@@ -63,23 +48,7 @@ class EventRing:
             self.dropped += 1
             self._untold += 1
             return
-        self._pack(
-            self._buffer,
-            at * _SIZE,
-            ts_ns,
-            kind,
-            reason,
-            connection,
-            channel,
-            handle,
-            link_credit,
-            incoming_window,
-            queue_credit,
-            n,
-            size_bytes,
-            value_ns,
-            queue_depth,
-        )
+        self._pack(self._buffer, at * _SIZE, ts_ns, *rest)
         self.offered += 1
         self.waiting = at + 1
 

@@ -8,9 +8,9 @@ recording is a folder::
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
     DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.link_names`)
 
-A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore.
-(Recordings before 2026-11-22 have no ``part-`` prefix.) A run id belongs to the one broker that created the
-folder of its events. Numpy and Arrow forms are derived from `FIELDS` where they are needed.
+A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore. A run
+id belongs to the one broker that created the folder of its events. Numpy and Arrow forms are derived from
+`FIELDS` where they are needed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ REASONS: Final[Mapping[int, str]] = {
 
 _NUMBERS: Final = {code: number for number, code in REASONS.items()}
 GENERAL: Final[Mapping[int, int]] = {wait.number: _NUMBERS[wait.general] for wait in Wait}
-"""The reason that a reason is a case of, or itself; pictures and sums group by it."""
+"""The reason that a reason is a case of, or itself; sums group by it."""
 NOT_HELD_UP: Final = frozenset({NO_REASON, *(GENERAL[wait.number] for wait in Wait if wait.idle)})
 """General reasons of links without an obstacle."""
 
@@ -177,7 +177,7 @@ RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("consumers", "int32"),
     ("rate_limit_per_s", "double"),  # null: unlimited
     ("durable", "bool"),
-    ("sample_ms", "int64"),  # null: every iteration of every session, in recordings before 2026-11-23
+    ("sample_ms", "int64"),
     ("events_dropped", "int64"),  # null during the run
     ("broker_version", "string"),
     ("python_version", "string"),

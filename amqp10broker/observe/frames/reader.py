@@ -9,8 +9,10 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames import words091, words10
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.amqp091.methods import Method
+from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.errors import AmqpHardError
+from amqp10broker.protocols.amqp091.framing import FRAME_OVERHEAD, HEADER, method_frame
+from amqp10broker.protocols.amqp091.methods import Method, decode_method
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.protocols.amqp10.performatives import Composite, decode_composite
@@ -93,14 +95,14 @@ class FrameSplitter:
                 continue
             if self.protocol is Protocol.AMQP_091:
                 try:
-                    found = words091.next_frame(buf, pos)
+                    end = _end091(buf, pos)
                 except ValueError as error:
                     frames.append(self._lose(f"not a frame ({error})", buf[pos:]))
                     break
-                if found is None:
+                if end is None:
                     break
-                frames.append(_frame091(buf, pos, found))
-                pos = found.end
+                frames.append(_frame091(buf[pos:end]))
+                pos = end
                 continue
             size, doff, kind, channel = FRAME_HEADER.unpack_from(buf, pos)
             if size < FRAME_HEADER_BYTES or doff < 2 or doff * 4 > size:
@@ -135,14 +137,35 @@ def _frame(frame: bytes, start: int, channel: int, kind: int) -> TracedFrame:
     return TracedFrame(channel, performative, frame[:end], frame[end:], len(frame) - end)
 
 
-def _frame091(buf: bytes, pos: int, found: words091.FoundFrame) -> TracedFrame:
-    if not found.readable:
-        return TracedFrame(found.channel, said=found.said)
-    if found.method is not None and type(found.method) in words091.SECRET:
-        said = f"ch {found.channel} {words091.describe(found.method)}"
-        bare = words091.without_secrets(found.method)
-        return TracedFrame(found.channel, bare, method_frame(found.channel, bare), said=said)
-    if found.content is None:
-        return TracedFrame(found.channel, found.method, buf[pos : found.end], said=found.said)
-    content = buf[found.content : found.end - 1]
-    return TracedFrame(found.channel, None, buf[pos : found.content], content, len(content))
+def _end091(buf: bytes, pos: int) -> int | None:
+    # Where the frame that begins here ends; None if it is incomplete. Raises ValueError if it is none.
+    kind, _, size = HEADER.unpack_from(buf, pos)
+    if kind not in (methods.FRAME_METHOD, methods.FRAME_HEADER, methods.FRAME_BODY, methods.FRAME_HEARTBEAT):
+        raise ValueError(f"no frame type {kind}")
+    end: int = pos + FRAME_OVERHEAD + size
+    if len(buf) < end:
+        return None
+    if buf[end - 1] != methods.FRAME_END:
+        raise ValueError(f"frame ends with {buf[end - 1]}")
+    return end
+
+
+def _frame091(frame: bytes) -> TracedFrame:
+    kind, channel, size = HEADER.unpack_from(frame)
+    payload = frame[HEADER.size : -1]
+    if kind == methods.FRAME_HEARTBEAT:
+        return TracedFrame(channel, data=frame, said="heartbeat")
+    if kind == methods.FRAME_BODY:
+        return TracedFrame(channel, None, frame[: HEADER.size], payload, size)
+    try:
+        if kind == methods.FRAME_HEADER:
+            return TracedFrame(channel, data=frame, said=f"ch {channel} {words091.describe_header(payload)}")
+        method = decode_method(payload)
+    except AmqpHardError as error:
+        # The reason may repeat the bytes, and before login they may be a password.
+        why = error.text if channel or kind == methods.FRAME_HEADER else f"a method of {size} bytes"
+        return TracedFrame(channel, said=f"ch {channel} undecodable: {why}")
+    if type(method) not in words091.SECRET:
+        return TracedFrame(channel, method, frame)
+    said, bare = f"ch {channel} {words091.describe(method)}", words091.without_secrets(method)
+    return TracedFrame(channel, bare, method_frame(channel, bare), said=said)

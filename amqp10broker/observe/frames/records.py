@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
+from amqp10broker.observe.frames.link_state import Direction, ObservedLink
 from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols.amqp091.methods import FRAME_BODY, FRAME_END
 from amqp10broker.protocols.preface import Protocol
@@ -20,8 +21,6 @@ from amqp10broker.protocols.preface import Protocol
 FORMAT: Final = "amqp10broker frames"
 VERSION: Final = 1
 
-Direction = Literal["in", "out"]
-"""Direction of a frame: to the broker, or from it."""
 Role = Literal["sender", "receiver"]
 ARROWS: Final[dict[Direction, str]] = {"in": "<-", "out": "->"}
 
@@ -62,6 +61,16 @@ class KnownLink:
     address: str | None
     handle: int | None = None
     remote_handle: int | None = None
+
+    def observed(self) -> ObservedLink:
+        """Return a link of AMQP 1.0 whose frames follow."""
+        link = ObservedLink(self.name, "in" if self.role == "sender" else "out", address=self.address or "")
+        link.attached, link.recorded = True, False
+        if self.handle is not None:
+            link.handles["out"] = self.handle
+        if self.remote_handle is not None:
+            link.handles["in"] = self.remote_handle
+        return link
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +211,8 @@ class _RecordReader:
                 str(fields["peer"]),
                 protocol,
                 bool(fields["begins"]),
-                # Both fields are missing in older recordings.
-                bool(fields.get("tls", False)),
-                str(fields.get("transport", "tcp")),
+                bool(fields["tls"]),
+                str(fields["transport"]),
             )
         return KnownLink(
             at_ns,

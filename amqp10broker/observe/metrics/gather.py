@@ -67,8 +67,8 @@ class Connected(Protocol):
         """Return how many sessions or channels have ever begun."""
 
     @property
-    def working(self) -> int:
-        """Return how many sessions or channels are active."""
+    def working(self) -> Collection[object]:
+        """Return the sessions or channels whose tasks run."""
 
     @property
     def measures(self) -> Measures:
@@ -167,6 +167,7 @@ class Gathering:
         self._queues_here = 0
         self._given_up: Counter[tuple[str, str, str]] = Counter()
         self._info: list[tuple[str, tuple[str, ...], float]] = []
+        self._of_process: dict[str, Sequence[float | None]] = {}
 
     def steps(self) -> Iterator[None]:
         """Gather all requested groups; a step is an object."""
@@ -241,7 +242,7 @@ class Gathering:
             clients.measures[protocol].add(connection.measures)
             clients.blocked_s += connection.blocked_s
             clients.begun[protocol] += connection.begun
-            clients.working[protocol] += connection.working
+            clients.working[protocol] += len(connection.working)
             view = connection.view()
             name = str(view.id)
             clients.transports[view.origin.transport] += 1
@@ -346,11 +347,12 @@ class Gathering:
             *(channels, channels - clients.working["AMQP 0-9-1"]),
             *(catalog.usage.queues_declared, catalog.queues_created, catalog.queues_deleted),
         )
-        self._add(table.CHURN, (), churn)
-        self._add(table.NODE_COARSE, (), (node.open_fds, node.memory, node.disk_free))
-        limits = (node.max_fds, node.memory_limit, node.disk_limit, node.uptime_s)
-        self._add(table.NODE, (), limits)
-        self._add(table.PERSISTER, (), (node.commits,))
+        self._of_process = {
+            table.CHURN.name: tuple(map(float, churn)),
+            table.NODE_COARSE.name: (node.open_fds, node.memory, node.disk_free),
+            table.NODE.name: (node.max_fds, node.memory_limit, node.disk_limit, node.uptime_s),
+            table.PERSISTER.name: (node.commits,),
+        }
 
     # --- samples --------------------------------------------------------------------------------------
 
@@ -463,10 +465,7 @@ class Gathering:
         if group is table.LINK:
             for at, family in enumerate(group.families):
                 roles = self._clients.link_sums
-                rows = [
-                    ("", (role,), roles[role][at] if role in roles else 0.0)
-                    for role in ("receiver", "sender")
-                ]
+                rows = [("", (role,), roles[role][at] if role in roles else 0.0) for role in _ROLES]
                 yield MetricSamples(family, ("role",), rows)
             return
         if not group.labels:
@@ -489,20 +488,9 @@ class Gathering:
 
     def _values_of_node(self, group: Group, families: Sequence[Family]) -> Iterator[MetricSamples]:
         # Unknown values are omitted: 0 would be a value.
-        known = self._known[group.name]
-        for family, value in zip(families, known, strict=True):
+        for family, value in zip(families, self._of_process[group.name], strict=True):
             if value is not None:
                 yield _one(family, value)
-
-    @property
-    def _known(self) -> dict[str, Sequence[float | None]]:
-        node = self._node
-        return {
-            table.CHURN.name: self._sums[table.CHURN.name],
-            table.NODE_COARSE.name: (node.open_fds, node.memory, node.disk_free),
-            table.NODE.name: (node.max_fds, node.memory_limit, node.disk_limit, node.uptime_s),
-            table.PERSISTER.name: (node.commits,),
-        }
 
     def _coordination(self, family: Family, at: int, *, run_inline: bool = False) -> Iterator[MetricSamples]:
         # One metric of the metadata group, which is not a queue.

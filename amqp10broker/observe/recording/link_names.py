@@ -2,8 +2,7 @@
 
 ``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen; a line is written
 at once, so that a broker that is killed leaves the names of all that it recorded. Handles are reused: a name
-is valid from its time until the next one with the same numbers. Recordings before 2026-11-22 have no such
-file.
+is valid from its time until the next one with the same numbers.
 """
 
 from __future__ import annotations

@@ -12,23 +12,9 @@ import io
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 
-class Raw(Protocol):
-    """The methods that a `Sink` needs of an unbuffered file."""
-
-    def write(self, data: memoryview, /) -> int | None:
-        """Write some of the data, and return how many bytes."""
-
-    def truncate(self, size: int, /) -> int:
-        """Cut the file off at this size."""
-
-    def close(self) -> None:
-        """Close the file, which ends its use."""
-
-
-def open_raw(path: Path) -> Raw:
+def open_raw(path: Path) -> io.FileIO:
     """Create or truncate a file."""
     return io.FileIO(path, "wb")
 

@@ -33,10 +33,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from amqp10broker.message.message import Message
 from amqp10broker.message.trace_context import destination, ids, trace_fields
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.queues.commands import (
     Cancel,
-    Command,
     ConsumerRef,
     GiveBack,
     Publish,
@@ -200,7 +199,7 @@ class PartSpans:
             case _:
                 return
 
-    def posted(self, mail: Sequence[tuple[QueueHandle, Command]]) -> None:
+    def posted(self, mail: Sequence[QueueCommand]) -> None:
         """Observe the commands of an iteration after it, when they go to queues."""
         now_ns = self._traces.now_ns()
         began_ns = now_ns if self._began_ns is None else self._began_ns

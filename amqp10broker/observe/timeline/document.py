@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-RecordT = TypeVar("RecordT")
+from amqp10broker.observe.timeline.channel_ring import ChannelRing
+from amqp10broker.observe.timeline.ring import FrameRing
+
 Values = tuple[Any, ...]
 
 
-class RecordedRing(Protocol[RecordT]):
-    """A ring of either protocol; `ended` is why it records nothing more."""
-
-    ended: str | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the values, in their order."""
-
-    @property
-    def first(self) -> int:
-        """The number of the oldest record that is there."""
-
-    @property
-    def next(self) -> int:
-        """The number that the next record will have."""
-
-    def turn_over(self) -> None:
-        """Record state that has changed without a frame."""
-
-    def before(self, number: int) -> Values: ...
-
-    def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, RecordT]]:
-        """Iterate over records: time, whether it is about the link, values after it, the record."""
-
-    def shown(self, record: RecordT) -> dict[str, Any]:
-        """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""
-
-
 def timeline(
-    ring: RecordedRing[Any], since: int | None, limit: int, *, frames: bool = True
+    ring: FrameRing | ChannelRing, since: int | None, limit: int, *, frames: bool = True
 ) -> dict[str, Any]:
     """Return steps of a ring from a number on. A later call takes ``next`` as `since`.
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.timeline.records import HEAD_BYTES, Mark, Record, RecordKind, Span, joined, spans_of
 from amqp10broker.observe.timeline.shown import Tell, shown
-from amqp10broker.observe.timeline.standing import NAMES, LinkState
+from amqp10broker.observe.timeline.standing import NAMES, Standing
 from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Rejected
@@ -40,7 +40,7 @@ class Segment:
     """Consecutive records, and the state of the link before the first of them."""
 
     first: int
-    standing: LinkState
+    standing: Standing
     records: list[Record] = field(default_factory=list)
     weight: int = 0
 
@@ -71,7 +71,7 @@ class FrameRing:
         self._changes = False
         self._mark = mark()
         self._old_weight = 0
-        self._segments = deque([Segment(0, LinkState(session, link, self._mark))])
+        self._segments = deque([Segment(0, Standing(session, link, self._mark))])
         self._records = self._segments[-1].records
         self._add = self._records.append
         self.ended: str | None = None
@@ -184,7 +184,7 @@ class FrameRing:
         segment.weight += len(segment.records)
         self._old_weight += segment.weight
         following = Segment(
-            segment.first + len(segment.records), LinkState(self._session, self.link, self._mark)
+            segment.first + len(segment.records), Standing(self._session, self.link, self._mark)
         )
         self._segments.append(following)
         self._records = following.records
@@ -221,7 +221,7 @@ class FrameRing:
     def shown(self, record: Record) -> dict[str, Any]:
         return shown(record, self._tell)
 
-    def _at(self, number: int) -> LinkState:
+    def _at(self, number: int) -> Standing:
         segment = next(each for each in reversed(self._segments) if each.first <= number)
         standing = segment.standing.copy()
         for record in segment.records[: number - segment.first]:

@@ -25,14 +25,14 @@ class Confirm(NamedTuple):
 class ConfirmTracker:
     """The pending confirms of a channel in confirm mode."""
 
-    __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window", "acked", "nacked")
+    __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
 
     def __init__(self) -> None:
         self._base = 1  # the sequence number of the window's first byte
         self._window = bytearray()
         self._counts: dict[int, int] = {}  # queues still to confirm, where they were more than one
-        self._acks: list[range] = []  # not taken yet, disjoint, in the order of confirmation
-        self._nacks: list[int] = []
+        self.acks: list[range] = []  # not taken yet, disjoint, in the order of confirmation
+        self.nacks: list[int] = []
         self.acked = 0
         self.nacked = 0
 
@@ -51,7 +51,7 @@ class ConfirmTracker:
         assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
         if queues == 0:
             self._window += b"\x01" * count
-            self._acks.append(range(seq, seq + count))
+            self.acks.append(range(seq, seq + count))
             return
         self._window += bytes(count)
         if queues > 1:
@@ -70,7 +70,7 @@ class ConfirmTracker:
             stop = run.stop - self._base
             if start >= 0 and self._window.count(_WAITING, start, stop) == len(run):
                 self._window[start:stop] = b"\x01" * len(run)
-                self._acks.append(run)
+                self.acks.append(run)
                 return
         for seq in seqs:
             index = seq - self._base
@@ -82,7 +82,7 @@ class ConfirmTracker:
                 continue
             self._counts.pop(seq, None)
             self._window[index] = _DONE
-            self._acks.append(range(seq, seq + 1))
+            self.acks.append(range(seq, seq + 1))
 
     def rejected(self, seqs: Sequence[int]) -> None:
         """Note that a queue has not taken messages: they are nacked, whatever other queues answer."""
@@ -92,7 +92,7 @@ class ConfirmTracker:
                 continue
             self._counts.pop(seq, None)
             self._window[index] = _DONE
-            self._nacks.append(seq)
+            self.nacks.append(seq)
 
     def take(self) -> list[Confirm]:
         """Return the confirms to send now.
@@ -100,11 +100,11 @@ class ConfirmTracker:
         In this order: nacks singly, one ack for all that is confirmed up to the first message that waits or
         was nacked just now, the other acks singly.
         """
-        if not self._acks and not self._nacks:
+        if not self.acks and not self.nacks:
             return []
-        acks, nacks = sorted(self._acks, key=_start), sorted(self._nacks)
-        self._acks.clear()
-        self._nacks.clear()
+        acks, nacks = sorted(self.acks, key=_start), sorted(self.nacks)
+        self.acks.clear()
+        self.nacks.clear()
         self.acked += sum(map(len, acks))
         self.nacked += len(nacks)
         first_waiting = self._window.find(_WAITING)

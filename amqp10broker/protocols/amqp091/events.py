@@ -47,14 +47,12 @@ class OpenReceived:
     vhost: str
 
 
+@dataclass(eq=False, slots=True)
 class ChannelItems:
     """Items for one channel, in order. The channel checks that the first is channel.open."""
 
-    __slots__ = ("channel", "items")
-
-    def __init__(self, channel: int, items: list[Item]) -> None:
-        self.channel = channel
-        self.items = items
+    channel: int
+    items: list[Item]
 
     def __repr__(self) -> str:
         return f"ChannelItems(channel={self.channel}, items={self.items!r})"

@@ -13,10 +13,7 @@ from typing import Final
 from amqp10broker.protocols.amqp091.content import ContentOpened, Item, PendingContent
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.framing import (
-    BASIC_CLASS,
     CONNECTION_CLASS,
-    CONTENT_HEADER_BYTES_MIN,
-    CONTENT_START,
     CONTENT_START_BYTES,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
@@ -35,10 +32,10 @@ from amqp10broker.protocols.amqp091.items import (
     PublishRun,
 )
 from amqp10broker.protocols.amqp091.layouts import (
-    ACK,
     ACK_PAYLOAD_BYTES,
     PREFIX_BYTES_MAX,
     PublishLayout,
+    is_ack,
     read_acks,
 )
 from amqp10broker.protocols.amqp091.methods import (
@@ -261,7 +258,6 @@ class FrameReader:
         layout: PublishLayout | None = None  # of the last message, if no other frame came after it
         run: PublishRun | None = None
         unpack_header = HEADER.unpack_from
-        unpack_content = CONTENT_START.unpack_from
         starts_with = buf.startswith
         get_layout = self._layouts.get
         contents = self._contents
@@ -285,62 +281,27 @@ class FrameReader:
             kind, channel, size = unpack_header(buf, pos)
             if kind == FRAME_METHOD and channel not in contents:
                 head_at = pos + size + FRAME_OVERHEAD
-                if (
-                    size == ACK_PAYLOAD_BYTES
-                    and starts_with(ACK, pos + HEADER_BYTES)
-                    and channel
-                    and self.open
-                    and head_at <= end
-                    and buf[head_at - 1] == FRAME_END
-                    and buf[head_at - 2] < 2
-                ):
+                if size == ACK_PAYLOAD_BYTES and channel and self.open and is_ack(buf, pos, end):
                     pos = read_acks(buf, pos, end, batch.acks(channel))
                     layout = None
                     continue
                 found = get_layout(buf[pos:head_at])
                 if found is not None and end - head_at >= CONTENT_START_BYTES:
-                    # A message with its body in one frame is read whole or, if it is not complete yet, later.
-                    head_kind, head_channel, head_bytes, class_id, weight, body_bytes = unpack_content(
-                        buf, head_at
-                    )
-                    if (
-                        head_kind == FRAME_HEADER
-                        and head_channel == channel
-                        and class_id == BASIC_CLASS
-                        and weight == 0
-                        and CONTENT_HEADER_BYTES_MIN <= head_bytes <= frame_limit
-                        and 0 < body_bytes <= body_limit
-                    ):
-                        head_stop = head_at + head_bytes + FRAME_OVERHEAD
-                        body_at = head_stop + HEADER_BYTES
-                        # A header with a wrong end octet is reported when it is here: its body may never
-                        # come.
-                        if head_stop > end:
-                            return pos, head_stop
-                        if body_at > end and buf[head_stop - 1] == FRAME_END:
-                            return pos, body_at
-                        stop = body_at + body_bytes + 1
-                        if (
-                            buf[head_stop - 1] == FRAME_END
-                            and body_at <= end
-                            and unpack_header(buf, head_stop) == (FRAME_BODY, channel, body_bytes)
-                        ):
-                            if stop > end:
-                                return pos, stop
-                            if buf[stop - 1] == FRAME_END:
-                                if found is not layout:
-                                    layout = found
-                                    run = batch.publishes(found)
-                                assert run is not None
-                                properties = buf[head_at + CONTENT_START_BYTES : head_stop - 1]
-                                run.properties.append(properties)
-                                run.bodies.append(buf[body_at : stop - 1])
-                                if body_at - pos <= PREFIX_BYTES_MAX:
-                                    layout.learn(buf[pos:body_at], properties, body_bytes)
-                                else:
-                                    layout = None  # too long to be cached: the next is read as this one
-                                pos = stop
-                                continue
+                    stop = found.read(buf, pos, head_at, frame_limit, body_limit)
+                    if stop > end:
+                        return pos, stop
+                    if stop:
+                        if found is not layout:
+                            layout = found
+                            run = batch.publishes(found)
+                        assert run is not None
+                        run.properties.append(found.properties)
+                        run.bodies.append(buf[pos + found.body_at : stop - 1])
+                        if found.body_at > PREFIX_BYTES_MAX:
+                            found.forget()
+                            layout = None  # the next is read as this one
+                        pos = stop
+                        continue
             layout = None
             try:
                 stop = self._read_frame(buf, pos, batch)

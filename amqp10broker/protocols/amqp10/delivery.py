@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import TransactionalState, Transfer
 
@@ -108,17 +109,15 @@ def check_first(transfer: Transfer) -> None:
         )
 
 
+@dataclass(eq=False, slots=True)
 class DeliveryBatch:
     """Deliveries handed to a sender link that were not sent yet. `keys`: the application's number for each;
-    ascending is not required.
+    ascending is not required. `position`: of the next that is to be sent.
     """
 
-    __slots__ = ("keys", "messages", "position")
-
-    def __init__(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
-        self.keys = keys
-        self.messages = messages
-        self.position = 0
+    keys: Sequence[int]
+    messages: Sequence[Parts]
+    position: int = 0
 
     def left(self) -> int:
         return len(self.messages) - self.position

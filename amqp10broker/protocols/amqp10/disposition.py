@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Declared,
@@ -40,16 +41,14 @@ _SMALLUINT: Final = 0x52
 _UINT: Final = 0x70
 
 
+@dataclass(eq=False, slots=True)
 class DispositionRun:
     """Adjacent dispositions that differ in their delivery-ids only."""
 
-    __slots__ = ("role", "settled", "spans", "state")
-
-    def __init__(self, role: bool, settled: bool, state: Any, spans: list[tuple[int, int]]) -> None:
-        self.role = role
-        self.settled = settled
-        self.state = state
-        self.spans = spans
+    role: bool
+    settled: bool
+    state: Any
+    spans: list[tuple[int, int]]
 
 
 class DispositionLayout:
@@ -146,44 +145,41 @@ class Settlements:
     """Outcomes decided during a batch, to be written as few dispositions.
 
     Rejected goes first, then released, then accepted and the rest, as RabbitMQ writes them. Ids of all links
-    of the session are combined.
+    of the session are combined. `waiting`: ids that are not written yet, by state.
     """
 
-    __slots__ = ("_channel", "_order", "_role", "_waiting")
+    __slots__ = ("_channel", "_order", "_role", "waiting")
 
     def __init__(self, channel: int, role: bool) -> None:
         self._channel = channel
         self._role = role
-        self._waiting: dict[tuple[int, bool, bytes], list[int]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+        self.waiting: dict[tuple[int, bool, bytes], list[int]] = {}
 
     def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         """Add deliveries that reached `state`; `settled` settles them for the peer."""
         if not delivery_ids:
             return
         key = (_rank(state), settled, b"\x40" if state is None else _encode_state(state))
-        ids = self._waiting.get(key)
+        ids = self.waiting.get(key)
         if ids is None:
-            self._waiting[key] = list(delivery_ids)
+            self.waiting[key] = list(delivery_ids)
         else:
             ids.extend(delivery_ids)
 
     def clear(self) -> None:
-        self._waiting.clear()
+        self.waiting.clear()
 
     def take(self) -> list[bytes]:
         """Encode and remove the collected outcomes: one frame for each contiguous range."""
         frames: list[bytes] = []
-        for (_, settled, state), ids in sorted(self._waiting.items(), key=lambda entry: entry[0][0]):
+        for (_, settled, state), ids in sorted(self.waiting.items(), key=lambda entry: entry[0][0]):
             first, last = ids[0], ids[-1]
             # The usual case, with a cheap test. A client may have used an id again before its outcome was
             # written.
             in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
             spans = [(first, last)] if in_order else ranges(ids)
             frames.extend(self._frame(first, last, settled, state) for first, last in spans)
-        self._waiting.clear()
+        self.waiting.clear()
         return frames
 
     def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:

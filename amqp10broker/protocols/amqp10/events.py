@@ -62,31 +62,20 @@ class LinkFlowed:
     flow: Flow
 
 
+@dataclass(eq=False, slots=True)
 class DeliveriesReceived:
     """Complete deliveries on a receiver link, in order. One per run: a plain slotted class.
 
     `txn_id` identifies the transaction to which they belong; None: they do not belong to one.
     """
 
-    __slots__ = ("delivery_ids", "link", "message_format", "payloads", "settled", "tags", "txn_id")
-
-    def __init__(
-        self,
-        link: ReceiverLink,
-        delivery_ids: Sequence[int],
-        tags: Sequence[bytes],
-        payloads: Sequence[bytes],
-        settled: bool,
-        message_format: int,
-        txn_id: bytes | None = None,
-    ) -> None:
-        self.link = link
-        self.delivery_ids = delivery_ids
-        self.tags = tags
-        self.payloads = payloads
-        self.settled = settled
-        self.message_format = message_format
-        self.txn_id = txn_id
+    link: ReceiverLink
+    delivery_ids: Sequence[int]
+    tags: Sequence[bytes]
+    payloads: Sequence[bytes]
+    settled: bool
+    message_format: int
+    txn_id: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +103,27 @@ class DeliveryResumed:
     aborted: bool
 
 
+@dataclass(eq=False, slots=True)
 class DeliveriesUpdated:
     """The peer's disposition reached deliveries that we sent. `keys`: the application's numbers, ascending by
     delivery-id. `settled`: the peer has settled; the deliveries are gone from the unsettled map.
     """
 
-    __slots__ = ("delivery_ids", "keys", "link", "settled", "state")
-
-    def __init__(
-        self, link: SenderLink, keys: list[int], delivery_ids: list[int], state: Any, settled: bool
-    ) -> None:
-        self.link = link
-        self.keys = keys
-        self.delivery_ids = delivery_ids
-        self.state = state
-        self.settled = settled
+    link: SenderLink
+    keys: list[int]
+    delivery_ids: list[int]
+    state: Any
+    settled: bool
 
 
+@dataclass(eq=False, slots=True)
 class DeliveriesSettled:
     """The peer's disposition reached deliveries that we received."""
 
-    __slots__ = ("delivery_ids", "link", "settled", "state")
-
-    def __init__(self, link: ReceiverLink, delivery_ids: list[int], state: Any, settled: bool) -> None:
-        self.link = link
-        self.delivery_ids = delivery_ids
-        self.state = state
-        self.settled = settled
+    link: ReceiverLink
+    delivery_ids: list[int]
+    state: Any
+    settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +208,13 @@ class BeginReceived:
     performative: Begin
 
 
+@dataclass(eq=False, slots=True)
 class FramesReceived:
     """Bodies of frames for one session, in order; `ended` when an end is the last of them."""
 
-    __slots__ = ("channel", "ended", "items")
-
-    def __init__(self, channel: int, items: list[object], ended: bool) -> None:
-        self.channel = channel
-        self.items = items
-        self.ended = ended
+    channel: int
+    items: list[object]
+    ended: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Typed fields of composites: the runtime of the generated module `performatives` (part 1, section 1.4).
+"""Typed fields of composites: readers and writers for `composite` (part 1, section 1.4).
 
 A field has a table with a reader per constructor byte, which accepts one AMQP type and null, so that the type
 check has no extra cost. Numbers are returned as plain int. Readers of fields trust the list around them: one
@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from amqp10broker.protocols.amqp10.decoder import READERS, Reader, decode, open8, open32, type_name
+from amqp10broker.protocols.amqp10.decoder import READERS, Reader
 from amqp10broker.protocols.amqp10.encoder import (
-    NULL,
     check_depth,
     misfit,
     write_any,
@@ -27,14 +26,7 @@ from amqp10broker.protocols.amqp10.encoder import (
     write_uuid,
 )
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.protocols.amqp10.skipper import skip
-from amqp10broker.protocols.amqp10.types import Array, Byte, Int, Long, Map, Short, Symbol, ULong
-
-Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
-"""Reads the list of a composite: buffer, position of its constructor, end, nesting depth."""
-
-Spec = tuple[tuple[str, str], ...]
-"""Name and type, as text, of every field of a composite."""
+from amqp10broker.protocols.amqp10.types import Array, Byte, Int, Long, Map, Short
 
 _USHORT: Final = struct.Struct(">H").unpack_from
 _UINT: Final = struct.Struct(">I").unpack_from
@@ -133,83 +125,8 @@ SYMBOLS: Final = table(
 ANY: Final = READERS
 
 
-def composites(decoders: Mapping[int | str, Decoder]) -> list[Reader]:
-    """Return a table that accepts null and the composites with these descriptors (keys: codes and names)."""
-
-    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
-        descriptor, start = read_descriptor(data, pos, end)
-        decoder = decoders.get(descriptor)
-        if decoder is None:
-            raise WrongType(pos - 1)
-        return decoder(data, start, end, depth + 2)
-
-    return table({0x00: read})
-
-
-def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
-    """Return the descriptor at `pos` as code or name, and the position after it."""
-    if pos + 1 < end and data[pos] == 0x53:
-        return data[pos + 1], pos + 2
-    descriptor, after = decode(data, pos, end)
-    if type(descriptor) is not ULong and type(descriptor) is not Symbol:
-        actual = type_name(data, pos, end)
-        raise DecodeError(f"descriptor at offset {pos} must be ulong or symbol, not {actual}")
-    return descriptor, after
-
-
-def open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tuple[int, int, int]:
-    """Return start, stop and number of the fields of a composite, at most `limit`."""
-    if pos >= end:
-        raise DecodeError(f"truncated {name} at offset {pos}")
-    code = data[pos]
-    if code == 0xC0:
-        start, stop, count = open8(data, pos + 1, end, name)
-    elif code == 0x45:
-        return pos + 1, pos + 1, 0
-    elif code == 0xD0:
-        start, stop, count = open32(data, pos + 1, end, name)
-    else:
-        raise DecodeError(f"{name} at offset {pos} must be a list, not {type_name(data, pos, end)}")
-    if count > limit:
-        raise DecodeError(f"{name} at offset {pos} has {count} fields, {limit} are defined")
-    return start, stop, count
-
-
-def missing(field: str, name: str) -> DecodeError:
-    """Return the error for a mandatory field that is null or omitted."""
-    return DecodeError(f"mandatory field {field!r} of {name} is missing")
-
-
-def overrun(name: str, pos: int, stop: int) -> DecodeError:
-    """Return the error for a list with fields that do not end where it does."""
-    return DecodeError(f"the fields of {name} end at offset {pos} and were to end at {stop}")
-
-
 FAULTS: Final = (WrongType, IndexError, struct.error)
-"""The exceptions of readers of fields, besides `DecodeError`; pass them to `fault`."""
-
-
-def fault(error: Exception, data: bytes, start: int, stop: int, name: str, spec: Spec) -> DecodeError:
-    """Return the error to raise for one of `FAULTS` in the fields of a composite. `start`: of the first
-    field; the offending one is found by walking from there.
-    """
-    if not isinstance(error, WrongType) or error.pos >= stop:
-        return DecodeError(f"the fields of {name} at offset {start} end too early")
-    index, pos = 0, start
-    while pos < error.pos:
-        pos = skip(data, pos, stop)
-        index += 1
-    field, expected = spec[index]
-    return DecodeError(f"field {field!r} of {name} must be {expected}, not {type_name(data, pos, stop)}")
-
-
-def compose(prefix: bytes, parts: list[bytes]) -> bytes:
-    """Encode a composite: `prefix` (0x00 and the descriptor), then fields without trailing nulls."""
-    while parts and parts[-1] == NULL:
-        parts.pop()
-    if not parts:
-        return prefix + b"\x45"
-    return prefix + write_compound(0xC0, 0xD0, len(parts), b"".join(parts))
+"""The exceptions of readers of fields, besides `DecodeError`."""
 
 
 def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
@@ -233,14 +150,6 @@ def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
         parts.append(write_symbol(key) if isinstance(key, str) else write_any(key, depth + 1))
         parts.append(write_any(item, depth + 1))
     return write_compound(0xC1, 0xD1, len(parts), b"".join(parts))
-
-
-def write_composite(value: Any) -> bytes:
-    """Encode a composite in a field; refuse all else, above all a str, which has its own `encode`."""
-    if not hasattr(value, "DESCRIPTOR"):
-        raise EncodeError(f"{value!r} is no composite")
-    encoded: bytes = value.encode()
-    return encoded
 
 
 def write_message_id(value: Any) -> bytes:

@@ -45,10 +45,10 @@ class Links:
     __slots__ = (
         "_channel",
         "_in",
+        "_on_fault",
         "_out",
         "_output",
         "_settling",
-        "_told",
         "by_handle",
         "by_remote",
         "handle_max",
@@ -62,14 +62,14 @@ class Links:
         inbound: Inbound,
         outbound: Outbound,
         settling: Settling,
-        told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
+        on_fault: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
         self._channel = channel
         self._output = output
         self._in = inbound
         self._out = outbound
         self._settling = settling
-        self._told = told
+        self._on_fault = on_fault
         self.handle_max = handle_max
         self.by_handle: dict[int, SenderLink | ReceiverLink] = {}
         self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
@@ -287,7 +287,7 @@ class Links:
             )
         )
         self._detach(link, error, closed=True)
-        self._told(link, error, True)
+        self._on_fault(link, error, True)
 
     def detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
@@ -295,7 +295,7 @@ class Links:
         """Send detach; return key and message of each delivery that was handed over and not begun."""
         unsent = self._detach(link, error, closed=closed)
         if error is not None:
-            self._told(link, error, False)
+            self._on_fault(link, error, False)
         return unsent
 
     def _detach(

@@ -38,17 +38,6 @@ class Inbound:
         self.unsettled: dict[int, ReceiverLink] = {}
         self.grants: dict[ReceiverLink, None] = {}
 
-    def count(self, frames: int) -> int | None:
-        """Count frames; return None when all fit, else how many did before the window was violated."""
-        incoming = self._window
-        if incoming.closed:
-            allowance = incoming.allowance()
-            if frames > allowance:
-                incoming.count(allowance)
-                return allowance
-        incoming.count(frames)
-        return None
-
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:
@@ -80,7 +69,7 @@ class Inbound:
             fault = message_too_large(size, limit)
             ids, tags, payloads = ids[:at], tags[:at], payloads[:at]
         if not settled and ids:
-            if not credit.covers_one:
+            if credit.link_credit <= 0 and not credit.covers_one:
                 raise over_limit()
             fit = self._note_first_unsettled(ids, link)
             if fit < len(ids):
@@ -221,8 +210,10 @@ class Inbound:
 
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
         """Count deliveries as finished, which may grant new credit."""
-        link.credit.finish(deliveries)
-        self.note_grant(link)
+        credit = link.credit
+        credit.finish(deliveries)
+        if credit.granted is not None:
+            self.grants[link] = None
 
     def top_up(self, link: ReceiverLink) -> None:
         """Grant if the link's rule allows it now, as after a change of its limit."""

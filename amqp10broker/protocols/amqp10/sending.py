@@ -62,22 +62,21 @@ class Outbound:
                     return self._resume_next(link, entry, budget), 0, None
                 link.pending.popleft()
                 return 0, 0, entry
-            if entry.left():
-                return *self._send_next(link, entry, budget), None
+            left = len(entry.messages) - entry.position
+            if left:
+                return *self._send_next(link, entry, left, budget), None
             link.pending.popleft()
         return 0, 0, None
 
-    def _send_next(self, link: SenderLink, entry: DeliveryBatch, budget: int) -> tuple[int, int]:
+    def _send_next(self, link: SenderLink, entry: DeliveryBatch, left: int, budget: int) -> tuple[int, int]:
         # Returns bytes and deliveries of the next batch that are written in this round.
-        limit = min(
-            entry.left(), self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES
-        )
+        limit = min(left, self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES)
         if limit <= 0 or budget <= 0:
             return 0, 0
         spent, sent = self._send_whole(link, entry, limit, budget)
         if sent == 0:
             spent, sent = self._send_large(link, entry), 1
-        if not entry.left():
+        if sent == left:
             link.pending.popleft()
         return spent, sent
 

@@ -9,6 +9,7 @@ a link's frame is handled detaches that link, an `AmqpSessionError` ends the ses
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum, auto
 from typing import Any, Final, assert_never
 
 from amqp10broker.protocols.amqp10.disposition import DispositionRun
@@ -30,13 +31,11 @@ from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
-from amqp10broker.protocols.amqp10.output import Output
+from amqp10broker.protocols.amqp10.output import FrameTap, Output
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
 from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.protocols.amqp10.settling import Settling
-from amqp10broker.protocols.amqp10.tap import FrameTap
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.unfinished import Unfinished
 from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
@@ -46,10 +45,49 @@ ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
 
 
+class SessionState(Enum):
+    """The states of section 2.5.5."""
+
+    UNMAPPED = auto()
+    BEGIN_SENT = auto()
+    BEGIN_RECEIVED = auto()
+    MAPPED = auto()
+    END_SENT = auto()
+    END_RECEIVED = auto()
+    DISCARDING = auto()
+    """We ended with an error; everything but the peer's end is discarded."""
+
+
+class SessionInput(Enum):
+    """The inputs of a session end's state machine."""
+
+    SEND_BEGIN = auto()
+    RECEIVE_BEGIN = auto()
+    SEND_END = auto()
+    SEND_END_ERROR = auto()
+    RECEIVE_END = auto()
+
+
+# Section 2.5.5. A pair that is absent is refused. The role that begins first is not in the table.
+SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
+    (SessionState.UNMAPPED, SessionInput.SEND_BEGIN): SessionState.BEGIN_SENT,
+    (SessionState.UNMAPPED, SessionInput.RECEIVE_BEGIN): SessionState.BEGIN_RECEIVED,
+    (SessionState.BEGIN_SENT, SessionInput.RECEIVE_BEGIN): SessionState.MAPPED,
+    (SessionState.BEGIN_RECEIVED, SessionInput.SEND_BEGIN): SessionState.MAPPED,
+    (SessionState.MAPPED, SessionInput.SEND_END): SessionState.END_SENT,
+    (SessionState.MAPPED, SessionInput.SEND_END_ERROR): SessionState.DISCARDING,
+    (SessionState.MAPPED, SessionInput.RECEIVE_END): SessionState.END_RECEIVED,
+    (SessionState.END_RECEIVED, SessionInput.SEND_END): SessionState.UNMAPPED,
+    (SessionState.END_SENT, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
+    (SessionState.DISCARDING, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
+}
+
+
+OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
+
+
 class Session:
-    """One session end. `on_fault`: called with each error sent to the peer, its link (None: the session has
-    ended with it), and whether that link's attach was refused.
-    """
+    """One end of a session, in either role (2.5)."""
 
     def __init__(
         self,
@@ -60,16 +98,22 @@ class Session:
         frame_size_max: int,
         window_closed: bool = False,
         unfinished: Unfinished | None = None,
+        on_fault: OnFault = lambda link, error, refused: None,
     ) -> None:
-        """Make an unmapped session end. `frame_size_max`: bytes, the largest frame that the *peer* takes.
-        `unfinished`: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+        """Make an unmapped session end.
+
+        Args:
+            frame_size_max: bytes of the largest frame that the *peer* takes.
+            unfinished: bounds the incomplete deliveries of all sessions of this connection; None: no bound.
+            on_fault: called with each error sent to the peer, its link (None: the session has ended with it),
+                and whether that link's attach was refused.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
         self.remote_begin: Begin | None = None
-        self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
+        self._on_fault = on_fault
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._rest: TransferRun | None = None
@@ -79,9 +123,7 @@ class Session:
         self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
         self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
-        self.links = Links(
-            channel, handle_max, output, self.inbound, self.outbound, self.settling, self._told
-        )
+        self.links = Links(channel, handle_max, output, self.inbound, self.outbound, self.settling, on_fault)
 
     # --- queries of the owner ---------------------------------------------------------------------
 
@@ -89,11 +131,6 @@ class Session:
     def ended(self) -> bool:
         """Whether at most the peer's end is still expected."""
         return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether any link has deliveries or markers that are not written."""
-        return bool(self.outbound.turns)
 
     @property
     def tap(self) -> FrameTap | None:
@@ -111,7 +148,9 @@ class Session:
     def take_output(self) -> list[bytes | memoryview]:
         """Return the bytes to write now, dispositions (collected until this call) first."""
         self._flush()
-        return self._output.take()
+        output = self._output
+        pieces, output.pieces = output.pieces, []
+        return pieces
 
     # --- begin and end ----------------------------------------------------------------------------
 
@@ -152,11 +191,7 @@ class Session:
         self.links.forget_all()
         self.outbound.close()
         if error is not None:
-            self._told(None, error, False)
-
-    def _told(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
-        if self.on_fault is not None:
-            self.on_fault(link, error, refused)
+            self._on_fault(None, error, False)
 
     # --- frames in --------------------------------------------------------------------------------
 
@@ -244,7 +279,7 @@ class Session:
 
     def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
         count = len(run.delivery_ids)
-        violation = self.inbound.count(count)
+        violation = self.incoming.count(count)
         if violation is not None:
             run = part_of_run(run, 0, violation)
         self._on_link_frame(run, events)
@@ -252,7 +287,7 @@ class Session:
             raise self.incoming.violation()
 
     def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        if self.inbound.count(1) is not None:
+        if self.incoming.count(1) is not None:
             raise self.incoming.violation()
         self._on_link_frame(frame, events)
 
@@ -401,7 +436,9 @@ class Session:
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
             self.settling.forget()  # no frame may follow our end (2.5.5)
             return
-        self.settling.flush()
+        settling = self.settling
+        if settling.of_received.waiting or settling.of_sent.waiting:
+            settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:

@@ -14,9 +14,9 @@ from amqp10broker.protocols.serial import MASK, diff
 
 
 class Settling:
-    """The outcomes of a session's deliveries, by either end."""
+    """The outcomes of a session's deliveries; `of_received` and `of_sent` are not written yet."""
 
-    __slots__ = ("_of_received", "_of_sent", "_output", "_received", "_sent")
+    __slots__ = ("_output", "_received", "_sent", "of_received", "of_sent")
 
     def __init__(
         self,
@@ -28,8 +28,8 @@ class Settling:
         self._output = output
         self._received = received
         self._sent = sent
-        self._of_received = Settlements(channel, Role.RECEIVER)
-        self._of_sent = Settlements(channel, Role.SENDER)
+        self.of_received = Settlements(channel, Role.RECEIVER)
+        self.of_sent = Settlements(channel, Role.SENDER)
 
     def on_disposition(self, performative: Disposition, events: list[SessionEvent]) -> None:
         last = performative.first if performative.last is None else performative.last
@@ -82,30 +82,30 @@ class Settling:
             pop = self._received.pop
             for delivery_id in delivery_ids:
                 pop(delivery_id, None)
-        self._of_received.add(delivery_ids, state, settled=settled)
+        self.of_received.add(delivery_ids, state, settled=settled)
 
     def settle_sent(self, delivery_ids: Sequence[int], state: Outcome | None) -> None:
         """Settle deliveries that we sent, after the peer stated their outcome without settling."""
         pop = self._sent.pop
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
-        self._of_sent.add(delivery_ids, state, settled=True)
+        self.of_sent.add(delivery_ids, state, settled=True)
 
     def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
         """Send the state of deliveries that we sent and the peer has not settled; it still has to."""
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
-        self._of_sent.add(ids, state, settled=False)
+        self.of_sent.add(ids, state, settled=False)
         return ids
 
     def forget(self) -> None:
-        self._of_received.clear()
-        self._of_sent.clear()
+        self.of_received.clear()
+        self.of_sent.clear()
 
     def flush(self) -> None:
-        if self._of_received:
-            self._output.extend(self._of_received.take())
-        if self._of_sent:
-            self._output.extend(self._of_sent.take())
+        if self.of_received.waiting:
+            self._output.extend(self.of_received.take())
+        if self.of_sent.waiting:
+            self._output.extend(self.of_sent.take())
 
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:

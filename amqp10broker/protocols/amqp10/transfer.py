@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.performatives import TransactionalState, Transfer
 
 _LIST8: Final = 0xC0
@@ -72,14 +73,12 @@ def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
     return result
 
 
+@dataclass(eq=False, slots=True)
 class TransferFrame:
     """One transfer that is not of a learned layout, with its payload."""
 
-    __slots__ = ("payload", "performative")
-
-    def __init__(self, performative: Transfer, payload: bytes) -> None:
-        self.performative = performative
-        self.payload = payload
+    performative: Transfer
+    payload: bytes
 
 
 class TransferLayout:

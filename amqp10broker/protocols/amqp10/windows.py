@@ -52,13 +52,16 @@ class IncomingWindow:
         """
         return max(0, self.left + self._margin) if self.closed else -1
 
-    def count(self, frames: int) -> None:
-        """Count frames in; the caller has checked `allowance` first."""
+    def count(self, frames: int) -> int | None:
+        """Count frames in; return None when all fit, else how many did before the window was violated."""
+        violation = None
+        if self.closed and frames > self.allowance():
+            frames = violation = self.allowance()
         if self.next_incoming_id is not None:
             self.next_incoming_id = (self.next_incoming_id + frames) & MASK
         if self.closed:
             self.left -= frames
-            return
+            return violation
         half = self.size // 2
         left = self.left - frames
         if left <= half:
@@ -67,6 +70,7 @@ class IncomingWindow:
             left = self.size - past_mark % (self.size - half)
             self.flow_due = True
         self.left = left
+        return None
 
     def violation(self) -> AmqpSessionError:
         """Return the error for one frame more than `allowance`."""
@@ -105,14 +109,14 @@ class OutgoingWindow:
     """
 
     __slots__ = (
-        "_initial_outgoing_id",
+        "initial_outgoing_id",
         "next_outgoing_id",
         "remote_incoming_window",
         "remote_outgoing_window",
     )
 
     def __init__(self, next_outgoing_id: int = INITIAL_OUTGOING_ID) -> None:
-        self._initial_outgoing_id = next_outgoing_id
+        self.initial_outgoing_id = next_outgoing_id
         self.next_outgoing_id = next_outgoing_id
         self.remote_incoming_window = 0
         self.remote_outgoing_window = 0
@@ -126,7 +130,7 @@ class OutgoingWindow:
         """Apply the session fields of a flow. Raises `AmqpSessionError` if they count unsent frames."""
         base = flow.next_incoming_id
         if base is None:  # the peer had not seen our begin when it sent this (2.5.6)
-            base = self._initial_outgoing_id
+            base = self.initial_outgoing_id
         elif diff(base, self.next_outgoing_id) > 0:
             raise AmqpSessionError(
                 Condition.WINDOW_VIOLATION,

@@ -15,7 +15,7 @@ from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.selecting import has_more
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.round_robin import RoundRobin, turn_within
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.durability import Commits, DurabilityBackend
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
+from amqp10broker.queues.journal import Commits
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.settings import ConfirmWhen
 
 MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
@@ -26,11 +27,13 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
     def __init__(
         self,
         make: MakeQueue,
+        wake: Wake,
+        publish: PublishEffects,
         commits: Commits,
         store: ClassicStore,
         confirm_when: ConfirmWhen = ConfirmWhen.SYNCED,
     ) -> None:
-        super().__init__(make(None), commits)
+        super().__init__(make(None), wake, publish, commits)
         self._make = make
         self._commits = commits
         self._store = store
@@ -46,7 +49,7 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
         self._store.delete()
         self._commits.forget(self._store.group)
 
-    def keep(self, now_ms: int) -> None:
+    def flush(self, now_ms: int) -> None:
         wrote = self._store.flush()
         self.queue.safe_up_to(self._commits.journal.durable)
         ticket = self.queue.unsafe_ticket
@@ -70,7 +73,7 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
 
     def storage_failed(self) -> None:
         self.queue.refuse_unsafe()
-        self.tell()
+        self.publish()
 
     def restart(self) -> None:
         self.queue = self._make(self.queue)

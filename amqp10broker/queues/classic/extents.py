@@ -10,7 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
+
+from amqp10broker.queues.journal import RecordLog
 
 EXTENT_BYTES_MAX: Final = 256 * 1024
 """Records are not joined beyond this size: an extent is read as a whole."""
@@ -18,16 +20,6 @@ DILUTION_MAX: Final = 8
 """Records are not joined if more than so many bytes would have to be read for one of them."""
 
 _FIRST: Final = attrgetter("first")
-
-
-class Accounts(Protocol):
-    """The counters of needed bytes by file (`storage.journal.Journal`)."""
-
-    def add_live(self, file: int, length: int) -> None:
-        """Count bytes of a file as needed."""
-
-    def add_dead(self, file: int, length: int) -> None:
-        """Count bytes as not needed any more."""
 
 
 class Extent:
@@ -96,10 +88,10 @@ class Extent:
 class Extents:
     """The extents of one level, and their files' counters."""
 
-    __slots__ = ("_accounts", "_extents", "_start", "files")
+    __slots__ = ("_extents", "_journal", "_start", "files")
 
-    def __init__(self, accounts: Accounts) -> None:
-        self._accounts = accounts
+    def __init__(self, journal: RecordLog) -> None:
+        self._journal = journal
         self._extents: list[Extent] = []
         self._start = 0  # those before are all gone
         self.files: dict[int, int] = {}
@@ -113,7 +105,7 @@ class Extents:
     def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
         """Add a record of messages, which replaces older copies of them."""
         extents = self._extents
-        self._accounts.add_live(file, length)
+        self._journal.add_live(file, length)
         last = extents[-1] if extents else None
         if last is not None and first < last.stop:
             at = self._make_place(first, first + count)
@@ -163,7 +155,7 @@ class Extents:
         # Rounding must not change the needed bytes of the file. If all is gone, so may the file be.
         rounded = extent.gone_bytes + rest.gone_bytes - bytes_before
         if rounded:
-            self._accounts.add_dead(extent.file, rounded)
+            self._journal.add_dead(extent.file, rounded)
         parts = sum(each.gone_count < each.count for each in (extent, rest))
         if was_live:
             self.files[extent.file] += parts - 1
@@ -197,7 +189,7 @@ class Extents:
             extent.gone |= mask
         bytes_before = extent.gone_bytes
         extent.gone_count = before + newly
-        self._accounts.add_dead(extent.file, extent.gone_bytes - bytes_before)
+        self._journal.add_dead(extent.file, extent.gone_bytes - bytes_before)
         if extent.gone_count == extent.count:
             self._release(extent.file)
         return newly
@@ -241,7 +233,7 @@ class Extents:
 
     def clear(self) -> None:
         for extent in self:
-            self._accounts.add_dead(extent.file, extent.weight - extent.gone_bytes)
+            self._journal.add_dead(extent.file, extent.weight - extent.gone_bytes)
         self._extents.clear()
         self._start = 0
         self.files.clear()

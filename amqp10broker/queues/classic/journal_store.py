@@ -1,4 +1,4 @@
-"""A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
+"""A classic queue in the journal: the `Store` of a durable queue with a data folder.
 
 Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
 from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
@@ -18,14 +18,12 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Page, content_bytes
 from amqp10broker.queues.classic.extents import Extent, Extents
 from amqp10broker.queues.classic.records import (
-    DELAYED_GONE,
     DELIVERED,
     GONE,
+    HEAD,
     MESSAGES,
+    REMOVED,
     MessagesHead,
-    decode_gone,
-    decode_start,
-    encode_gone,
     encode_messages,
     runs_of,
 )
@@ -34,10 +32,12 @@ from amqp10broker.queues.classic.store import (
     PAGE_BYTES_MAX,
     PAGE_MESSAGES_MAX,
     Handle,
+    Store,
     chosen,
 )
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.spool import Place, Spool
+from amqp10broker.storage.record import Record
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
@@ -62,13 +62,13 @@ class _Read:
 
     __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
 
-    def __init__(self, first: int, start: MessagesHead, payload: bytes) -> None:
+    def __init__(self, first: int, start: MessagesHead, at: int, payload: bytes) -> None:
         self.first = first
         self.count = start.messages
         self.payload = payload
         self._expiries = start.expiries
         self._dues = start.dues
-        self._at = start.at
+        self._at = at
         self._messages: Sequence[Message] | None = None
         self._lengths: Sequence[int] | None = None
 
@@ -137,11 +137,11 @@ class _Level:
         return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
 
 
-class ClassicStore:
+class ClassicStore(Store):
     """The store of one classic queue."""
 
-    durable: Final = True
-    in_memory: Final = False
+    durable = True
+    in_memory = False
 
     def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
         """Create an empty store. `group`: the queue's number, never used before."""
@@ -225,8 +225,7 @@ class ClassicStore:
         wrote, self._appended = self._appended, False
         for number, level in self._levels.items():
             if level.gone:
-                kind = DELAYED_GONE if number == DELAYED else GONE
-                self._log.append(self.group, kind, 0, [encode_gone(number, level.gone)])
+                self._log.append(self.group, GONE, 0, [REMOVED.encode((number, level.gone))])
                 level.gone = []
                 wrote = True
             if level.delivered != level.written and level.extents:
@@ -291,8 +290,8 @@ class ClassicStore:
 
     def _unpack(self, handle: Place | bytes) -> tuple[Sequence[Message], Sequence[int] | None]:
         payload = handle if isinstance(handle, bytes) else self._peek_spool(handle)
-        start = decode_start(payload)
-        return decode_batch(payload, start.at), start.expiries
+        head, at = HEAD.decode_part(payload)
+        return decode_batch(payload, at), head.expiries
 
     def _from_journal(
         self, handle: JournalPage
@@ -351,9 +350,9 @@ class ClassicStore:
         records: list[_Read] = []
         for record in self._log.read_run(extent.file, extent.offset, extent.length):
             if record.group == self.group and record.kind == MESSAGES:
-                start = decode_start(record.payload)
-                if start.level == number:
-                    records.append(_Read(record.index, start, record.payload))
+                head, at = HEAD.decode_part(record.payload)
+                if head.level == number:
+                    records.append(_Read(record.index, head, at, record.payload))
         records.sort(key=_FIRST)
         self._last = (key, records) if extent.gone_count else None
         return records
@@ -389,7 +388,7 @@ class ClassicStore:
             self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
             self.live -= last - first  # they were counted before
 
-    def restore(self, records: Iterable[JournalRecord]) -> None:
+    def restore(self, records: Iterable[Record]) -> None:
         for record in records:
             try:
                 self._restore(record)
@@ -400,13 +399,14 @@ class ClassicStore:
                     "restore the data folder from a copy",
                 ) from error
 
-    def _restore(self, record: JournalRecord) -> None:
+    def _restore(self, record: Record) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
-            self._restore_messages(record, decode_start(payload))
-        elif record.kind in (GONE, DELAYED_GONE) and payload:
-            level = self._level(payload[0] if record.kind == GONE else DELAYED)
-            for start, stop in decode_gone(payload):
+            self._restore_messages(record, *HEAD.decode_part(payload))
+        elif record.kind == GONE:
+            number, runs = REMOVED.decode(payload)
+            level = self._level(number)
+            for start, stop in runs:
                 level.extents.remove(start, stop)
                 level.next = max(level.next, stop)
         elif record.kind == DELIVERED and payload:
@@ -416,11 +416,11 @@ class ClassicStore:
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
-    def _restore_messages(self, record: JournalRecord, start: MessagesHead) -> None:
+    def _restore_messages(self, record: Record, start: MessagesHead, at: int) -> None:
         level = self._level(start.level)
         first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
         level.may_expire = level.may_expire or expiries is not None
-        size = sum(batch_lengths(record.payload, start.at))
+        size = sum(batch_lengths(record.payload, at))
         level.extents.add(first, count, record.file, record.offset, record.length, size)
         level.next = max(level.next, first + count)
         if start.moved is not None:

@@ -24,7 +24,7 @@ from amqp10broker.queues.classic.publishing import Intake
 from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.classic.selecting import has_more, has_passed
-from amqp10broker.queues.classic.store import DELAYED, MemoryStore, Store
+from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -58,13 +58,13 @@ from amqp10broker.queues.effects import (
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueStatus
+from amqp10broker.queues.queue_status import QueueStatus
 from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step, so that other tasks run before the next."""
@@ -92,7 +92,7 @@ class ClassicQueue(QueueMachine):
         self.settings = settings
         self.durable = durable
         self.auto_delete = auto_delete
-        self._store = store or MemoryStore()
+        self._store = store or Store()
         self._keeps = self._store.durable and durable
         self.waiting = ReadyMessages(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)

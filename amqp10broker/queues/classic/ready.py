@@ -21,7 +21,7 @@ from amqp10broker.queues.classic.backlog import Backlog, Page, Window, content_b
 from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.figures import QueueWeight, few
+from amqp10broker.queues.stats import QueueWeight, few
 
 _HEAD: Final = itemgetter(0)
 _POSITION: Final = itemgetter(0)

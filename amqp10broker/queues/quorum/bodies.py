@@ -1,8 +1,8 @@
 """Storage for the messages of a quorum queue. The queue's state holds only their indexes.
 
-`BodyStore` is the interface that the queue uses. `PagedBodies` stores messages in pages of 4096 consecutive
-indexes, of which a few are lists of messages and all others packed bytes. `Packs` stores the packed bytes, in
-memory or on disk.
+`PagedBodies` stores messages in pages of 4096 consecutive indexes, of which a few are lists of messages and
+all others packed bytes. `Packs` stores the packed bytes, in memory or on disk. An index has at most one
+message, and the indexes of new messages only grow.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import compress
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.message.batch import decode_batch, decode_some, encode_batch
 from amqp10broker.message.message import Message
+from amqp10broker.queues.spool import Place, Spool
 
 _PAGE_BITS: Final = 12
 _PAGE: Final = 1 << _PAGE_BITS
@@ -29,64 +31,44 @@ PEEKS_MAX: Final = 32
 """Messages that are read from a packed page before it is opened, which costs as much."""
 
 
-class BodyStore(Protocol):
-    """A store of messages by index.
+Handle = bytes | Place
+"""A packed page: its bytes, or its place in the spool."""
 
-    An index has at most one message. The indexes of new messages only grow.
+
+class Packs:
+    """A store of packed messages: a spool, or memory if there is none, or no room in it.
+
+    The journal contains the messages of a durable queue too; here they are page by page, and need no search.
     """
 
-    def put(self, first: int, messages: Sequence[Message]) -> None:
-        """Store new messages under consecutive indexes."""
-
-    def put_again(self, index: int, message: Message) -> None:
-        """Store a message under an index that was dropped before."""
-
-    def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        """Return the messages of these indexes, all of which must be present."""
-
-    def drop(self, indexes: Sequence[int]) -> None:
-        """Remove the messages of these indexes, all of which must be present."""
-
-    def clear(self) -> None:
-        """Remove all messages of the store."""
-
-
-Handle = object
-"""A packed page's handle, opaque to all but its `Packs`."""
-
-
-class Packs(Protocol):
-    """A store of packed messages."""
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool
 
     def keep(self, pieces: Sequence[bytes]) -> Handle:
         """Store a pack and return its handle."""
-
-    def read(self, handle: Handle) -> bytes:
-        """Return the bytes of a pack."""
-
-    def read_at(self, handle: Handle, at: int, length: int) -> bytes:
-        """Return a range of the bytes of a pack."""
-
-    def drop(self, handle: Handle) -> None:
-        """Remove a pack, which will not be read again."""
-
-
-class MemoryPacks:
-    """A `Packs` that stores packed messages in memory."""
-
-    def keep(self, pieces: Sequence[bytes]) -> Handle:
+        if self._spool is not None:
+            # Without room the disk alarm is on or will be, and memory is what is left.
+            with suppress(OSError):
+                return self._spool.write(pieces)
         return b"".join(pieces)
 
     def read(self, handle: Handle) -> bytes:
-        assert isinstance(handle, bytes)
-        return handle
+        if isinstance(handle, bytes):
+            return handle
+        assert self._spool is not None
+        return self._spool.peek(handle)
 
     def read_at(self, handle: Handle, at: int, length: int) -> bytes:
-        assert isinstance(handle, bytes)
-        return handle[at : at + length]
+        """Return a range of the bytes of a pack."""
+        if isinstance(handle, bytes):
+            return handle[at : at + length]
+        assert self._spool is not None
+        return self._spool.peek_at(handle, at, length)
 
     def drop(self, handle: Handle) -> None:
-        pass
+        """Remove a pack, which will not be read again."""
+        if self._spool is not None and not isinstance(handle, bytes):
+            self._spool.drop(handle)
 
 
 class _BodyPage:
@@ -122,6 +104,7 @@ class _BodyPage:
 
     def peek(self, slots: Sequence[int]) -> list[Message]:
         # Return messages of a closed page without opening it; all of them must be present.
+        assert self.packed is not None
         self.peeks += len(slots)
         places = [bisect_left(self.slots, slot) for slot in slots]
         return decode_some(partial(self._packs.read_at, self.packed), places)
@@ -170,7 +153,7 @@ class PagedBodies:
     """
 
     def __init__(self, packs: Packs | None = None) -> None:
-        self._packs = packs or MemoryPacks()
+        self._packs = packs or Packs()
         self._pages: dict[int, _BodyPage] = {}
         self._open: dict[int, None] = {}
         """Pages that are lists, least recently used first."""

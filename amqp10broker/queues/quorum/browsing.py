@@ -26,16 +26,16 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, Settled, Subscribed
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
-from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.ordered_entries import NEVER
+from amqp10broker.queues.quorum.ready import LINES
 from amqp10broker.queues.round_robin import SCAN_MAX
 
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter
 
-LANES: Final = 4
 WINDOW_MAX: Final = 128
 OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 """Commands that a subscribed browser may send."""
@@ -78,7 +78,7 @@ class Browser:
         self.delivery_count = 0
         self.epoch = 0
         self.handed_out = 0
-        self.at = [0] * LANES
+        self.at = [0] * LINES
         self.behind: list[tuple[int, int]] = []
         self.on_its_way: dict[int, tuple[int, int]] = {}
         self.ends: list[int] | None = None
@@ -90,8 +90,8 @@ class Browser:
         in each line, messages are shown in the order of their keys.
         """
         at = list(self.at)
-        for lane, key in self.behind:
-            at[lane] = min(at[lane], key)
+        for line, key in self.behind:
+            at[line] = min(at[line], key)
         return at
 
 
@@ -230,8 +230,8 @@ class Browsers:
     def _has_more(self, browser: Browser) -> bool:
         if browser.behind:
             return True
-        lanes = self._messages.ready.in_order()
-        return any(lane.look(at, 1)[0] for lane, at in zip(lanes, browser.at, strict=True))
+        lines = self._messages.ready.in_order()
+        return any(line.look(at, 1)[0] for line, at in zip(lines, browser.at, strict=True))
 
     def _has_passed(self, browser: Browser) -> bool:
         if not self._has_more(browser):
@@ -247,11 +247,11 @@ class Browsers:
             keys, expiries = ready.in_order()[number].look(key, 1)
             if keys == [key]:
                 self._look_through(browser, number, keys, expiries)
-        for number, lane in enumerate(ready.in_order()):
+        for number, line in enumerate(ready.in_order()):
             step = max(1, browser.credit)
             while browser.credit and browser.looked_at < ends:
                 most = min(step, WINDOW_MAX, ends - browser.looked_at)
-                keys, expiries = lane.look(browser.at[number], most)
+                keys, expiries = line.look(browser.at[number], most)
                 if not keys:
                     break
                 browser.at[number] = keys[-1] + 1

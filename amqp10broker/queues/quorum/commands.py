@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.batch import BATCH_MAX
 from amqp10broker.queues.commands import (
     Cancel,
     Change,
@@ -20,7 +19,6 @@ from amqp10broker.queues.commands import (
     GiveBack,
     Inspect,
     PeerId,
-    Publish,
     Settle,
     Subscribe,
     Touch,
@@ -189,27 +187,3 @@ def _join_letters(result: list[QuorumCommand], letters: Letters) -> None:
     else:
         first, heard = letters.first, letters.heard
     result.append(Letters(letters.node, letters.incarnation, first, letters.last, heard, commands))
-
-
-def split(commands: Sequence[QuorumCommand]) -> Sequence[QuorumCommand]:
-    """Split publishes of more messages than a batch holds."""
-    if not any(map(_is_long, commands)):
-        return commands
-    parts: list[QuorumCommand] = []
-    for each in commands:
-        if type(each) is Letters:
-            inner = split(each.commands)
-            parts.append(Letters(each.node, each.incarnation, each.first, each.last, each.heard, inner))
-        elif type(each) is Publish:
-            for at in range(0, max(1, len(each.messages)), BATCH_MAX):
-                part = slice(at, at + BATCH_MAX)
-                parts.append(Publish(each.publisher, each.ids[part], each.messages[part], each.settled))
-        else:
-            parts.append(each)
-    return parts
-
-
-def _is_long(command: QuorumCommand) -> bool:
-    if type(command) is Letters:
-        return any(map(_is_long, command.commands))
-    return type(command) is Publish and len(command.messages) > BATCH_MAX

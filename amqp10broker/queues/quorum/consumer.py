@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp10broker.message.filters.wanted import decode_wanted
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import ConsumerStatus
+from amqp10broker.queues.queue_status import ConsumerStatus
 from amqp10broker.queues.round_robin import RoundRobin
 
 if TYPE_CHECKING:

@@ -36,10 +36,11 @@ from amqp10broker.queues.quorum.consumer import (
     size_of,
 )
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLanes
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLinks
 from amqp10broker.queues.quorum.ready import Place
-from amqp10broker.queues.quorum.selecting import Selecting, encoded
+from amqp10broker.queues.quorum.selecting import Selecting
 from amqp10broker.queues.round_robin import RoundRobin, next_takers, turn_of, turn_within
+from amqp10broker.queues.selecting import encoded
 
 
 class QuorumConsumers:
@@ -56,7 +57,7 @@ class QuorumConsumers:
     """
 
     __slots__ = (
-        "_lanes",
+        "_links",
         "_messages",
         "_name",
         "_outbox",
@@ -73,11 +74,11 @@ class QuorumConsumers:
         "unused_since",
     )
 
-    def __init__(self, name: str, messages: Messages, outbox: Outbox, lanes: NodeLanes, now_ms: int) -> None:
+    def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
         self._name = name
         self._messages = messages
         self._outbox = outbox
-        self._lanes = lanes
+        self._links = links
         self.by_ref: dict[ConsumerRef, QuorumConsumer] = {}
         self.count = 0
         self.made = 0
@@ -340,7 +341,7 @@ class QuorumConsumers:
         selection.ends = None
         self.selecting.able.pop(consumer.ref, None)
         # The answer comes later than the request: that the request was applied does not contain it.
-        self._lanes.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
+        self._links.keep(consumer.ref.reply_to, self._reply(consumer, drain=True))
 
     def _look_for_end(self, consumer: QuorumConsumer) -> None:
         selection = consumer.selection
@@ -658,7 +659,7 @@ class QuorumConsumers:
         self._outbox.flush(consumer)
         timed_out = TimedOut(consumer.ref, keys, self._name)
         self._outbox.tell(consumer.ref.reply_to, timed_out)
-        self._lanes.keep(consumer.ref.reply_to, timed_out)
+        self._links.keep(consumer.ref.reply_to, timed_out)
         self._messages.decide(overdue, DeliveryOutcome.REQUEUE)
         consumer.silent = True
         if consumer.cancelled and not consumer.unsettled:

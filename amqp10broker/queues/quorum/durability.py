@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final
 
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
@@ -20,23 +20,25 @@ from amqp10broker.queues.commands import (
     Configure,
     Delete,
     GiveBack,
-    PeerId,
     Publish,
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.durability import Commits, DurabilityBackend
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
+from amqp10broker.queues.effects import Confirmed, Unconfirmed
+from amqp10broker.queues.journal import Commits
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
-from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.log_time import RIGHT, Corrected, LogTime
+from amqp10broker.queues.quorum.log_time import LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LaneAdmission
-from amqp10broker.raft.entries import Kind, Point
+from amqp10broker.queues.quorum.remote_admission import LinkAdmission
+from amqp10broker.queues.quorum.state_transfer import Snapshots
+from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
-from amqp10broker.raft.ready import Status
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ready import Role, Status
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
 """Size of entries that are applied in one step: a member that catches up with many lets other tasks run
@@ -73,62 +75,12 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
     return count
 
 
-def _nobody(leads: bool) -> None: ...
-
-
-class States(Protocol):
-    """Snapshots on their way to other nodes (`cluster.snapshots.Snapshots`)."""
-
-    def begin(self, group: int, to: int) -> None:
-        """Send the state to a member of a group that is led here."""
-
-    def stop(self, group: int) -> None:
-        """Stop sending, since the group is not led here any more."""
-
-
-class GroupMember(Protocol):
-    """The member of the queue's group (`cluster.member.Member`)."""
-
-    leads: bool
-
-    @property
-    def alone(self) -> bool:
-        """Whether it is the whole group."""
-
-    def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append entries, and return the index of the first."""
-
-    def has_room(self, size: int) -> bool:
-        """Return whether `propose` would accept an entry of so many bytes now."""
-
-    def campaign(self) -> None:
-        """Start an election for the leader."""
-
-    def advance(self) -> None:
-        """Process outstanding work of the group."""
-
-    def later(self, callback: Callable[[], None]) -> None:
-        """Call a function when there is nothing more urgent."""
-
-    def stop(self) -> None:
-        """End this node's participation in the group."""
-
-
-class EntryEffects(NamedTuple):
-    """The effects of one entry."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
-    effects: dict[PeerId, list[Effect]]
-    dead_letters: Sequence[DeadLetters]
-    dead: list[DeadMessage]
-
-
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
     """The backend of a quorum queue without a data folder."""
 
     __slots__ = ()
 
-    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+    def apply(self, commands: list[Command], now_ms: int) -> None:
         if commands:
             if self.queue.browsers.by_ref or Subscribe in map(type, commands):
                 commands = self.queue.browsers.marked(commands)  # type: ignore[assignment]
@@ -143,7 +95,7 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
         for command in commands:
             self.queue.apply(command, now_ms)
 
-    def keep(self, now_ms: int) -> None:
+    def flush(self, now_ms: int) -> None:
         selected = self.queue.look(self.queue.browsers.scan_max)
         if selected is not None:
             self.queue.apply(selected, now_ms)
@@ -156,30 +108,25 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
         if self.queue.show_on():
             self.wake()
 
-    def tell(self) -> None:
-        told = self._take(0)
-        self.hand_over(told.effects, told.dead_letters, told.dead)
+    def publish(self) -> None:
+        self._publish(self._take(0))
 
-    def _take(self, index: int) -> EntryEffects:
+    def _take(self, index: int) -> EffectBatch:
         queue = self.queue
         dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
-        return EntryEffects(index, queue.take_effects(), queue.take_dead_letters(), dead)
+        return EffectBatch(queue.take_effects(), queue.take_dead_letters(), dead, index)
 
 
 class QuorumInLog(QuorumInMemory):
     """The backend with a replicated log, which decides the order of commands.
 
     Attributes:
-        on_lead: called with True when this member leads and has applied everything that was committed before,
-            and with False when it ceases to lead.
-        usable: returns the machine version of the cluster, which all members support; 0: not known. Outside a
-            cluster that is the newest.
-        on_ahead: called when this member leads and the time of the log is ahead of its clock.
+        member: this node's member of the group, while it takes part.
     """
 
     __slots__ = (
+        "_applied",
         "_begin",
-        "_carried_out",
         "_clocks",
         "_commits",
         "_committed",
@@ -191,52 +138,62 @@ class QuorumInLog(QuorumInMemory):
         "_late_bytes",
         "_leads",
         "_looked",
-        "_member",
-        "_newer_state",
+        "_on_ahead",
+        "_on_lead",
         "_questions",
         "_seen",
         "_settings",
-        "_states",
+        "_snapshots",
         "_store",
         "_time",
-        "_told",
+        "_unpublished",
+        "_usable",
         "_waiting",
         "_waits_since_ms",
         "_wanted",
-        "lanes",
-        "on_ahead",
-        "on_lead",
-        "usable",
+        "member",
     )
 
     by_log: ClassVar[bool] = True
+    admission: LinkAdmission
 
     def __init__(
         self,
         queue: QuorumQueue,
+        wake: Wake,
+        publish: PublishEffects,
         commits: Commits,
         store: QuorumStore,
-        begin: Callable[[QuorumInLog], GroupMember],
-        states: States | None = None,
-        clocks: Corrected = RIGHT,
+        begin: Callable[[QuorumInLog], Member],
+        snapshots: Snapshots | None = None,
+        clocks: Clocks | None = None,
+        usable: Callable[[], int] = lambda: machine_version.NEWEST,
+        on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
     ) -> None:
-        super().__init__(queue, commits)
-        self.admission = self.lanes = LaneAdmission(commits, lambda: self.wake())
-        self.on_lead: Callable[[bool], None] = _nobody
-        self.usable: Callable[[], int] = lambda: machine_version.NEWEST
-        self.on_ahead: Callable[[QuorumInLog], None] = lambda _: None
-        self._clocks = clocks
-        self._time = LogTime(clocks)
+        """Create the backend of a queue that `recover` fills.
+
+        Args:
+            begin: starts this node's member of the group, when the log has been read.
+            usable: returns the machine version of the cluster, which all members support; 0: not known.
+            on_ahead: called when this member leads and the time of the log is ahead of its clock.
+        """
+        super().__init__(queue, wake, publish, commits)
+        self.admission = LinkAdmission(commits, wake)
+        self.member: Member | None = None
+        self._on_lead: Callable[[bool], None] = lambda leads: None
+        self._usable = usable
+        self._on_ahead = on_ahead
+        self._clocks = clocks or Clocks()
+        self._time = LogTime(self._clocks)
         self._commits = commits
         self._store = store
         self._begin = begin
-        self._states = states
+        self._snapshots = snapshots
         self._settings = queue.settings
         store.on_installed = self._installed
-        self._member: GroupMember | None = None
         self._committed = 0
         self._early = 0
-        """Entries up to this one were carried out before they were committed (`release_reader`)."""
+        """Entries up to this one were carried out before they were committed (`catch_up`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
         """While that is so: how far the letters of nodes were carried out, by entry."""
         self._wanted: list[int] = []
@@ -252,15 +209,25 @@ class QuorumInLog(QuorumInMemory):
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
         """Requests to be answered when the entry of this index has been applied."""
-        self._told: list[EntryEffects] = []
-        self._carried_out: list[QuorumCommand] = []
-        self._newer_state = 0
+        self._unpublished: list[EffectBatch] = []
+        self._applied: list[QuorumCommand] = []
         self._seen = 0  # the ticket seen by the last `keep`
 
-    @property
-    def member(self) -> GroupMember | None:
-        """This node's member of the group, while it takes part."""
-        return self._member
+    def serve(
+        self,
+        on_lead: Callable[[bool], None],
+        on_refused: Callable[[int, int, int], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        """Serve other nodes while this member leads.
+
+        Args:
+            on_lead: called with True when it leads and has applied everything that was committed before, and
+                with False when it ceases to lead.
+            on_refused, on_room: as of `LinkAdmission`.
+        """
+        self._on_lead = on_lead
+        self.admission.on_refused, self.admission.on_room = on_refused, on_room
 
     @property
     def member_id(self) -> int:
@@ -276,29 +243,25 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def newer(self) -> int:
-        return self._store.newer or self._newer_state
+        return self._store.newer or self._store.newer_state
 
     @property
     def busy(self) -> bool:
-        if self._told or self._waiting or self._questions:
+        if self._unpublished or self._waiting or self._questions:
             return True
         return any(entry.commands for entry in self._store.tail)
 
     def deadline(self) -> int | None:
         # None while a `Tick` is in the log and not applied, or cannot be proposed.
         due_ms = self.queue.deadline()
-        member, store = self._member, self._store
+        member, store = self.member, self._store
         if due_ms is None or member is None or self._waiting or not member.leads:
             return None
         return None if store.tail and store.now_ms >= due_ms else self._time.when(due_ms)
 
     @property
-    def tells(self) -> bool:
-        return not self.queue.replaying
-
-    @property
     def shared(self) -> bool:
-        return self._states is not None and not self._store.alone
+        return self._snapshots is not None and not self._store.alone
 
     def recover(self, now_ms: int) -> Iterator[int]:
         scan_max = self.queue.browsers.scan_max
@@ -307,18 +270,18 @@ class QuorumInLog(QuorumInMemory):
         self.recovered = True
         self._committed = self._store.applied
         if not self.queue.deleted:
-            self._member = self._begin(self)
+            self.member = self._begin(self)
             if self._store.alone:
-                self._member.campaign()
-                self._member.advance()
+                self.member.campaign()
+                self.member.advance()
         self.wake()  # messages found at start may have expired meanwhile
         return iter(())
 
-    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+    def apply(self, commands: list[Command], now_ms: int) -> None:
         for command in commands:
             if type(command) is Configure:
                 self._settings = command.settings  # the catalog notifies every member
-        if self._states is not None and any(map(_is_farewell, commands)):
+        if self._snapshots is not None and any(map(_is_farewell, commands)):
             # The queue is forgotten, and its number never reused: no member waits for others to agree.
             super()._decide([DELETE], now_ms)
             self._note(self._store.applied)
@@ -326,10 +289,10 @@ class QuorumInLog(QuorumInMemory):
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             commands = [*waiting, *commands]  # type: ignore[list-item]
-        super().carry_out(commands, now_ms)
+        super().apply(commands, now_ms)
 
     def _decide(self, commands: list[QuorumCommand], now_ms: int) -> None:
-        member, store = self._member, self._store
+        member, store = self.member, self._store
         if member is None:
             super()._decide(commands, now_ms)  # the queue is gone
         elif not (member.leads or member.alone):
@@ -341,11 +304,11 @@ class QuorumInLog(QuorumInMemory):
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
         else:
-            if store.version < self.usable():
+            if store.version < self._usable():
                 self._raise_version(now_ms)  # before commands that may need it
-            proposal = store.propose(self._without_copies(commands), self._time.at(now_ms))
+            entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
-                member.propose([proposal.payload])
+                member.propose([entry.payload])
             except (NotLeader, NotReady, Full):
                 self._wait(commands, now_ms)
             else:
@@ -356,7 +319,7 @@ class QuorumInLog(QuorumInMemory):
         if self._waits_since_ms is None:
             self._waits_since_ms = now_ms
         self._waiting = commands
-        self.due_ms = now_ms + RETRY_MS if self._member is not None and self._member.leads else None
+        self.due_ms = now_ms + RETRY_MS if self.member is not None and self.member.leads else None
 
     def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
         # Returned messages of which there is a copy here are left out of the log; settled ones may have none.
@@ -376,7 +339,7 @@ class QuorumInLog(QuorumInMemory):
 
     def committed(self, index: int) -> None:
         before, self._committed = self._committed, index
-        member, store = self._member, self._store
+        member, store = self.member, self._store
         if self._early > before:
             self._note_early()
             if not self.ahead:
@@ -397,33 +360,36 @@ class QuorumInLog(QuorumInMemory):
             self._commits.when_durable(store.ticket, self.wake)
         if not self._late:
             self._late = True
-            member.later(self._carry_out_late)  # also if the disk takes its time
+            member.later(self._apply_late)  # also if the disk takes its time
 
-    def _carry_out_late(self) -> None:
+    def _apply_late(self) -> None:
         self._late = False
         if self._behind:
             self.wake()
 
     def status(self, status: Status) -> None:
+        followed = self.queue.replaying
         if not status.open and not self._store.alone:
             self._follow()
+            if followed and status.role is not Role.LEADER:
+                return  # there is nothing to do: with thousands of queues a wake costs as much as an election
         self.wake()
 
     def _follow(self) -> None:
         # Senders of undecided commands find the leader, and send them there.
         self.queue.follow()
-        self.lanes.follow()
+        self.admission.follow()
         self._looked = 0
         self._waiting = []
         self._waits_since_ms = self.due_ms = None
         self._questions.clear()
         self._wanted.clear()
-        if self._states is not None:
-            self._states.stop(self._store.group)
+        if self._snapshots is not None:
+            self._snapshots.stop(self._store.group)
         if self._leads:
             self._leads = False
             self._time = LogTime(self._clocks)
-            self.on_lead(False)
+            self._on_lead(False)
 
     def ahead_ms(self, now_ms: int) -> int:
         """Return by how much the log's time is ahead of this node's clock; 0 if it does not lead."""
@@ -435,8 +401,8 @@ class QuorumInLog(QuorumInMemory):
         self._time = LogTime(self._clocks, self._store.now_ms, now_ms)
         self._leads = True
         if self.ahead_ms(now_ms):
-            self.on_ahead(self)
-        self.on_lead(True)
+            self._on_ahead(self)
+        self._on_lead(True)
         if self.queue.settings != self._settings:
             # Changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
@@ -445,7 +411,7 @@ class QuorumInLog(QuorumInMemory):
 
     def _raise_version(self, now_ms: int) -> None:
         # From the next entry on, if all members support a newer version.
-        self._propose(RaiseVersion(self.usable()), now_ms)
+        self._propose(RaiseVersion(self._usable()), now_ms)
 
     def _look(self, now_ms: int) -> None:
         # Not before the last result has been applied.
@@ -456,11 +422,11 @@ class QuorumInLog(QuorumInMemory):
 
     def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
         # For commands without a sender; returns whether it was possible.
-        member = self._member
+        member = self.member
         assert member is not None, "it leads"
-        proposal = self._store.propose([command], self._time.at(now_ms))
+        entry = self._store.propose([command], self._time.at(now_ms))
         try:
-            member.propose([proposal.payload])
+            member.propose([entry.payload])
         except (NotLeader, NotReady, Full):
             self.due_ms = now_ms + RETRY_MS
             return False
@@ -468,44 +434,24 @@ class QuorumInLog(QuorumInMemory):
         return True
 
     def snapshot_for(self, to: int) -> None:
-        assert self._states is not None, "a group of one has nobody who needs a state"
+        assert self._snapshots is not None, "a group of one has nobody who needs a state"
         if self.ahead:
             self._wanted.append(to)  # a state that is sent is a committed one
         else:
-            self._states.begin(self._store.group, to)
-
-    def read_done(self, token: int, index: int) -> None:
-        raise AssertionError("nobody asked")
-
-    def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
-        return self._store.snapshot()
-
-    def stage(self, transfer: int, messages: bytes) -> None:
-        self._store.stage(transfer, messages)
-        self._commits.write_soon()
-
-    def staged(self, transfer: int, state: bytes) -> bytes:
-        try:
-            return self._store.staged(transfer, state)
-        except machine_version.NewerMachine as error:
-            self._newer_state = error.version
-            raise
-
-    def unstage(self) -> None:
-        self._store.unstage()
+            self._snapshots.begin(self._store.group, to)
 
     def _installed(self, queue: QuorumQueue) -> None:
         queue.browsers.scan_max = self.queue.browsers.scan_max
         self.queue = queue
         self._early = 0
-        self._told.clear()
+        self._unpublished.clear()
         self._questions.clear()
 
-    def keep(self, now_ms: int) -> None:
+    def flush(self, now_ms: int) -> None:
         store, queue = self._store, self.queue
         size = self._late_bytes = 0
         self._hurries = False
-        self._carried_out = []
+        self._applied = []
         if self._failed:
             return
         while (entry := self._apply_next(self._committed, now_ms)) is not None:
@@ -517,9 +463,9 @@ class QuorumInLog(QuorumInMemory):
             # Commands behind the deletion are too late.
             super()._decide(self._under_way(), now_ms)
             self._note(store.applied)
-        elif not self._leads and self._member is not None and self._member.leads and not self._behind:
+        elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
-        if self._leads and not queue.deleted and store.version < self.usable():
+        if self._leads and not queue.deleted and store.version < self._usable():
             self._raise_version(now_ms)
         if self._leads and not queue.deleted:
             self._look(now_ms)
@@ -531,7 +477,7 @@ class QuorumInLog(QuorumInMemory):
     def _apply_next(self, until: int, now_ms: int) -> LogEntry | None:
         if self.queue.deleted or (entry := self._store.apply(until)) is None:
             return None
-        self._carried_out += entry.commands or ()
+        self._applied += entry.commands or ()
         self._note(entry.index)
         while self._questions and self._questions[0][0] <= entry.index:
             super()._decide(self._questions.pop(0)[1], now_ms)
@@ -545,14 +491,14 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def transacts(self) -> bool:
-        return self._states is None or self._store.alone
+        return self._snapshots is None or self._store.alone
 
     @property
     def starting(self) -> bool:
         # Alone, its member leads when its first vote is on the disk.
         return self.transacts and not self._leads and not self._failed
 
-    def release_reader(self) -> None:
+    def catch_up(self) -> None:
         # Alone, an appended entry will be committed, so that it can be applied at once; its effects are sent
         # when it is committed. An entry that deletes the queue is left, since its commit is not reported.
         store = self._store
@@ -562,7 +508,7 @@ class QuorumInLog(QuorumInMemory):
             self._done = [(store.applied, self._letters())]
         self._early = store.last
         self._note_early()
-        self._carried_out = []
+        self._applied = []
         while self._apply_next(store.last, store.now_ms) is not None:
             self._done.append((store.applied, self._letters()))
 
@@ -574,11 +520,11 @@ class QuorumInLog(QuorumInMemory):
     def done(self, node: int, incarnation: int) -> int:
         """The number of the last letter of a node that was carried out by a committed entry; 0: none was."""
         if not self.ahead:
-            return self.queue.lane_last(node, incarnation)
+            return self.queue.link_last(node, incarnation)
         return self._done[0][1].get((node, incarnation), 0)
 
     def _letters(self) -> dict[tuple[int, int], int]:
-        return {key: lane.last for key, lane in self.queue.node_lanes.by_node.items()}
+        return {key: link.last for key, link in self.queue.node_links.by_node.items()}
 
     def _note_early(self) -> None:
         self._store.compact_max = self._committed if self._early > self._committed else None
@@ -596,12 +542,12 @@ class QuorumInLog(QuorumInMemory):
         # Only when all commands have been applied.
         if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
             return False
-        return self._member is not None and self._member.has_room(size)
+        return self.member is not None and self.member.has_room(size)
 
-    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+    def apply_part(self, commands: list[Command], now_ms: int) -> None:
         # One entry, applied together with the other queues' parts.
-        self.carry_out(commands, now_ms)
-        self.release_reader()
+        self.apply(commands, now_ms)
+        self.catch_up()
 
     @property
     def _behind(self) -> bool:
@@ -609,30 +555,31 @@ class QuorumInLog(QuorumInMemory):
         return bool(tail) and tail[0].index <= self._committed
 
     def _note(self, index: int) -> None:
-        told = self._take(index)
+        batch = self._take(index)
         # Nodes with sessions are notified that their commands were applied.
-        if told.effects or told.dead_letters or told.dead or (self.queue.lanes and not self.queue.replaying):
-            self._told.append(told)
+        served = bool(self.queue.links) and not self.queue.replaying
+        if batch.effects or batch.dead_letters or batch.dead or served:
+            self._unpublished.append(batch)
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         # The effects of several entries are sent together, with the index of the last. The numbers of applied
         # commands come from the state: sent with an earlier entry's effects, they would let a node drop
         # commands without having their answers.
-        told = self._told
+        ready = self._unpublished
         if self.ahead:
-            told = [each for each in told if each.index <= self._committed]
+            ready = [each for each in ready if each.index <= self._committed]
             while len(self._done) > 1 and self._done[1][0] <= self._committed:
                 del self._done[0]
-        if not told:
+        if not ready:
             return
-        (index, effects, dead_letters, dead), *rest = told
-        del self._told[: len(told)]
+        (effects, dead_letters, dead, index), *rest = ready
+        del self._unpublished[: len(ready)]
         for more in rest:
             index = more.index
             for peer, some in more.effects.items():
                 effects.setdefault(peer, []).extend(some)
             dead_letters, dead = [*dead_letters, *more.dead_letters], [*dead, *more.dead]
-        self.hand_over(effects, dead_letters, dead, index=index)
+        self._publish(EffectBatch(effects, dead_letters, dead, index))
 
     def _under_way(self) -> list[QuorumCommand]:
         # The caller becomes responsible for these commands.
@@ -647,17 +594,14 @@ class QuorumInLog(QuorumInMemory):
         return asked
 
     def delete(self) -> None:
-        if self._member is not None:
-            self._member.stop()
-            self._member = None
+        if self.member is not None:
+            self.member.stop()
+            self.member = None
         self._store.delete()
         self._commits.forget(self._store.group)
 
-    def carried_out(self, commands: list[Command]) -> Sequence[Command]:
-        return self._carried_out  # type: ignore[return-value]
-
-    def unanswered(self) -> list[Command]:
-        return self._under_way()  # type: ignore[return-value]
+    def applied_in_step(self, commands: list[Command]) -> Sequence[Command] | None:
+        return None if self.queue.replaying else self._applied  # type: ignore[return-value]
 
     def queue_status(self) -> QueueStatus:
         entries = [entry for entry in self._store.tail if entry.commands]
@@ -670,7 +614,7 @@ class QuorumInLog(QuorumInMemory):
             unconfirmed=published,
             unconfirmed_ms=since_ms if published else None,
         )
-        return self.admission.told(queue_status)
+        return self.admission.with_waiting(queue_status)
 
     def progress(self, *, busy: bool) -> QueueProgress:
         waits = self.busy or self.admission.holds
@@ -680,28 +624,30 @@ class QuorumInLog(QuorumInMemory):
         # Entries with refused senders are not applied, though a late sync may yet commit them: a state
         # without them could still get into the journal.
         self._failed = True
-        told, self._told = self._told, []
-        answers = [each for one in told for some in one.effects.values() for each in some]
+        left, self._unpublished = self._unpublished, []
+        answers = [each for batch in left for some in batch.effects.values() for each in some]
         for each in (*answers, *self._under_way()):
             if type(each) is Publish or type(each) is Confirmed:
                 publisher = each.publisher
                 refused = Unconfirmed(publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
-                self.hand_over({publisher.reply_to: [refused]})
+                self._publish(EffectBatch({publisher.reply_to: [refused]}))
 
-    def abandon(self) -> None:
-        if self._member is not None:
-            self._member.stop()
-            self._member = None
+    def abandon(self) -> list[Command]:
+        left = [] if self.shared else self._under_way()
+        if self.member is not None:
+            self.member.stop()
+            self.member = None
         if self.shared:
             self._follow()
         self._store.abandon()
         self._commits.abandoned(self._store.group)
-        self.tell()
-        if self._told:
-            self._commits.when_durable(self._store.ticket, self._tell_rest)
+        self.publish()
+        if self._unpublished:
+            self._commits.when_durable(self._store.ticket, self._publish_rest)
+        return left  # type: ignore[return-value]
 
-    def _tell_rest(self) -> None:
+    def _publish_rest(self) -> None:
         # Effects of entries that were applied before they were committed: they are durable, and a member that
         # takes no part gets no report of that.
         self._early = 0
-        self.tell()
+        self.publish()

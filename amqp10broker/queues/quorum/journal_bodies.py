@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic.extents import Accounts, Extents
+from amqp10broker.queues.classic.extents import Extents
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
 from amqp10broker.queues.quorum.command_codec import Place
 
@@ -23,17 +24,17 @@ class _Put(NamedTuple):
 
 
 class JournalBodies:
-    """A `queues.quorum.bodies.BodyStore` with the places of its messages in the journal.
+    """`PagedBodies` with the places of its messages in the journal.
 
     Attributes:
         recovering: entries are applied again. Messages may be missing, since their present record comes later
             in the journal.
     """
 
-    def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
+    def __init__(self, journal: RecordLog, packs: Packs | None = None) -> None:
         self.recovering = False
         self._messages = PagedBodies(packs)
-        self._extents = Extents(accounts)
+        self._extents = Extents(journal)
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
         self._dropped: set[int] = set()
@@ -176,10 +177,18 @@ class JournalBodies:
         self._unplaced.clear()
         return runs
 
-    def forget_from(self, index: int) -> None:
-        """Remove messages from an index on: their entries were never applied, and indexes are reused."""
-        self._messages.drop([each for each in self._messages.indexes() if each >= index])
-        self._extents.remove(index, 1 << 64)
+    def forget(self, places: Sequence[Place]) -> None:
+        """Remove what other records have of the messages of an entry that is about to be applied.
+
+        Messages behind them stay: a later state may include them, though their entries are not read again.
+        """
+        for place in places:
+            stale = [
+                each for each in range(place.first, place.first + place.messages) if each in self._messages
+            ]
+            if stale:
+                self._messages.drop(stale)
+                self._extents.remove(place.first, place.first + place.messages)
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """End recovery, remove all other messages, and return the indexes of missing ones."""
@@ -196,3 +205,7 @@ class JournalBodies:
             self._extents.remove(at, first)
             at = end
         return sorted(missing)
+
+
+BodyStore = PagedBodies | JournalBodies
+"""The contents of a queue's messages by index."""

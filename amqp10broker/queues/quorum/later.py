@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.ordered_entries import NEVER
 
 SOON_MAX: Final = 8192
 LATER_COLUMNS: Final = 5

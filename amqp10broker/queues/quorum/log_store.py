@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
@@ -26,7 +26,7 @@ from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
     Place,
@@ -34,7 +34,7 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_commands,
     entry_head,
 )
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion, split
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion
 from amqp10broker.queues.quorum.entry_index import EntryIndex
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -48,22 +48,20 @@ from amqp10broker.queues.quorum.records import (
     HARD,
     INSTALLED,
     MEMBER,
+    PLACES,
     RELOCATED,
     STAGED,
     STATE,
+    STATE_OF,
     TRANSFER,
-    decode_places,
-    decode_state,
-    encode_places,
-    encode_state,
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.raft.codec import decode_config, decode_hard, encode_hard
+from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
-from amqp10broker.raft.errors import BadBytes
 from amqp10broker.raft.ready import Ready
+from amqp10broker.storage.record import Record
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 """Log after which the state is written again; applying so much takes less than a second at start."""
@@ -75,27 +73,20 @@ STAGED_BYTES: Final = 768 * 1024
 """Contents of messages in one record of a state that is sent."""
 
 FOUNDER: Final = 1 << 32
-"""The member of a group of one on a node that is in no cluster (`cluster.ids.member_id(1)`)."""
+"""The member of a group of one on a node that is in no cluster (`raft.ids.member_id(1)`)."""
 
 WhenDurable = Callable[[int, Callable[[], None]], None]
 
 
-class ProposedEntry(NamedTuple):
-    """An entry before the group has it."""
-
-    payload: bytes
-    now_ms: int
-    first: int
-    end: int
-    places: Sequence[Place]
-    commands: Sequence[QuorumCommand]
-    """Including commands without effect, to be answered in order."""
-    version: int
-
-
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log. `commands`: as proposed by this member; None: they are in the payload only."""
+    """One entry of the log.
+
+    Attributes:
+        commands: as proposed by this member, with those without effect, to be answered in order; None: they
+            are in the payload only.
+        version: the machine version behind the entry.
+    """
 
     index: int
     term: int
@@ -130,7 +121,6 @@ class QuorumStore:
         "_hard",
         "_hard_file",
         "_joins",
-        "_last",
         "_log",
         "_mine",
         "_name",
@@ -144,18 +134,21 @@ class QuorumStore:
         "_snapshot",
         "_staged",
         "_staged_state",
-        "_ticket",
         "_transfer",
         "_version",
         "_when_durable",
+        "_write_soon",
         "bodies",
         "compact_max",
         "group",
+        "last",
         "me",
+        "newer_state",
         "on_compact",
         "on_installed",
         "stored",
         "tail",
+        "ticket",
     )
 
     def __init__(
@@ -166,6 +159,7 @@ class QuorumStore:
         packs: Packs | None = None,
         *,
         when_durable: WhenDurable,
+        write_soon: Callable[[], None] = lambda: None,
         me: int = FOUNDER,
         members: Sequence[int] = (),
         joins: bool = False,
@@ -184,18 +178,21 @@ class QuorumStore:
         self.bodies = JournalBodies(log, packs)
         self.tail = _NO_ENTRIES
         self.stored: Stored | None = None
-        self.on_compact: Callable[[int], None] = _nobody
+        self.on_compact: Callable[[int], None] = lambda index: None
         self.compact_max: int | None = None
         self._name = name
         self._log = log
         self._when_durable = when_durable
+        self._write_soon = write_soon
+        self.newer_state = 0
+        """Version of a state that was sent, if this broker does not support it."""
         self._packs = packs
         self._joins = joins
         self._mine = not joins
         """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
         """File of the record with which the member begins."""
-        self.on_installed: Callable[[QuorumQueue], None] = _no_backend
+        self.on_installed: Callable[[QuorumQueue], None] = lambda queue: None
         self._staged: JournalBodies | None = None
         """Messages of a state that is being received."""
         self._transfer = 0
@@ -210,11 +207,11 @@ class QuorumStore:
         self._next_index = 0
         self._now_ms = 0
         self._version = 1
-        self._last = self._point.index
+        self.last = self._point.index
         self._entries = EntryIndex()
         self._base = self._point
         """Entries behind this point can be read."""
-        self._proposal: ProposedEntry | None = None
+        self._proposal: LogEntry | None = None
         self._failing: LogEntry | None = None
         self._before = self._again = 0
         """The indexes up to which entries stand before the last state that was read, and again behind it."""
@@ -222,20 +219,12 @@ class QuorumStore:
         """File and length of the last state."""
         self._since = 0
         """Bytes of entries appended since then."""
-        self._ticket = 0
-
-    @property
-    def ticket(self) -> int:
-        """The ticket of the last record appended here."""
-        return self._ticket
+        self.ticket = 0
+        """Of the last record that was appended here."""
 
     @property
     def applied(self) -> int:
         return self._point.index
-
-    @property
-    def last(self) -> int:
-        return self._last
 
     @property
     def now_ms(self) -> int:
@@ -263,19 +252,19 @@ class QuorumStore:
         changing = any(entry.kind is Kind.CONFIG for entry in self.tail)
         return self._point.config.members == (self.me,) and not changing
 
-    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> ProposedEntry:
-        """Encode commands, at least one, as the next entry of the log, without any change. `now_ms`: this
-        node's clock; the time of an entry is never before that of the last one.
+    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
+        """Encode commands, at least one, as the next entry, without any change; it has no index and term yet.
+        `now_ms`: this node's clock; the time of an entry is never before that of the last one.
         """
-        commands = split(commands)
         now_ms = max(now_ms, self.now_ms)
-        first = self.next_index
         version = self.version
-        encoded = encode_commands(commands, now_ms, first, version)
-        payload = b"".join((encode_places(encoded.places), *encoded.pieces))
+        encoded = encode_commands(commands, now_ms, self.next_index, version)
+        payload = b"".join((PLACES.encode(encoded.places), *encoded.pieces))
         if type(commands[0]) is RaiseVersion:
             version = max(version, commands[0].version)
-        self._proposal = ProposedEntry(payload, now_ms, first, encoded.end, encoded.places, commands, version)
+        self._proposal = LogEntry(
+            0, 0, Kind.COMMAND, payload, now_ms, encoded.end, encoded.places, commands, 0, version
+        )
         return self._proposal
 
     def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
@@ -285,23 +274,21 @@ class QuorumStore:
         if ready.snapshot is not None:
             self._install(ready.snapshot)
         for run in ready.entries:
-            if run.first <= self._last:
+            if run.first <= self.last:
                 self._truncate(run.first)
             for index, payload in enumerate(run.payloads, run.first):
                 self._append(self._entry(index, run.term, run.kind, payload))
         self._proposal = None
-        self._when_durable(self._ticket, on_durable)
+        self._when_durable(self.ticket, on_durable)
 
     def _entry(self, index: int, term: int, kind: Kind, payload: bytes) -> LogEntry:
         proposal = self._proposal
         if proposal is not None and proposal.payload is payload:
-            return LogEntry(
-                index, term, kind, payload, proposal.now_ms, proposal.end, proposal.places,
-                proposal.commands, 0, proposal.version,
-            )  # fmt: skip
+            proposal.index, proposal.term = index, term
+            return proposal
         if kind is not Kind.COMMAND:
             return LogEntry(index, term, kind, payload, self.now_ms, self.next_index, (), (), 0, self.version)
-        places, start = decode_places(payload)
+        places, start = PLACES.decode_part(payload)
         now_ms, first, raised = entry_head(payload, start)
         end = places[-1].first + places[-1].messages if places else first
         version = max(raised, self.version)
@@ -316,11 +303,11 @@ class QuorumStore:
         if self.tail is _NO_ENTRIES:
             self.tail = deque()
         self.tail.append(entry)
-        self._last = entry.index
+        self.last = entry.index
 
     def _append_record(self, entry: LogEntry) -> int:
         payload = (APPLIED.pack(self._point.index), entry.payload)
-        self._ticket, entry.file, offset = self._log.append(
+        self.ticket, entry.file, offset = self._log.append(
             self.group, ENTRIES + entry.kind, entry.index, payload, term=entry.term
         )
         self._since += len(entry.payload)
@@ -332,15 +319,15 @@ class QuorumStore:
         while self.tail and self.tail[-1].index >= first:
             self.tail.pop()
         self._entries.truncate(first)
-        self._last = first - 1
+        self.last = first - 1
 
     def _write_beginning(self, again: int) -> None:
         payload = [MEMBER.pack(self.me)]
-        self._ticket, self._begin_file, _ = self._log.append(self.group, BEGINS, again, payload)
+        self.ticket, self._begin_file, _ = self._log.append(self.group, BEGINS, again, payload)
 
     def _write_hard(self, hard: Hard) -> None:
         self._hard = hard
-        self._ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [encode_hard(hard)])
+        self.ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [codec.HARD.encode(hard)])
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
         """Return the place, state, and message records of the applied part; the last item must be called once
@@ -353,19 +340,30 @@ class QuorumStore:
         return self._point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
+        """Store a record of messages; of another transfer than before: drop the earlier ones."""
         self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+        self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        machine_version.check(version_of(state))
+        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine` if this
+        broker cannot read it.
+        """
+        version = version_of(state)
+        try:
+            machine_version.check(version)
+        except machine_version.NewerMachine:
+            self.newer_state = version
+            raise
         self._stage_of(transfer)
         self._staged_state = state
         return TRANSFER.pack(transfer)
 
     def unstage(self) -> None:
+        """Drop staged data that is not from a `Ready`."""
         self._drop_staged()
 
     def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
-        self._ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
+        self.ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
         return file
 
     def _stage_of(self, transfer: int) -> JournalBodies:
@@ -389,8 +387,8 @@ class QuorumStore:
         state, staged = self._staged_state, self._staged
         assert staged is not None, "what was staged has been dropped"
         assert TRANSFER.pack(self._transfer) == snapshot.data, "what is staged is of another transfer"
-        pieces = [snapshot.data, *encode_state(snapshot.point, state)]
-        self._ticket, file, _ = self._log.append(
+        pieces = [snapshot.data, *STATE_OF.pieces((snapshot.point, state))]
+        self.ticket, file, _ = self._log.append(
             self.group, INSTALLED, snapshot.point.index, pieces, term=snapshot.point.term
         )
         queue = self._take_state(snapshot.point, state, staged)
@@ -406,7 +404,7 @@ class QuorumStore:
         queue = self._queue = decode_snapshot(self._name, state, staged)
         queue.follow()
         self._point = self._base = point
-        self._last = point.index
+        self.last = point.index
         self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
@@ -441,7 +439,7 @@ class QuorumStore:
         if entry.kind is Kind.COMMAND:
             commands = entry.commands
             if commands is None:
-                commands = decode_commands(entry.payload[decode_places(entry.payload)[1] :]).commands
+                commands = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :]).commands
             queue.begin_entry(entry.index)
             for command in commands:
                 queue.apply(command, entry.now_ms)
@@ -458,26 +456,24 @@ class QuorumStore:
         self.tail.popleft()
         if not self.tail:
             self.tail = _NO_ENTRIES
-        config = decode_config(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
+        config = codec.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
         self._point = Point(entry.index, entry.term, config)
         self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
 
     def _relocate(self, first: int, end: int) -> None:
         batch = encode_batch(self.bodies.fetch(range(first, end)))
         place = Place(first, end - first, 0, sum(map(len, batch)))
-        payload = [encode_places([place]), *batch]
-        self._ticket, file, _ = self._log.append(
-            self.group, RELOCATED, first, payload, term=self._point.index
-        )
+        payload = [PLACES.encode([place]), *batch]
+        self.ticket, file, _ = self._log.append(self.group, RELOCATED, first, payload, term=self._point.index)
         self.bodies.relocated(file, [place])
 
     def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
         record = _record_of(first, staged.fetch(range(first, end)))
-        staged.relocated(self._append_staged(self._transfer, [record]), decode_places(record)[0])
+        staged.relocated(self._append_staged(self._transfer, [record]), PLACES.decode_part(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
-        pieces = encode_state(self._point, encode_snapshot(queue))
-        self._ticket, file, _ = self._log.append(
+        pieces = STATE_OF.pieces((self._point, encode_snapshot(queue)))
+        self.ticket, file, _ = self._log.append(
             self.group, STATE, self._point.index, pieces, term=self._point.term
         )
         self._remember_snapshot(file, sum(map(len, pieces)))
@@ -562,15 +558,15 @@ class QuorumStore:
         self.bodies.abandon()
         self._queue = None
 
-    def restore(self, records: Sequence[JournalRecord]) -> None:
+    def restore(self, records: Sequence[Record]) -> None:
         self.bodies.recovering = True
         for record in records:
             try:
                 self._restore(record)
-            except (ValueError, BadBytes) as error:
+            except ValueError as error:
                 raise self._damaged(record, error) from error
 
-    def _damaged(self, record: JournalRecord, error: Exception) -> StorageError:
+    def _damaged(self, record: Record, error: Exception) -> StorageError:
         where = f"file {record.file} of the journal at offset {record.offset}"
         if isinstance(error, machine_version.NewerMachine):
             return self._too_new(where, error)
@@ -585,7 +581,7 @@ class QuorumStore:
             where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
         )
 
-    def _restore(self, record: JournalRecord) -> None:
+    def _restore(self, record: Record) -> None:
         kind, payload = record.kind, record.payload
         if kind == BEGINS:
             self._restore_beginning(record)
@@ -595,15 +591,16 @@ class QuorumStore:
         if kind in (EMPTY, COMMANDS, CONFIG):
             self._restore_entry(record)
         elif kind == HARD:
-            self._hard, self._hard_file = decode_hard(payload), record.file
+            self._hard, self._hard_file = codec.HARD.decode(payload), record.file
         elif kind == STATE:
-            self._restore_state(record, *decode_state(payload))
+            self._restore_state(record, *STATE_OF.decode(payload))
         elif kind == STAGED:
             self._find_staged(record.index, record.file, payload)
         elif kind == INSTALLED:
             (transfer,) = TRANSFER.unpack_from(payload)
             staged = self._stage_of(transfer)
-            self._take_state(*decode_state(payload[TRANSFER.size :]), staged)
+            point, state = STATE_OF.decode(payload[TRANSFER.size :])
+            self._take_state(point, state, staged)
             staged.recovering = True
             self._remember_snapshot(record.file, len(payload))
         elif kind == RELOCATED:
@@ -613,7 +610,7 @@ class QuorumStore:
         else:
             raise ValueError(f"a record has kind {kind}, which this version does not know")
 
-    def _restore_beginning(self, record: JournalRecord) -> None:
+    def _restore_beginning(self, record: Record) -> None:
         self._mine = MEMBER.unpack(record.payload)[0] == self.me
         self._begin_file = record.file
         if record.index == 0 or not self._mine:
@@ -623,7 +620,7 @@ class QuorumStore:
             self._queue = None
             self._hard, self._hard_file = Hard(0, None, 0), 0
             self._point = self._base = new_member().point
-            self._last = self._point.index
+            self.last = self._point.index
             self._next_index = self._now_ms = self._before = self._again = 0
             self.tail.clear()
             self._entries.clear()
@@ -631,7 +628,7 @@ class QuorumStore:
     @staticmethod
     def _find(file: int, payload: bytes, at: int, bodies: JournalBodies) -> None:
         # Other parts of the record belong to a state that is being received.
-        places, start = decode_places(payload, at)
+        places, start = PLACES.decode_part(payload, at)
         for place in places:
             begin = start + place.at
             messages = decode_batch(payload[begin : begin + place.length])
@@ -640,16 +637,14 @@ class QuorumStore:
     def _begin_with(self, queue: QuorumQueue) -> None:
         self._queue = queue
         queue.follow()
-        # An entry before that was replaced may have had messages.
-        self.bodies.forget_from(queue.next_index)
         self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
 
-    def _restore_state(self, record: JournalRecord, point: Point, state: bytes) -> None:
+    def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
         if self._queue is not None:
             self._replay(point.index)
             if point.index == self._point.index:
-                self._before, self._again = self._last, point.index
+                self._before, self._again = self.last, point.index
                 return
             if point.index < self._point.index:
                 raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
@@ -658,10 +653,10 @@ class QuorumStore:
             self._entries.clear()
         self._begin_with(decode_snapshot(self._name, state, self.bodies))
         self._point = self._base = point
-        self._last = point.index
+        self.last = point.index
         self._before = self._again = 0
 
-    def _restore_entry(self, record: JournalRecord) -> None:
+    def _restore_entry(self, record: Record) -> None:
         if self._queue is None:
             if record.kind == COMMANDS:
                 self._find(record.file, record.payload, APPLIED.size, self.bodies)
@@ -669,7 +664,7 @@ class QuorumStore:
         (applied,) = APPLIED.unpack_from(record.payload)
         self._replay(applied)
         index, term, kind = record.index, record.term, Kind(record.kind - ENTRIES)
-        if self._base.index < index <= self._last and self._entries.kind(index)[0] == term:
+        if self._base.index < index <= self.last and self._entries.kind(index)[0] == term:
             self._entries.move(index, record.file, record.offset)
             if index == self._again + 1:
                 self._again = index
@@ -678,11 +673,11 @@ class QuorumStore:
             return
         if index <= self._point.index:
             raise ValueError(f"entry {index} of term {term} does not follow entry {self._point.index}")
-        if index <= self._last:
+        if index <= self.last:
             self._truncate(index)
-        elif index > self._last + 1:
+        elif index > self.last + 1:
             self._skip_to(index)
-        self._before = min(self._before, self._last)
+        self._before = min(self._before, self.last)
         entry = self._entry(index, term, kind, record.payload[APPLIED.size :])
         entry.file = record.file
         self._entries.add(index, term, kind, record.file, record.offset)
@@ -691,7 +686,7 @@ class QuorumStore:
 
     def _skip_to(self, index: int) -> None:
         # Earlier entries are in a file that was given up (`amqp10broker storage accept`).
-        self._replay(self._last)
+        self._replay(self.last)
         self._point = self._base = Point(index - 1, self._point.term, self._point.config)
         self._entries.clear()
 
@@ -703,7 +698,7 @@ class QuorumStore:
             entry = self.tail[0]
             machine_version.check(entry.version)
             if entry.kind is Kind.COMMAND:
-                decoded = decode_commands(entry.payload[decode_places(entry.payload)[1] :])
+                decoded = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :])
                 if decoded.first < queue.next_index:
                     raise ValueError(
                         f"entry {entry.index} has message {decoded.first}, and before it was message "
@@ -711,6 +706,8 @@ class QuorumStore:
                     )
                 # Entries in between are missing only if a lost file was given up.
                 queue.skip_to(decoded.first)
+                # An entry that this one replaced may have had messages, in a record before the first state.
+                self.bodies.forget(entry.places)
                 queue.begin_entry(entry.index)
                 for command in decoded.commands:
                     queue.apply(command, decoded.now_ms)
@@ -727,7 +724,7 @@ class QuorumStore:
             return self._begin_new(settings, now_ms)
         queue = self._queue
         # Alone, all entries are committed; otherwise those recorded as such.
-        known = self._last if self.alone else self._hard.commit
+        known = self.last if self.alone else self._hard.commit
         try:
             self._replay(known)
         except machine_version.NewerMachine as error:
@@ -784,9 +781,9 @@ class QuorumStore:
         if settings != queue.settings:
             commands.append(Configure(settings))
         payload = self.propose(commands, now_ms).payload
-        self._append(self._entry(self._last + 1, term, Kind.COMMAND, payload))
+        self._append(self._entry(self.last + 1, term, Kind.COMMAND, payload))
         self._proposal = None
-        self.apply(self._last)
+        self.apply(self.last)
         self._base = self._point
         self._entries.clear()
 
@@ -794,24 +791,18 @@ class QuorumStore:
         base = self._base
         stretches = list(self._entries.terms(base.index))
         configs = [
-            (index, decode_config(self._log.read(file, offset)[APPLIED.size :]))
+            (index, codec.CONFIG.decode(self._log.read(file, offset)[APPLIED.size :]))
             for at, (first, _, kind) in enumerate(stretches)
             if kind is Kind.CONFIG
             for index, file, offset in self._entries.places(
-                first, stretches[at + 1][0] - 1 if at + 1 < len(stretches) else self._last
+                first, stretches[at + 1][0] - 1 if at + 1 < len(stretches) else self.last
             )
         ]
         hard = replace(self._hard, commit=max(self._hard.commit, self._point.index))
-        return Stored(base, hard, self._last, [(first, term) for first, term, _ in stretches], configs)
+        return Stored(base, hard, self.last, [(first, term) for first, term, _ in stretches], configs)
 
 
 def _record_of(first: int, messages: Sequence[Message]) -> bytes:
     batch = encode_batch(messages)
     place = Place(first, len(messages), 0, sum(map(len, batch)))
-    return b"".join((encode_places([place]), *batch))
-
-
-def _no_backend(queue: QuorumQueue) -> None: ...
-
-
-def _nobody(index: int) -> None: ...
+    return b"".join((PLACES.encode([place]), *batch))

@@ -7,22 +7,9 @@ on from the last entry's, a tenth slower than the clock, until the clock has cau
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
-
-class Corrected(Protocol):
-    """The correction of a node's clock in milliseconds (`cluster.clocks`)."""
-
-    correction_ms: int
-
-
-class _Right:
-    correction_ms = 0
-
-
-RIGHT: Final = _Right()
-"""The clock of a node without other nodes."""
-
+from amqp10broker.queues.quorum.clocks import Clocks
 
 NEVER: Final = 2**62
 
@@ -32,7 +19,7 @@ class LogTime:
 
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
-    def __init__(self, node: Corrected, time_ms: int = 0, clock_ms: int = NEVER) -> None:
+    def __init__(self, node: Clocks, time_ms: int = 0, clock_ms: int = NEVER) -> None:
         """Begin to lead. `clock_ms`: the leader's clock; left out by a member that does not lead."""
         self._node = node
         self._time_ms = time_ms

@@ -16,11 +16,11 @@ from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
-from amqp10broker.queues.quorum.bodies import BodyStore
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.dead_letters import PendingDeadLetters, at_least_once
-from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import DueMessage
+from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, ReadyIndexes
 from amqp10broker.queues.round_robin import that_fill
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType

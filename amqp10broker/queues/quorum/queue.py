@@ -48,10 +48,9 @@ from amqp10broker.queues.effects import (
     Refusal,
     Settled,
 )
-from amqp10broker.queues.figures import QueueStats, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueStatus
-from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
+from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
@@ -71,9 +70,11 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.quorum.node_lanes import ConsumerFacts, NodeLane, NodeLanes, Resumption, is_of
+from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 _CONTENT: Final = itemgetter(1)
 _LOSSES: Final = (NodeGone, SessionGone)
@@ -95,8 +96,8 @@ class QuorumQueue(QueueMachine):
         """The machine version that determines how commands are applied (`queues.machine_version`)."""
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
-        self._lanes = NodeLanes()
-        self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._lanes, now_ms)
+        self._links = NodeLinks()
+        self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._links, now_ms)
         self.browsers = Browsers(name, self._messages, self._outbox)
 
     @property
@@ -276,14 +277,14 @@ class QuorumQueue(QueueMachine):
         return self._messages, self._consumers, self._publishers
 
     @property
-    def node_lanes(self) -> NodeLanes:
+    def node_links(self) -> NodeLinks:
         """The state of nodes, for snapshots."""
-        return self._lanes
+        return self._links
 
     @property
-    def lanes(self) -> Mapping[tuple[int, int], NodeLane]:
+    def links(self) -> Mapping[tuple[int, int], NodeLink]:
         """Nodes that have sent commands of their sessions, by number and incarnation."""
-        return self._lanes.by_node
+        return self._links.by_node
 
     @property
     def suspects(self) -> Mapping[tuple[int, int], int | None]:
@@ -292,12 +293,12 @@ class QuorumQueue(QueueMachine):
 
     def begin_entry(self, index: int) -> None:
         """Set the index of the log entry to be applied next."""
-        self._lanes.entry = index
+        self._links.entry = index
 
-    def lane_last(self, node: int, incarnation: int) -> int:
+    def link_last(self, node: int, incarnation: int) -> int:
         """Return the number of the last `Letters` of a node that were applied; 0: none."""
-        lane = self._lanes.by_node.get((node, incarnation))
-        return 0 if lane is None else lane.last
+        link = self._links.by_node.get((node, incarnation))
+        return 0 if link is None else link.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
         """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
@@ -307,7 +308,7 @@ class QuorumQueue(QueueMachine):
                 refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """
         consumers = self._consumers
-        lane = self._lanes.by_node.get((node, incarnation), NodeLane())
+        link = self._links.by_node.get((node, incarnation), NodeLink())
         deliveries: list[Deliver] = []
         facts: dict[ConsumerRef, ConsumerFacts] = {}
         for ref in consumers.by_ref:
@@ -317,8 +318,8 @@ class QuorumQueue(QueueMachine):
                     deliveries.append(deliver)
                 facts[ref] = consumers.facts(ref, missed)
         return Resumption(
-            last=lane.last,
-            kept=[each for each in lane.kept if each[0] > heard],
+            last=link.last,
+            kept=[each for each in link.kept if each[0] > heard],
             deliveries=deliveries,
             consumers=facts,
             unknown=[ref for ref in seen if ref not in facts],
@@ -368,7 +369,7 @@ class QuorumQueue(QueueMachine):
     def _carry_out(self, letters: Letters, now_ms: int) -> None:
         self.apply(TICK, now_ms)
         node, incarnation = letters.node, letters.incarnation
-        taken = self._lanes.take(letters)
+        taken = self._links.take(letters)
         for command in letters.commands:
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
@@ -378,7 +379,7 @@ class QuorumQueue(QueueMachine):
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
         answer = super()._answer(request, count, refused)
-        self._lanes.keep(request.reply_to, answer)
+        self._links.keep(request.reply_to, answer)
         return answer
 
     def _execute(self, command: QuorumChange) -> None:
@@ -418,7 +419,7 @@ class QuorumQueue(QueueMachine):
                 self._messages.gone(settled)
             case NodeGone():
                 node, incarnation = command.node, command.incarnation
-                self._lanes.lose(node, incarnation)
+                self._links.lose(node, incarnation)
                 self._consumers.forget_suspects(node, incarnation)
                 self._lose(
                     lambda consumer_ref: consumer_ref.node == node and consumer_ref.incarnation <= incarnation
@@ -465,7 +466,7 @@ class QuorumQueue(QueueMachine):
                 if not self.replaying:
                     self.counters.rejected += len(messages) - taken
                 self._outbox.tell(publisher.reply_to, rejected)
-                self._lanes.keep(publisher.reply_to, rejected)
+                self._links.keep(publisher.reply_to, rejected)
                 messages, sizes, ids = messages[:taken], sizes[:taken], ids[:taken]
                 if not taken:
                     return

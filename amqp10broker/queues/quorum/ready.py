@@ -19,9 +19,9 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.quorum.lane import NEVER, OrderedEntries
 from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.numbers import NUMBERS_MIN, Numbers
+from amqp10broker.queues.quorum.ordered_entries import NEVER, OrderedEntries
 
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""
@@ -33,6 +33,7 @@ _FROM_HIGH: Final = -1
 _NOTHING: Final = OrderedEntries()
 RETURNS, HIGH, NORMAL, TAIL = range(4)
 """The lines, in the order of `ReadyIndexes.in_order`."""
+LINES: Final = 4
 
 Place = tuple[int, int]
 """A place of a waiting message: line, and key in it. It stays the same unless the message comes back from a
@@ -108,7 +109,7 @@ class ReadyIndexes:
 
     def deadline(self) -> int | None:
         """Return when the first message expires or stops being delayed, in ms."""
-        times = [lane.head_expiry for lane in self._lanes() if lane.head_expiry != NEVER]
+        times = [line.head_expiry for line in self._lines() if line.head_expiry != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
         return min(times, default=None)
@@ -160,7 +161,7 @@ class ReadyIndexes:
     def has_before(self, bounds: Sequence[int]) -> bool:
         """Return whether a message waits with a key below the bound of its line."""
         return any(
-            lane.length and lane.head_key < bound for lane, bound in zip(self._lanes(), bounds, strict=True)
+            line.length and line.head_key < bound for line, bound in zip(self._lines(), bounds, strict=True)
         )
 
     def add(
@@ -227,9 +228,9 @@ class ReadyIndexes:
             else:
                 self._index_of_return[place] = index
                 (tail if place in self._behind else returned).append((place, size, expiry))
-        for lane, entries in zip(self._lanes(), (returned, high, normal, tail), strict=True):
+        for line, entries in zip(self._lines(), (returned, high, normal, tail), strict=True):
             if entries:
-                lane.put_back(entries)
+                line.put_back(entries)
         self.size_bytes += sum(sizes)
 
     def put_back_unknown(self, index: int, size: int, expiry: int, *, high: bool) -> None:
@@ -239,21 +240,21 @@ class ReadyIndexes:
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
         """Take one message with a key below the bound of its line."""
-        lanes = self._lanes()
+        lines = self._lines()
         self.returns, self.high, self.normal, self.tail = (
-            lane if lane.length and lane.head_key < bound else _NOTHING
-            for lane, bound in zip(lanes, bounds, strict=True)
+            line if line.length and line.head_key < bound else _NOTHING
+            for line, bound in zip(lines, bounds, strict=True)
         )
         try:
             return self.take(1, expired_at, room)
         finally:
-            self.returns, self.high, self.normal, self.tail = lanes
+            self.returns, self.high, self.normal, self.tail = lines
 
     def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
         """Take messages from anywhere in a line, and return their indexes."""
-        lane = self.in_order()[number]
-        entries = lane.find(keys)
-        lane.take_out(keys)
+        line = self.in_order()[number]
+        entries = line.find(keys)
+        line.take_out(keys)
         indexes = list(keys)
         if number == HIGH:
             self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
@@ -293,9 +294,9 @@ class ReadyIndexes:
         return self._took(indexes, sizes, expiries)
 
     def _take_returned(
-        self, lane: OrderedEntries, count: int, expired_at: int, room: int
+        self, line: OrderedEntries, count: int, expired_at: int, room: int
     ) -> tuple[list[int], list[int], list[int] | None]:
-        numbers, sizes, expiries = lane.take(count, expired_at, room)
+        numbers, sizes, expiries = line.take(count, expired_at, room)
         indexes = self._take_indexes(numbers)
         self._places.update(zip(indexes, numbers, strict=True))
         return indexes, sizes, expiries
@@ -349,10 +350,10 @@ class ReadyIndexes:
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take the expired messages at the head of each line: indexes and sizes by line."""
         found: list[tuple[list[int], list[int]]] = []
-        for lane in self._lanes():
-            if lane.expiring and NEVER < lane.head_expiry <= expired_at:
-                keys, sizes = lane.take_expired(expired_at)
-                if lane is self.returns or lane is self.tail:
+        for line in self._lines():
+            if line.expiring and NEVER < line.head_expiry <= expired_at:
+                keys, sizes = line.take_expired(expired_at)
+                if line is self.returns or line is self.tail:
                     keys = self._forget_returns(keys)
                 self.size_bytes -= sum(sizes)
                 found.append((keys, sizes))
@@ -400,7 +401,7 @@ class ReadyIndexes:
         self.size_bytes = self.delayed_bytes = 0
         return indexes
 
-    def _lanes(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
+    def _lines(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
         return self.returns, self.high, self.normal, self.tail
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
@@ -459,5 +460,5 @@ class ReadyIndexes:
         heapify(self._delayed)
         self._places = dict(places)
         self._expiries = dict(expiries)
-        self.size_bytes = sum(sum(lane.columns()[1]) for lane in self._lanes())
+        self.size_bytes = sum(sum(line.columns()[1]) for line in self._lines())
         self.delayed_bytes = sum(entry[3] for entry in self._delayed)

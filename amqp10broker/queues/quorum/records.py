@@ -4,11 +4,11 @@
 kind            index                   payload, integers little-endian
 ==============  ======================  =========================================================
 `EMPTY`,        of the entry in its     ``applied u64``; then of `COMMANDS`: places of messages and
-`COMMANDS`,     group's log; the        what `queues.quorum.command_codec` makes; of `CONFIG`: what
-`CONFIG`        record's term is its    `raft.codec.encode_config` makes
-`HARD`          0                       what `raft.codec.encode_hard` makes
-`STATE`         of the last entry       ``length u32``, so much of `raft.codec.encode_point`, then what
-                in it                   `queues.quorum.snapshot` makes
+`COMMANDS`,     group's log; the        what `queues.quorum.command_codec` makes; of `CONFIG`:
+`CONFIG`        record's term is its    `raft.codec.CONFIG`
+`HARD`          0                       `raft.codec.HARD`
+`STATE`         of the last entry       `raft.codec.POINT`, then what `queues.quorum.snapshot` makes
+                in it
 `RELOCATED`     of the first message;   places of messages; batches of messages
                 the record's term is
                 what was applied
@@ -29,9 +29,7 @@ cleaned. Whatever is needed behind a state stands behind its record.
 Staged records of one transfer do not count before its `INSTALLED`, nor when records of another one follow
 them.
 
-Places list the messages of the record, which can be found so without decoding commands:
-``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
-bytes of it u32``.
+Places (`PLACES`) list the messages of the record, which can be found so without decoding commands.
 
 A node may have had another member of the group before. Records before the `BEGINS` of a member that was
 added belong to that one; but before a repeated one (after cleaning), messages are its own.
@@ -43,13 +41,12 @@ Kinds 16 to 47 are the quorum queues'.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Final
 
+from amqp10broker.layout import REST, U32, U64, Layout, Many, row
 from amqp10broker.queues.quorum.command_codec import Place
-from amqp10broker.raft.codec import decode_point, encode_point
-from amqp10broker.raft.entries import Kind, Point
-from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.codec import POINT
+from amqp10broker.raft.entries import Kind
 
 RELOCATED: Final = 16
 
@@ -66,36 +63,7 @@ BEGINS: Final = 39
 APPLIED: Final = struct.Struct("<Q")
 TRANSFER: Final = struct.Struct("<Q")
 MEMBER: Final = struct.Struct("<Q")
-_COUNT: Final = struct.Struct("<I")
-_PLACE: Final = struct.Struct("<QIII")
 
-
-def encode_places(places: Sequence[Place]) -> bytes:
-    return _COUNT.pack(len(places)) + b"".join(_PLACE.pack(*place) for place in places)
-
-
-def decode_places(payload: bytes, at: int = 0) -> tuple[list[Place], int]:
-    """Decode places, and return the offset behind them. Raises `ValueError` if they are cut off."""
-    try:
-        count = _COUNT.unpack_from(payload, at)[0]
-        start = at + _COUNT.size
-        end = start + count * _PLACE.size
-        if end > len(payload):
-            raise ValueError("places of messages are cut off")
-        return [Place(*values) for values in _PLACE.iter_unpack(payload[start:end])], end
-    except struct.error as error:
-        raise ValueError(f"no places of messages: {error}") from error
-
-
-def encode_state(point: Point, state: bytes) -> list[bytes]:
-    head = encode_point(point)
-    return [_COUNT.pack(len(head)), head, state]
-
-
-def decode_state(payload: bytes) -> tuple[Point, bytes]:
-    """Decode the result of `encode_state`. Raises `ValueError` if it is not valid."""
-    try:
-        end = _COUNT.size + _COUNT.unpack_from(payload)[0]
-        return decode_point(payload[_COUNT.size : end]), payload[end:]
-    except (struct.error, BadBytes) as error:
-        raise ValueError(f"no state: {error}") from error
+PLACES: Final[Many] = Many(Layout(Place, first=U64, messages=U32, at=U32, length=U32))
+STATE_OF: Final = row(POINT, REST)
+"""The point that a state stands for, and the state."""

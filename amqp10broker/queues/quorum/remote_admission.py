@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from amqp10broker.queues.admission import Admission, Room
+from amqp10broker.queues.admission import Admission
 from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Command, Publish
+from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
-class LaneAdmission(Admission):
+class LinkAdmission(Admission):
     """The admission of a queue with members on several nodes. `on_refused`: called with node, incarnation and
     number from which on commands were dropped.
     """
 
     __slots__ = ("_dropped", "_refuses", "on_refused", "on_room")
 
-    def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
+    def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
         super().__init__(room, wake)
         self.on_refused: Callable[[int, int, int], None] = lambda node, incarnation, first: None
         self.on_room: Callable[[], None] = lambda: None
@@ -45,22 +46,22 @@ class LaneAdmission(Admission):
         taken: list[QuorumCommand] = []
         for command in posted:
             if type(command) is Letters:
-                lane = command.node, command.incarnation
-                if self._dropped.get(lane, command.first) != command.first:
+                link = command.node, command.incarnation
+                if self._dropped.get(link, command.first) != command.first:
                     continue
                 more = _published_bytes(command.commands)
                 size += more
                 if more and not room.journal.admits(size, more):
                     size -= more
-                    refused[lane] = self._dropped[lane] = command.first
+                    refused[link] = self._dropped[link] = command.first
                     continue
-                self._dropped.pop(lane, None)
+                self._dropped.pop(link, None)
             taken.append(command)
         if refused:
             self._refuses = True
             self._ask_for_room(room)
-            for lane, first in refused.items():
-                self.on_refused(*lane, first)
+            for link, first in refused.items():
+                self.on_refused(*link, first)
         return super().admitted(cast("list[Command]", taken), now_ms)
 
     def _room_again(self) -> None:

@@ -14,17 +14,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.wanted import encode_wanted
 from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.outlook import ConsumerStatus, Looking
+from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import SearchResult, Selected
 from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
-from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.quorum.ready import HIGH, NORMAL, RETURNS, TAIL, Place
+from amqp10broker.queues.quorum.ordered_entries import NEVER
+from amqp10broker.queues.quorum.ready import HIGH, LINES, NORMAL, RETURNS, TAIL, Place
 
-LINES: Final = 4
 AGAIN: Final = 4
 """Index in a cursor, behind the lines of `Ready.in_order`, for places in `Again`."""
 
@@ -34,16 +31,6 @@ beginning.
 """
 
 WINDOW_MAX: Final = 128
-
-
-def encoded(filters: object | None) -> bytes | None:
-    """Return a consumer's filters as the log contains them; None: the consumer wants all messages."""
-    if filters is None or isinstance(filters, bytes):
-        return filters
-    # Imported late: a broker starts sooner without filters.
-
-    assert isinstance(filters, Filters)
-    return None if filters.messages is None else encode_wanted(filters)
 
 
 class Again:

@@ -2,38 +2,42 @@
 
 A snapshot stands for all commands before it: a queue that is restored and applies the commands behind it is
 in the same state as one that applied them all. Equal states make equal bytes. Live messages are written as
-ranges of indexes::
-
-    length u32 | JSON of that length | arrays, as the JSON states: ranges, sizes, expiries, ...
+ranges of indexes.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from array import array
-from base64 import b64decode, b64encode
 from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
-from typing import Any, Final
+from itertools import chain, groupby, repeat, starmap
+from types import SimpleNamespace
+from typing import Final
 
-from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef, RequestRef
-from amqp10broker.queues.effects import (
-    Answer,
-    CreditReply,
-    DeadLetterReason,
-    PublishRejected,
-    Refusal,
-    TimedOut,
-)
-from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
-from amqp10broker.queues.quorum.command_codec import (
-    decode_settings,
-    encode_settings,
+from amqp10broker.layout import (
+    BYTES,
+    FLAG,
+    I64,
+    TEXT,
+    U8,
+    U32,
+    U64,
+    Fixed,
+    Layout,
+    Many,
+    Varying,
+    choice,
     from_little_endian,
     little_endian,
+    mapping,
+    maybe,
+    optional,
+    piece,
+    row,
 )
+from amqp10broker.queues import machine_version
+from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
+from amqp10broker.queues.quorum.bodies import ranges_of
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,
@@ -41,164 +45,181 @@ from amqp10broker.queues.quorum.consumer import (
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum.lane import OrderedEntries
-from amqp10broker.queues.quorum.later import LATER_COLUMNS
-from amqp10broker.queues.quorum.node_lanes import KeptEffect, NodeLane
+from amqp10broker.queues.quorum.journal_bodies import BodyStore
+from amqp10broker.queues.quorum.node_links import NodeLink
+from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.ready import LINES
 
-_LENGTH: Final = struct.Struct("<I")
-
-
-class _Writer:
-    def __init__(self) -> None:
-        self.kinds: list[str] = []
-        self.parts: list[bytes] = []
-
-    def numbers(self, numbers: Iterable[int]) -> None:
-        plain = array("Q", numbers)
-        runs = array(
-            "Q", chain.from_iterable((value, sum(1 for _ in same)) for value, same in groupby(plain))
-        )
-        if len(runs) < len(plain):
-            self._put("R", runs)
-        else:
-            self._put("P", plain)
-
-    def ranges(self, sorted_indexes: Iterable[int]) -> None:
-        self._put("I", array("Q", chain.from_iterable(ranges_of(sorted_indexes))))
-
-    def _put(self, kind: str, numbers: array[int]) -> None:
-        self.kinds.append(f"{kind}{len(numbers)}")
-        self.parts.append(little_endian(numbers))
+LIVE_MAX: Final = 1 << 28
+"""More than the messages of any queue; so that damaged bytes do not take all memory."""
+_PLAIN: Final = 0
+_RUNS: Final = 1
 
 
-class _SnapshotReader:
-    def __init__(self, kinds: list[str], data: bytes, at: int) -> None:
-        self._kinds = iter(kinds)
-        self._data = data
-        self._at = at
+def _write_column(numbers: Iterable[int], pieces: list[bytes]) -> None:
+    plain = array("Q", numbers)
+    runs = array("Q", chain.from_iterable((value, sum(1 for _ in same)) for value, same in groupby(plain)))
+    kind, numbers = (_RUNS, runs) if len(runs) < len(plain) else (_PLAIN, plain)
+    pieces.append(bytes((kind,)) + len(numbers).to_bytes(4, "little") + little_endian(numbers))
 
-    def next(self) -> list[int]:
-        kind = next(self._kinds)
-        stop = self._at + 8 * int(kind[1:])
-        if stop > len(self._data):
-            raise ValueError("a snapshot of a quorum queue is cut off")
-        numbers = from_little_endian("Q", self._data[self._at : stop])
-        self._at = stop
-        if kind[0] == "P":
-            return numbers.tolist()
-        pairs = zip(numbers[::2], numbers[1::2], strict=True)
-        if kind[0] == "R":
-            return [value for value, count in pairs for _ in range(count)]
-        return [index for first, end in pairs for index in range(first, end)]
+
+def _read_column(data: bytes, at: int) -> tuple[Sequence[int], int]:
+    kind, at = data[at], at + 1
+    numbers, at = _numbers(data, at)
+    if kind == _PLAIN:
+        return numbers.tolist(), at
+    _check(sum(numbers[1::2]))
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return list(chain.from_iterable(starmap(repeat, pairs))), at
+
+
+def _check(count: int) -> None:
+    if count > LIVE_MAX:
+        raise ValueError(f"{count} numbers; a queue has at most {LIVE_MAX} messages")
+
+
+def _numbers(data: bytes, at: int) -> tuple[array[int], int]:
+    start = at + 4
+    content, end = piece(data, start, start + 8 * int.from_bytes(data[at:start], "little"))
+    return from_little_endian("Q", content), end
+
+
+COLUMN: Final = Varying(_write_column, _read_column)
+"""Numbers, or each with how often it stands in a row, whichever is shorter."""
+
+
+def _read_indexes(data: bytes, at: int) -> tuple[list[int], int]:
+    ranges, at = _PAIRS.read(data, at)
+    _check(sum(max(0, end - first) for first, end in ranges))
+    return list(chain.from_iterable(starmap(range, ranges))), at
+
+
+def _write_unsettled(unsettled: dict[int, int], pieces: list[bytes]) -> None:
+    held = unsettled.values()
+    _COLUMNS.write((unsettled, map(delivered_at, held), map(size_of, held)), pieces)
+
+
+def _read_unsettled(data: bytes, at: int) -> tuple[dict[int, int], int]:
+    columns, at = _COLUMNS.read(data, at)
+    return {key: when << SIZE_BITS | size for key, when, size in zip(*columns, strict=True)}, at
+
+
+_COLUMNS: Final = row(COLUMN, COLUMN, COLUMN)
+_PAIRS: Final = Many(row(U64, U64))
+INDEXES: Final = Varying(lambda indexes, pieces: _PAIRS.write(ranges_of(indexes), pieces), _read_indexes)
+"""Sorted numbers, as ranges."""
+_LINE: Final = row(INDEXES, COLUMN, COLUMN)
+_CURSOR: Final = row(*[U64] * (LINES + 1))
+_SELECTION: Final = Layout(
+    ConsumerSelection, ConsumerSelection, wanted=BYTES, at=_CURSOR, ends=optional(_CURSOR)
+)
+UNSETTLED: Final = Varying(_write_unsettled, _read_unsettled)
+SELECTION: Final = maybe(_SELECTION)
+_NODE: Final = row(U32, U32)
+
+_CONSUMER: Final = Layout(
+    SimpleNamespace,
+    ref=CONSUMER,
+    number=U64,
+    settled=FLAG,
+    counted=FLAG,
+    priority=I64,
+    timeout_ms=optional(U64),
+    credit=U64,
+    delivery_count=U64,
+    handed_out=U64,
+    turn=U64,
+    epoch=U64,
+    cancelled=FLAG,
+    silent=FLAG,
+    active=FLAG,
+    # A message may exceed it; how much too large it was does not matter.
+    room=Fixed("Q", "max({0}, 0)"),
+    name=TEXT,
+    unsettled=UNSETTLED,
+    selection=SELECTION,
+)
+_VERSION: Final = Layout(SimpleNamespace, version=U32)
+"""The beginning of every snapshot."""
+_STATE: Final = Layout(
+    SimpleNamespace,
+    version=U32,
+    now_ms=U64,
+    next_index=U64,
+    full=FLAG,
+    settings=SETTINGS,
+    lines=row(_LINE, _LINE, _LINE, _LINE),
+    ready=row(U64, U64),
+    returned=COLUMN,
+    tail=COLUMN,
+    returns_to_tail=_PAIRS,
+    delayed=Many(row(*[U64] * 5)),
+    places=Many(row(U64, I64)),
+    expiries=_PAIRS,
+    later=row(INDEXES, *[COLUMN] * 4),
+    consumers=Many(_CONSUMER),
+    kinds=Many(row(U64, U64, BYTES)),
+    counted=INDEXES,
+    counts=COLUMN,
+    pending=Many(row(U64, U64, choice(DeadLetterReason))),
+    publishers=Many(PUBLISHER),
+    made=U64,
+    unused_since=U64,
+    turns=COLUMN,
+    holder=optional(U64),
+    suspects=mapping(_NODE, optional(U64)),
+    gone=mapping(U32, U32),
+    links=mapping(_NODE, Layout(NodeLink, last=U64, heard=U64, kept=Many(row(U64, PEER, EFFECT)))),
+    again=row(U64, Many(row(U8, U64))),
+)
 
 
 def encode_snapshot(queue: QuorumQueue) -> bytes:
     messages, consumers, publishers = queue.parts()
     ready = messages.ready
-    out = _Writer()
-    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
-        keys, sizes, expiries = lane.columns()
-        out.ranges(keys)
-        out.numbers(sizes)
-        out.numbers(expiries)
-    out.numbers(ready.indexes_of_returns())
-    out.numbers(ready.indexes_of_tail())
-    out.numbers(chain.from_iterable(ready.returns_to_tail()))
-    out.numbers(chain.from_iterable(ready.delayed_entries()))
-    places, held_expiries = ready.memory_of_held()
-    # Places are -1 or more, and the arrays are unsigned.
-    out.numbers(chain.from_iterable((index, place + 1) for index, place in places))
-    out.numbers(chain.from_iterable(held_expiries))
-    for consumer in consumers.by_ref.values():
-        out.numbers(consumer.unsettled)
-        out.numbers(delivered_at(value) for value in consumer.unsettled.values())
-        out.numbers(size_of(value) for value in consumer.unsettled.values())
+    places, expiries = ready.memory_of_held()
     kinds = sorted(dict.fromkeys(messages.counts.values()))
     number_of = {counts: number for number, counts in enumerate(kinds)}
     counted = sorted(messages.counts.items())
-    out.ranges(index for index, _ in counted)
-    out.numbers(number_of[counts] for _, counts in counted)
-    pending = messages.pending.entries
-    out.numbers(pending)
-    out.numbers(size for _, size in pending.values())
-    if ready.later.count:
-        indexes, *columns = ready.later.columns()
-        out.ranges(indexes)
-        for column in columns:
-            out.numbers(column)
-    holder = consumers.activity.holder
-    state = {
-        "version": queue.version,
-        "now_ms": messages.now_ms,
-        "next_index": messages.next_index,
-        "full": messages.full,
-        "settings": encode_settings(messages.settings).decode(),
-        "ready": list(ready.numbers()),
-        "counts": [[acquired, failures, b64encode(notes).decode()] for acquired, failures, notes in kinds],
-        "pending": [reason.value for reason, _ in pending.values()],
-        "publishers": [[*ref.reply_to, ref.handle] for ref in publishers],
-        "consumers": [_consumer_fields(each) for each in consumers.by_ref.values()],
-        "consumers_made": consumers.made,
-        "unused_since": consumers.unused_since,
-        "turns": [each.number for each in consumers.turns.in_order()],
-        "holder": None if holder is None else holder.number,
-        "suspects": [[*key, since] for key, since in consumers.suspects.items()],
-        "gone": [[*each] for each in queue.node_lanes.gone.items()],
-        "lanes": [[*key, *_lane_fields(lane)] for key, lane in queue.node_lanes.by_node.items()],
-        "arrays": out.kinds,
-    }
-    if ready.later.count:
-        state["later"] = ready.later.count
-    selecting = consumers.selecting
-    if selecting:
-        state["selecting"] = [_selection_fields(each) for each in selecting.by_ref.values()]
-        state["again"] = [selecting.again.first, [[*place] for place in selecting.again.places]]
-    head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
-    return b"".join((_LENGTH.pack(len(head)), head, *out.parts))
-
-
-_FIELDS: Final = (
-    "number",
-    "settled",
-    "counted",
-    "priority",
-    "timeout_ms",
-    "credit",
-    "delivery_count",
-    "handed_out",
-    "turn",
-    "epoch",
-    "cancelled",
-    "silent",
-    "active",
-    "room",
-    "name",
-)
-
-
-def _consumer_fields(consumer: QuorumConsumer) -> list[Any]:
-    ref = [*consumer.ref.reply_to, consumer.ref.handle]
-    return [ref, *(getattr(consumer, name) for name in _FIELDS)]
-
-
-def _selection_fields(consumer: QuorumConsumer) -> list[Any]:
-    selection = consumer.selection
-    assert selection is not None
-    return [consumer.number, b64encode(selection.wanted).decode(), [*selection.at], selection.ends]
-
-
-def _head(data: bytes) -> tuple[Any, int]:
-    try:
-        end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        return json.loads(data[_LENGTH.size : end]), end
-    except struct.error as error:
-        raise ValueError("a snapshot of a quorum queue is cut off") from error
+    holder, again = consumers.activity.holder, consumers.selecting.again
+    return _STATE.encode(
+        SimpleNamespace(
+            version=queue.version,
+            now_ms=messages.now_ms,
+            next_index=messages.next_index,
+            full=messages.full,
+            settings=messages.settings,
+            lines=[line.columns() for line in ready.in_order()],
+            ready=ready.numbers(),
+            returned=ready.indexes_of_returns(),
+            tail=ready.indexes_of_tail(),
+            returns_to_tail=ready.returns_to_tail(),
+            delayed=ready.delayed_entries(),
+            places=places,
+            expiries=expiries,
+            later=ready.later.columns(),
+            consumers=consumers.by_ref.values(),
+            kinds=kinds,
+            counted=[index for index, _ in counted],
+            counts=[number_of[counts] for _, counts in counted],
+            pending=[(key, size, why) for key, (why, size) in messages.pending.entries.items()],
+            publishers=publishers,
+            made=consumers.made,
+            unused_since=consumers.unused_since,
+            turns=[each.number for each in consumers.turns.in_order()],
+            holder=None if holder is None else holder.number,
+            suspects=consumers.suspects,
+            gone=queue.node_links.gone,
+            links=queue.node_links.by_node,
+            again=(again.first, again.places),
+        )
+    )
 
 
 def version_of(data: bytes) -> int:
-    """Return the machine version of a snapshot. Raises `ValueError` if the data is not a snapshot."""
-    return int(_head(data)[0]["version"])
+    """Return the machine version of a snapshot. Raises `BadBytes` if the data is not a snapshot."""
+    return int(_VERSION.decode_part(data)[0].version)
 
 
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
@@ -209,130 +230,69 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
 
     Raises:
         NewerMachine: this broker does not support the snapshot's version.
-        ValueError: the data is not a snapshot.
+        BadBytes: the data is not a snapshot.
     """
-    state, start = _head(data)
-    version = machine_version.check(state["version"])
-    settings = decode_settings(state["settings"].encode())
-    queue = QuorumQueue(name, settings=settings, now_ms=state["now_ms"], bodies=bodies)
-    queue.version = version
+    machine_version.check(version_of(data))
+    state = _STATE.decode(data)
+    queue = QuorumQueue(name, settings=state.settings, now_ms=state.now_ms, bodies=bodies)
+    queue.version = state.version
     messages, consumers, publishers = queue.parts()
-    messages.next_index = state["next_index"]
-    messages.full = state["full"]
-    arrays = _SnapshotReader(state["arrays"], data, start)
+    messages.next_index = state.next_index
+    messages.full = state.full
     ready = messages.ready
-    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
-        _fill(lane, arrays.next(), arrays.next(), arrays.next())
-    returned = arrays.next()
-    tail, behind = arrays.next(), _pairs(arrays.next())
-    delayed = list(zip(*[iter(arrays.next())] * 5, strict=True))
-    places = [(index, place - 1) for index, place in _pairs(arrays.next())]
-    returns_made, high_turns = state["ready"]
-    ready.restore((returns_made, high_turns), returned, tail, behind, delayed, places, _pairs(arrays.next()))
-    for fields in state["consumers"]:
-        consumer = _consumer(fields)
-        values = zip(arrays.next(), arrays.next(), arrays.next(), strict=True)
-        consumer.unsettled = {key: when << SIZE_BITS | size for key, when, size in values}
-        consumers.by_ref[consumer.ref] = consumer
-    kinds = [(acquired, failures, b64decode(notes)) for acquired, failures, notes in state["counts"]]
-    messages.counts = {
-        index: kinds[number] for index, number in zip(arrays.next(), arrays.next(), strict=True)
-    }
-    for index, size, reason in zip(arrays.next(), arrays.next(), state["pending"], strict=True):
-        messages.pending.add(index, DeadLetterReason(reason), size)
-    if state.get("later"):
-        ready.later.restore([arrays.next() for _ in range(LATER_COLUMNS)])
-    for fields in state["publishers"]:
-        publishers[PublisherRef(*_ref(fields))] = None
-    by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
-    for number, wanted, at, ends in state.get("selecting", []):
-        by_number[number].selection = ConsumerSelection(b64decode(wanted), at, ends)
-    again = consumers.selecting.again
-    again.first, places = state.get("again", (0, []))
-    again.places.extend((line, key) for line, key in places)
-    consumers.restore(
-        made=state["consumers_made"],
-        unused_since=state["unused_since"],
-        turns=[by_number[number] for number in state["turns"]],
-        holder=None if state["holder"] is None else by_number[state["holder"]],
-        suspects={(node, incarnation): since for node, incarnation, since in state["suspects"]},
+    for line, columns in zip(ready.in_order(), state.lines, strict=True):
+        _fill(line, *columns)
+    ready.restore(
+        state.ready,
+        state.returned,
+        state.tail,
+        state.returns_to_tail,
+        state.delayed,
+        state.places,
+        state.expiries,
     )
-    lanes = queue.node_lanes
-    lanes.gone = dict(state["gone"])
-    for node, incarnation, *fields in state["lanes"]:
-        lanes.by_node[node, incarnation] = _lane(name, fields)
+    for given in state.consumers:
+        consumers.by_ref[given.ref] = _consumer(given)
+    messages.counts = {
+        index: state.kinds[number] for index, number in zip(state.counted, state.counts, strict=True)
+    }
+    for index, size, reason in state.pending:
+        messages.pending.add(index, reason, size)
+    if state.later[0]:
+        ready.later.restore(state.later)
+    publishers.update(dict.fromkeys(state.publishers))
+    by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
+    again = consumers.selecting.again
+    again.first, places = state.again
+    again.places.extend(places)
+    consumers.restore(
+        made=state.made,
+        unused_since=state.unused_since,
+        turns=[by_number[number] for number in state.turns],
+        holder=None if state.holder is None else by_number[state.holder],
+        suspects=state.suspects,
+    )
+    queue.node_links.gone = state.gone
+    queue.node_links.by_node = state.links
     return queue
 
 
-def _lane_fields(lane: NodeLane) -> list[Any]:
-    return [lane.last, lane.heard, [[index, *_kept_fields(effect)] for index, _, effect in lane.kept]]
-
-
-def _kept_fields(effect: KeptEffect) -> list[Any]:
-    match effect:
-        case PublishRejected():
-            return ["R", [*effect.publisher.reply_to, effect.publisher.handle], [*effect.ids], effect.settled]
-        case TimedOut():
-            return ["T", [*effect.consumer.reply_to, effect.consumer.handle], [*effect.keys]]
-        case CreditReply():
-            ref = [*effect.consumer.reply_to, effect.consumer.handle]
-            return ["C", ref, effect.delivery_count, effect.credit, effect.available, effect.epoch]
-        case Answer():
-            refused = None if effect.refused is None else effect.refused.value
-            ref = [*effect.request.reply_to, effect.request.handle]
-            return ["A", ref, effect.ready, effect.consumers, refused]
-
-
-def _lane(name: str, fields: list[Any]) -> NodeLane:
-    last, heard, kept = fields
-    return NodeLane(last, heard, [_kept(name, *each) for each in kept])
-
-
-def _kept(name: str, index: int, kind: str, ref: list[int], *rest: Any) -> tuple[int, PeerId, KeptEffect]:
-    peer, handle = _ref(ref)
-    match kind, rest:
-        case "R", (ids, settled):
-            return index, peer, PublishRejected(PublisherRef(peer, handle), ids, settled, name)
-        case "T", (keys,):
-            return index, peer, TimedOut(ConsumerRef(peer, handle), keys, name)
-        case "C", (count, credit, available, epoch):
-            reply = CreditReply(ConsumerRef(peer, handle), count, credit, available, True, epoch)
-            return index, peer, reply
-        case "A", (ready, consumers, refused):
-            reason = None if refused is None else Refusal(refused)
-            return index, peer, Answer(RequestRef(peer, handle), ready, consumers, reason)
-        case _:
-            raise ValueError(f"a snapshot of a quorum queue keeps an effect '{kind}', which is none")
-
-
-def _fill(lane: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
+def _fill(line: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
     step = 4096
     for at in range(0, len(keys), step):
         some = expiries[at : at + step] if any(expiries[at : at + step]) else None
-        lane.append(keys[at : at + step], sizes[at : at + step], some)
+        line.append(keys[at : at + step], sizes[at : at + step], some)
 
 
-def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
-    return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-
-def _ref(fields: list[int]) -> tuple[PeerId, int]:
-    *peer, handle = fields
-    return PeerId(*peer), handle
-
-
-def _consumer(fields: list[Any]) -> QuorumConsumer:
-    values = dict(zip(_FIELDS, fields[1:], strict=True))
-    made = ("number", "settled", "counted", "priority", "timeout_ms")
+def _consumer(given: SimpleNamespace) -> QuorumConsumer:
     consumer = QuorumConsumer(
-        ConsumerRef(*_ref(fields[0])),
-        values["number"],
-        settled=values["settled"],
-        counted=values["counted"],
-        priority=values["priority"],
-        timeout_ms=values["timeout_ms"],
+        given.ref,
+        given.number,
+        settled=given.settled,
+        counted=given.counted,
+        priority=given.priority,
+        timeout_ms=given.timeout_ms,
     )
-    for name, value in values.items():
-        if name not in made:
-            setattr(consumer, name, value)
+    for name, value in given.__dict__.items():
+        setattr(consumer, name, value)
     return consumer

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
-from amqp10broker.queues.journal import JournalRecord, RecordLog
+from amqp10broker.queues.journal import RecordLog
+from amqp10broker.storage.record import Record
 
 PART: Final = 1
 """Kind of a record with the messages of a commit; the record's index is its number."""
@@ -79,7 +80,7 @@ class StreamCommits:
         place = self._places[number]
         return self._log.read(place.file, place.offset)
 
-    def restore(self, records: Sequence[JournalRecord]) -> None:
+    def restore(self, records: Sequence[Record]) -> None:
         for record in records:
             number = record.index
             self._last = max(self._last, number)

@@ -9,10 +9,10 @@ from typing import Final
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
-from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
+from amqp10broker.message.offsets import delivered, delivered_with_time
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import StreamReading
+from amqp10broker.queues.queue_status import StreamReading
 from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64
@@ -44,7 +44,7 @@ class OpenChunk:
     @property
     def messages(self) -> list[Message]:
         if isinstance(self._content, bytes):
-            self._content = kept_now(decode_batch(self._content))
+            self._content = decode_batch(self._content)
         return self._content
 
 

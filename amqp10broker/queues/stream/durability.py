@@ -7,16 +7,19 @@ other queues do not wait for it. Consumers are served meanwhile.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.errors import DiskFull
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
-from amqp10broker.queues.durability import Commits, DurabilityBackend
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
+from amqp10broker.queues.journal import Commits
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.queues.stream.syncs import StreamSyncs
 
 RETRY_MS: Final = 1000
 """Interval after which a write without room on the disk is tried again."""
@@ -34,62 +37,22 @@ NOBODY: Final = PublisherRef(PeerId(0, 0, 0), 0)
 """The publisher of commits recovered at start."""
 
 
-class Log(Protocol):
-    """A stream's log, for writing and syncing (`storage.stream_log`)."""
-
-    number: int
-
-    def recover(self) -> Iterable[int]:
-        """Read the existing chunks in steps; yields bytes."""
-
-    def prepare_room(self) -> Sequence[int]:
-        """Begin a new file if needed, and return descriptors to sync before more is appended, or none. Raises
-        `DiskFull` if the call can be repeated.
-        """
-
-    def write(self) -> int:
-        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
-        `DiskFull` if nothing is lost; the call can be repeated.
-        """
-
-    def fds_to_sync(self) -> Sequence[int]:
-        """Return the descriptors of what was written."""
-
-    def commit(self, offset: int) -> None:
-        """Note that messages below the offset are durable."""
-
-    def mark(self) -> None:
-        """Record the durable length in the inventory."""
-
-    def close(self) -> None:
-        """Release all resources; the last call, like `delete`."""
-
-    def delete(self) -> None:
-        """Remove all chunks of the stream."""
-
-
-class Syncs(Protocol):
-    def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
-        """Call a function when what was written is durable; never, if storage fails."""
-
-    def withdraw(self, callback: Callable[[], None]) -> None:
-        """Cancel a call, since the files are closed."""
-
-
 class StreamBackend(DurabilityBackend[StreamQueue]):
     """Writes published messages as chunks, one at a time, and commits each when it is synced."""
 
     def __init__(
         self,
         queue: StreamQueue,
-        log: Log,
-        syncs: Syncs | None,
+        wake: Wake,
+        publish: PublishEffects,
+        log: StreamLog,
+        syncs: StreamSyncs | None,
         on_full: Callable[[StreamBackend, DiskFull | None], None],
         commits: Commits | None = None,
         parts: StreamCommits | None = None,
     ) -> None:
-        super().__init__(queue)
-        self.kept = syncs is not None
+        super().__init__(queue, wake, publish)
+        self.durable = syncs is not None
         self.recovered = False
         self._log = log
         self._syncs = syncs
@@ -116,7 +79,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         yield from self._log.recover()
         self.recovered = True
 
-    def go_on(self) -> None:
+    def recover_parts(self) -> None:
         # Commits that are in the journal only are written to the stream now.
         if self._parts is not None:
             for number, messages in self._parts.missing(self._log.number):
@@ -127,17 +90,17 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
     def takes_part(self, size: int) -> bool:
         return self._full_ms is None and (self._parts is None or self._parts.bytes <= PARTS_BYTES_MAX)
 
-    def carry_out_part(self, commands: list[Command], now_ms: int) -> None:
+    def apply_part(self, commands: list[Command], now_ms: int) -> None:
         # Messages that were posted before must be in the journal first.
         for command in commands:
             if type(command) is Publish and self._parts is not None:
                 self._undurable.append((self._parts.append(command.messages), command))
             else:
                 self.queue.apply(command, now_ms)
-        self.keep(now_ms)
+        self.flush(now_ms)
 
-    def tell(self) -> None:
-        super().tell()
+    def publish(self) -> None:
+        super().publish()
         if self._undurable and (last := self._undurable[-1][0]) > self._asked:
             assert self._commits is not None, "it has parts"
             self._asked = last
@@ -155,7 +118,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
             number, command = self._undurable.popleft()
             self.queue.publish_part(command, number, now_ms)
 
-    def keep(self, now_ms: int) -> None:
+    def flush(self, now_ms: int) -> None:
         self._commit(now_ms)
         self._publish_durable(now_ms)
         self._mark_in_time(now_ms)
@@ -172,7 +135,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         try:
             if not self._unwritten:
                 if (fds := log.prepare_room()) and self._syncs is not None:
-                    self.end()
+                    self._has_room()
                     self._sync(self._syncs, fds, self.queue.log.next_offset, now_ms)
                     return
                 self.queue.write(now_ms)
@@ -185,14 +148,19 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
                 self._on_full(self, error)
             return
         self._unwritten = False
-        self.end()
+        self._has_room()
         if self._syncs is None:
             log.commit(offset)
             self.queue.commit(now_ms)
         else:
             self._sync(self._syncs, log.fds_to_sync(), offset, now_ms)
 
-    def _sync(self, syncs: Syncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
+    def _has_room(self) -> None:
+        if self._full_ms is not None:
+            self._full_ms = None
+            self._on_full(self, None)
+
+    def _sync(self, syncs: StreamSyncs, fds: Sequence[int], offset: int, now_ms: int) -> None:
         self._writing = offset
         self._sync_ms = now_ms
         syncs.when_synced(fds, self._on_synced)
@@ -230,10 +198,12 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         else:
             self._log.close()
 
-    def end(self) -> None:
-        if self._full_ms is not None:
-            self._full_ms = None
-            self._on_full(self, None)
+    def delete(self) -> None:
+        self._has_room()
+
+    def abandon(self) -> list[Command]:
+        self._has_room()
+        return []
 
     def progress(self, *, busy: bool) -> QueueProgress:
         recovering = not self.recovered
@@ -241,6 +211,6 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
         return QueueProgress(busy or recovering, recovering, sync_ms, self._full_ms)
 
     def storage_failed(self) -> None:
-        if self.kept:
+        if self.durable:
             self.queue.refuse_waiting(failed=True)
-            self.tell()
+            self.publish()

@@ -1,95 +1,296 @@
-"""The interface of a stream's log. `storage.stream_log` implements it, on disk or in memory."""
+"""A stream's log: consecutive chunks in segments, of which the oldest may be removed.
+
+A chunk is a record (`record`) of kind `CHUNK`: its index is the offset of the first message, its payload a
+header of 13 bytes, the chunk's filter, and the encoded messages::
+
+    timestamp ms u64 | messages u32 | filter length u8 | filter | messages
+
+A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old segments
+are removed as a whole, but not the one that is written to. A shelf stores the segments: files in a folder
+(`storage.stream_files`), or memory (`memory`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from amqp10broker.queues.stream.index import SegmentIndex
+from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.storage.stream_files import FileShelf, SegmentRecord
+
+READ_BYTES: Final = 256 * 1024
+"""Size of a read; larger if one chunk is larger."""
+
+SEGMENT_BYTES: Final = 500_000_000
+
+_START: Final = Struct(">QIB")
 
 Place = tuple[int, int]
-"""The place of a chunk: first offset of its segment, and bytes from the segment's start."""
+"""First offset of a segment, and a position in it."""
+
+Shelf = FileShelf | MemoryShelf
 
 
-class Chunk(Protocol):
-    """Messages that were written together."""
+class Chunk(NamedTuple):
+    """Messages that were written together. `timestamp_ms`: never less than that of the chunk before."""
 
-    @property
-    def first(self) -> int:
-        """Offset of its first message."""
-
-    @property
-    def end(self) -> int:
-        """Offset behind its last message."""
-
-    @property
-    def timestamp_ms(self) -> int:
-        """Time of writing, never less than that of the chunk before."""
-
-    @property
-    def filter(self) -> bytes:
-        """Encoded filter values of its messages (`message.filters`)."""
-
-    @property
-    def data(self) -> bytes: ...
+    first: int
+    end: int
+    timestamp_ms: int
+    filter: bytes
+    data: bytes
 
 
-class StreamLog(Protocol):
-    """A stream's chunks, in segments of which the oldest may be removed.
+class StreamLog:
+    """The log of one stream.
 
     Offsets from `first_offset` up to, and not including, `committed` may be read; those up to `next_offset`
-    are appended. All three are at the beginning of a chunk.
+    are appended. All three are at the beginning of a chunk. `number`: commits over several queues up to this
+    one are in the stream.
     """
 
-    segment_bytes: int
+    def __init__(self, shelf: Shelf) -> None:
+        self.segment_bytes = SEGMENT_BYTES
+        self.number = 0
+        self._shelf = shelf
+        self._segments: list[SegmentIndex] = []
+        self._firsts: list[int] = []
+        self._committed = 0
+        self._next = 0
+        self._last_ms = 0
+        self._older_bytes = 0
+        # A segment was begun; its first message follows.
+        self._rolling = False
+
+    def recover(self) -> Iterator[int]:
+        """Read the existing chunks in steps, between which other tasks can run; yields bytes read."""
+        for first, size, entries in self._shelf.recover():
+            if not self._firsts or self._firsts[-1] != first:
+                self._add_segment(first, size)
+            segment = self._segments[-1]
+            for entry in entries:
+                timestamp_ms, count, _ = _START.unpack_from(entry.payload)
+                segment.add(entry.position, entry.length, entry.first, count, timestamp_ms)
+                self._last_ms = timestamp_ms
+                self.number = entry.number
+            segment.size = size
+            self._next = segment.next
+            yield sum(entry.length for entry in entries)
+        self._committed = self._next
 
     @property
     def first_offset(self) -> int:
-        """Offset of the oldest message; `next_offset` if there is none."""
+        return self._firsts[0] if self._firsts else self._next
 
     @property
-    def next_offset(self) -> int: ...
+    def next_offset(self) -> int:
+        return self._next
 
     @property
     def committed(self) -> int:
-        """The offset below which messages are durable and may be read."""
-
-    @property
-    def segments(self) -> int:
-        """Number of segments that exist."""
+        return self._committed
 
     @property
     def size_bytes(self) -> int:
-        """Size of all segments in bytes."""
+        return self._older_bytes + self._segments[-1].size if self._segments else 0
+
+    @property
+    def segments(self) -> int:
+        return len(self._segments)
+
+    def prepare_room(self) -> Sequence[int]:
+        """Begin a new segment if the newest is full; everything before must be committed.
+
+        Returns descriptors to sync and `commit` before the next call; none if there is room. Raises
+        `DiskFull` if the call can be repeated.
+        """
+        assert self._committed == self._next, "a segment is only left when all of it is durable"
+        self._rolling = self._rolling or not self._segments or self._full(self._segments[-1])
+        return self._shelf.prepare(self._next) if self._rolling else ()
 
     def make_room(self) -> None:
-        """Prepare for `append`; called when everything is committed. Raises `DiskFull` if nothing has
-        changed, and the call can be repeated.
-        """
+        """Prepare for `append`; called when everything is committed. Raises `DiskFull` as `prepare_room`."""
+        waits = self.prepare_room()
+        assert not waits, "sync what is prepared first"
+        if self._rolling:
+            self._add_segment(self._next, self._shelf.roll(self._next))
+            self._rolling = False
 
     def append(
         self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes], number: int = 0
     ) -> int:
-        """Append a chunk, which is not committed. `number`: number of the commit that the chunk is, if it is
-        one. Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
+        """Append a chunk, which is not committed. `number`: of the commit that the chunk is, if it is one.
+        Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
+        first = self._next
+        self.number = max(self.number, number)
+        # Chunks are found by time, so times must not go back when the clock does.
+        timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
+        start = _START.pack(timestamp_ms, count, len(filter_bytes)) + filter_bytes
+        position, length = self._shelf.append(first, [start, *data], self.number)
+        self._segments[-1].add(position, length, first, count, timestamp_ms)
+        self._next = first + count
+        return timestamp_ms
+
+    def _full(self, segment: SegmentIndex) -> bool:
+        return segment.size >= self.segment_bytes and segment.first_ms is not None
+
+    def _add_segment(self, first: int, size: int) -> None:
+        self._older_bytes = self.size_bytes
+        self._segments.append(SegmentIndex(first, size))
+        self._firsts.append(first)
+
+    def mark(self) -> None:
+        """Record the durable length, so that damage or loss of the last commit can be detected."""
+        self._shelf.mark()
+
+    def write(self) -> int:
+        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
+        `DiskFull` without loss.
+        """
+        self._shelf.write()
+        return self._next
+
+    def fds_to_sync(self) -> list[int]:
+        return self._shelf.fds_to_sync()
+
+    def commit(self, offset: int) -> None:
+        """Note that chunks up to an offset that `write` returned are durable."""
+        self._shelf.synced()
+        self._committed = max(self._committed, offset)
 
     def find(self, offset: int) -> Place:
         """Return the place of the chunk with this offset, or of the first or next one outside the range."""
+        if not self._segments:
+            return self._next, 0
+        offset = min(max(offset, self.first_offset), self._committed)
+        segment = self._segments[bisect_right(self._firsts, offset) - 1]
+        position = segment.before_offset(offset)
+        while position < segment.size and (entries := self._shelf.read(segment.first, position, READ_BYTES)):
+            for entry in entries:
+                _, count, _ = _START.unpack_from(entry.payload)
+                if entry.first + count > offset or entry.first >= self._committed:
+                    return segment.first, entry.position
+                position = entry.position + entry.length
+        return segment.first, position
 
     def offset_at(self, timestamp_ms: int) -> int:
         """Return the first offset of the first committed chunk that is not older; `committed` if all are."""
+        found = self._committed
+        for segment in reversed(self._segments):
+            if segment.first_ms is None or segment.first >= self._committed:
+                continue
+            if segment.last_ms < timestamp_ms:
+                break
+            found = segment.first
+            if segment.first_ms < timestamp_ms:
+                found = self._chunk_at(segment, timestamp_ms)
+                break
+        return found
+
+    def _chunk_at(self, segment: SegmentIndex, timestamp_ms: int) -> int:
+        place: Place = (segment.first, segment.before_time(timestamp_ms))
+        while place[0] == segment.first:
+            chunks, place = self.read(place)
+            if not chunks:
+                break
+            for chunk in chunks:
+                if chunk.timestamp_ms >= timestamp_ms:
+                    return chunk.first
+        return min(segment.next, self._committed)
 
     def last_chunk(self) -> int:
         """Return the first offset of the last committed chunk; `committed` if there is none."""
+        for segment in reversed(self._segments):
+            if segment.first_ms is None or segment.first >= self._committed:
+                continue
+            if segment.next <= self._committed:
+                return segment.last_chunk
+            # A chunk is being written: the last one before it is found by reading.
+            found = segment.first
+            place: Place = (segment.first, segment.before_offset(self._committed - 1))
+            while True:
+                chunks, place = self.read(place)
+                if not chunks:
+                    return found
+                found = chunks[-1].first
+        return self._committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Read committed chunks from a place on, some hundred kilobytes, and return the place of the next
-        one.
+        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one.
 
         Empty at the end. Starts at the oldest chunk if the place has been removed.
         """
+        first, position = place
+        at = bisect_right(self._firsts, first) - 1
+        if at < 0 or self._firsts[at] != first:
+            if at + 1 >= len(self._firsts):
+                return [], place
+            # Its segment has been removed; the next one begins behind it.
+            at += 1
+            first, position = self._firsts[at], self._segments[at].start
+        while True:
+            if first >= self._committed:
+                return [], (first, position)
+            if position < self._segments[at].size:
+                entries = self._shelf.read(first, position, READ_BYTES)
+                if entries:
+                    return self._committed_of(entries, first, position)
+            # A segment may end in a record that is not a chunk, behind a torn end.
+            if at + 1 == len(self._segments):
+                return [], (first, position)
+            at += 1
+            first, position = self._firsts[at], self._segments[at].start
+
+    def _committed_of(
+        self, entries: Sequence[SegmentRecord], first: int, position: int
+    ) -> tuple[Sequence[Chunk], Place]:
+        chunks: list[Chunk] = []
+        for entry in entries:
+            if entry.first >= self._committed:
+                break
+            chunks.append(_chunk(entry))
+            position = entry.position + entry.length
+        return chunks, (first, position)
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
         """Remove the oldest segments beyond the limits, but not the last one, which is written to."""
+        segments = self._segments
+        while len(segments) > 1:
+            oldest = segments[0]
+            too_much = bytes_max is not None and self.size_bytes > bytes_max
+            too_old = age_ms is not None and oldest.last_ms < now_ms - age_ms
+            # Publishers wait for chunks that are not committed.
+            if not (too_much or too_old) or segments[1].first > self._committed:
+                break
+            self._shelf.drop(oldest.first)
+            self._older_bytes -= oldest.size
+            del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
         """Return when the oldest removable segment is too old; None without one."""
+        if len(self._segments) < 2:
+            return None
+        return self._segments[0].last_ms + age_ms + 1
+
+    def close(self) -> None:
+        self._shelf.close()
+
+    def delete(self) -> None:
+        self._segments.clear()
+        self._firsts.clear()
+        self._older_bytes = 0
+        self._committed = self._next
+        self._shelf.delete()
+
+
+def _chunk(entry: SegmentRecord) -> Chunk:
+    payload = entry.payload
+    timestamp_ms, count, filter_bytes = _START.unpack_from(payload)
+    start = _START.size + filter_bytes
+    return Chunk(
+        entry.first, entry.first + count, timestamp_ms, payload[_START.size : start], payload[start:]
+    )

@@ -52,10 +52,10 @@ from amqp10broker.queues.effects import (
     Settled,
     Subscribed,
 )
-from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import ConsumerStatus, QueueStatus
+from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stats import QueueStats
 from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
 from amqp10broker.queues.stream.log import StreamLog
 

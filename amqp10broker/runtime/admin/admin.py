@@ -2,7 +2,7 @@
 
 Only this user can reach it (folder 0700, socket 0600, and the peer's uid is checked), so it has no password
 and its clients may do everything. The CLI is its client. Requests of one client are answered in order;
-clients do not wait for each other. The requests are in `operations.table`.
+clients do not wait for each other. The requests are in `operations.registry`.
 
 ::
 
@@ -25,12 +25,12 @@ import trio
 
 from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
 from amqp10broker.operations.caller import Lines
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.admin.trace_lines import send_lines
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
+from amqp10broker.runtime.connections.socket_transport import READ_BYTES
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.runtime.log import Log
 

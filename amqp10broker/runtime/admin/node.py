@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from amqp10broker.auth.login import Authenticator
+import trio
+
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.errors import NotFound
-from amqp10broker.metadata.proposing import Propose
+from amqp10broker.errors import BrokerError, NotFound
 from amqp10broker.metadata.queue import QueueHost
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.inspection import Inspection
@@ -29,17 +29,17 @@ from amqp10broker.operations.snapshot import (
 )
 from amqp10broker.runtime.connections.connections import Connections, what_waits
 from amqp10broker.runtime.connections.listeners import Listeners
-from amqp10broker.runtime.context import BrokerContext, ConnectionContext
+from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.journal.afterwards import Afterwards
 from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.definitions_file import tell_left_out
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.trace_sinks import FileSink
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
-from amqp10broker.sessions.amqp10.kept import KeptLinks
 from amqp10broker.sessions.diagnosis.survey import Selection
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.admin")
 
 BY_ADMIN_SOCKET: Final = "admin socket"
-"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
+"""The name in the log of the machine's owner: no other user reaches the socket."""
 
 
 class RecordingControl(Protocol):
@@ -65,26 +65,28 @@ class RecordingControl(Protocol):
         """Return its view; None if there is no recording."""
 
 
-class Administered(BrokerContext, QueueHost, Protocol):
-    """The broker as the admin socket sees it.
+class Administered(ConnectionContext, QueueHost, Protocol):
+    """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
         data: the data folder; None in memory only.
         doors: where clients come in; None before it serves.
         afterwards: what is to be done with the folder when the broker has stopped.
         faults: that it commits on request; None: it is not in test mode.
+        over: set when the broker cannot go on, or is to stop.
+        failure: the reason why it cannot go on.
     """
 
-    container_id: str
     addresses: list[tuple[str, int]]
     tls_addresses: list[tuple[str, int]]
     http_addresses: list[tuple[str, int]]
     metrics_addresses: list[tuple[str, int]]
-    propose: Propose
     passwords: Passwords
-    authenticator: Authenticator
     data: Data | None
     clock_watch: ClockWatch
+    resource_monitor: ResourceMonitor
+    over: trio.Event
+    failure: BrokerError | None
     connections: Connections
     tracing: Tracing
     watches: Watches
@@ -96,10 +98,6 @@ class Administered(BrokerContext, QueueHost, Protocol):
 
     @property
     def as_member(self) -> ClusterNode: ...
-
-    @property
-    def kept(self) -> KeptLinks:
-        """Links of AMQP 1.0 that outlive their sessions."""
 
     @property
     def recordings(self) -> RecordingControl: ...
@@ -117,10 +115,6 @@ class Administered(BrokerContext, QueueHost, Protocol):
 
     def node_view(self) -> NodeView:
         """Return the view of the process."""
-
-
-class AdministeredBroker(Administered, ConnectionContext, Protocol):
-    """The broker as the HTTP front end sees it: operations and logins."""
 
 
 class RunningNode:
@@ -202,10 +196,10 @@ class RunningNode:
                 connection.close(reason, node_stops=False)
 
     def suspended_links(self) -> Sequence[SuspendedLinkView]:
-        return self._broker.kept.suspended_views(None)
+        return self._broker.resumable_links.suspended_views(None)
 
     def end_suspended_link(self, number: int) -> SuspendedLinkView:
-        ended = self._broker.kept.end_suspended(number)
+        ended = self._broker.resumable_links.end_suspended(number)
         _log.info(
             "operation",
             operation="end-suspended-link",

@@ -11,29 +11,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import trio
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import BrokerError, InvalidArgument
+from amqp10broker.errors import BrokerError, InvalidArgument, RefusedError
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.caller import Caller, Job, QueueQuestion, WaitForDecision
-from amqp10broker.operations.operations import perform
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.caller import Actor, Caller, Steps, Wait
+from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
 from amqp10broker.runtime.connections.password_records import made_in_thread, passwords_in
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.sessions.mail import SessionLetter
-
-T = TypeVar("T")
+from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.admin")
 
@@ -43,54 +39,37 @@ DECIDED_S: Final = 40.0
 """How long the nodes of a cluster may take to agree: they give up by themselves, and say so, before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """The caller of an operation.
-
-    Attributes:
-        access: the user's permissions; None: everything, or the caller has checked them.
-        types: arguments are typed by hand, and a slip in them is refused. Clients may declare queues with
-            any argument.
-    """
-
-    by: str
-    access: Access | None = None
-    types: bool = False
-
-
 OWNER: Final = Actor(BY_ADMIN_SOCKET, types=True)
-"""The machine's owner, the only one who reaches the admin socket."""
+"""The machine's owner: no other user reaches the admin socket."""
 
 
 async def run_operation(
     broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None, actor: Actor = OWNER
 ) -> Any:
-    """Run an operation of `operations.table` to its end. Raises a `RefusedError` subclass with the reason if
-    nothing was changed.
+    """Run an operation of `operations.registry` to its end. Raises a `RefusedError` subclass with the reason
+    if nothing was changed.
     """
     if name == "declare-queue" and actor.types:
         _refuse_slip(given)
-    passwords = await made_in_thread(broker.passwords, passwords_in(name, given))
+    plain = passwords_in(name, given)
     found = _vhost(broker, name, vhost)
-    mailbox: Mailbox[SessionLetter] = Mailbox()
-    address = broker.reply_registry.open("admin", mailbox)
+    replies = _Replies(broker.reply_registry)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
         access=actor.access,
         connection=None,
         node_name=broker.config.node_name or broker.container_id,
-        node=RunningNode(broker, actor.by),
+        running=partial(RunningNode, broker, actor.by),
         propose=broker.propose,
-        reply_to=address,
-        passwords=passwords,
+        new_request=replies.new_request,
+        passwords=await made_in_thread(broker.passwords, plain) if plain else broker.passwords,
         report=partial(_log_operation, found, actor.by),
     )
     try:
-        return await _finished(perform(caller, name, given), mailbox, address)
+        return await _finished(perform(caller, name, given), replies)
     finally:
-        broker.reply_registry.close(address)
-        mailbox.close()
+        replies.close()
 
 
 def _refuse_slip(given: Mapping[str, Any]) -> None:
@@ -108,58 +87,59 @@ def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, re
         _log.warning("operation refused", **details, text=refusal)
 
 
-async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: ReplyTo) -> Any:
-    # Put an operation's questions to queues, and wait for what is decided, until there is a result.
-    while isinstance(result, QueueQuestion | WaitForDecision | Job):
-        if isinstance(result, Job):
-            result = result.then(await result.run())
-            continue
-        if isinstance(result, WaitForDecision):
-            decided = await _heard(mailbox, partial(_decision_in, ref=result.ref), DECIDED_S)
-            if decided is None:
-                raise BrokerError(
-                    f"it has not been decided for {DECIDED_S:g} s: look with a list command whether it is "
-                    "done"
-                )
-            result = result.then(decided)
-            continue
-        request = address.request()
-        result.handle.post(result.command(request))
+async def _finished(steps: Steps[Any], replies: _Replies) -> Any:
+    resume: Callable[[Any], Any] = steps.send
+    heard: Any = None
+    while True:
+        try:
+            step = resume(heard)
+        except StopIteration as done:
+            return done.value
+        resume = steps.send
+        try:
+            heard = await (replies.reply_to(step) if isinstance(step, Wait) else step)
+        except RefusedError as refusal:
+            resume, heard = steps.throw, refusal
+
+
+class _Replies:
+    """The reply address of one operation, which most do not need: it is opened with the first request."""
+
+    def __init__(self, registry: ReplyRegistry) -> None:
+        self._registry = registry
+        self._mailbox: Mailbox[SessionMessage] = Mailbox()
+        self._address: ReplyTo | None = None
+
+    def new_request(self) -> RequestRef:
+        if self._address is None:
+            self._address = self._registry.open("admin", self._mailbox)
+        return self._address.request()
+
+    async def reply_to(self, wait: Wait) -> Answer | Decided:
+        within_s = DECIDED_S if wait.queue is None else ANSWER_S
+        if wait.queue is not None and wait.command is not None:
+            wait.queue.post(wait.command)
+        with trio.move_on_after(within_s):
+            while True:
+                for message in await self._mailbox.take_all():
+                    # Effects of queues come in lists.
+                    for each in message if isinstance(message, list) else (message,):
+                        if isinstance(each, Answer) and each.request == wait.ref:
+                            return each
+                        if isinstance(each, Decided) and each.ref == wait.ref:
+                            return each
         # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
-        answer = await _heard(mailbox, partial(_answer_in, request=request))
-        if answer is None:
-            raise BrokerError(
-                f"the queue has not answered for {ANSWER_S:g} s: it is overloaded; look at it with "
-                "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
-            )
-        result = result.then(answer)
-    return result
+        raise BrokerError(
+            f"it has not been decided for {within_s:g} s: look with a list command whether it is done"
+            if wait.queue is None
+            else f"the queue has not answered for {within_s:g} s: it is overloaded; look at it with "
+            "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
+        )
 
-
-async def _heard(
-    mailbox: Mailbox[SessionLetter],
-    find: Callable[[list[SessionLetter]], T | None],
-    within_s: float = ANSWER_S,
-) -> T | None:
-    with trio.move_on_after(within_s):
-        while True:
-            found = find(await mailbox.take_all())
-            if found is not None:
-                return found
-    return None
-
-
-def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | None:
-    for letter in letters:
-        if isinstance(letter, list):
-            for effect in letter:
-                if isinstance(effect, Answer) and effect.request == request:
-                    return effect
-    return None
-
-
-def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | None:
-    return next((each for each in letters if isinstance(each, Decided) and each.ref == ref), None)
+    def close(self) -> None:
+        if self._address is not None:
+            self._registry.close(self._address)
+            self._mailbox.close()
 
 
 def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:

@@ -13,12 +13,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.auth.passwords import Passwords
 from amqp10broker.auth.tls import mutual_tls
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import (
@@ -31,37 +30,33 @@ from amqp10broker.cluster.bootstrap import (
     read_nodes,
 )
 from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
-from amqp10broker.cluster.letters_codec import BadLetter
 from amqp10broker.cluster.placement import ByCount
-from amqp10broker.cluster.snapshots import Snapshots
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
+from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
+from amqp10broker.queues.quorum.state_transfer import Snapshots
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
 from amqp10broker.runtime.cluster.cluster_secret import read_secret
 from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
 from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_news import NodeNotifications
+from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.nodes import ClusterDirectory
 from amqp10broker.runtime.cluster.peer_streams import Wires
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
 from amqp10broker.runtime.cluster.system_node import SystemNode
-from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.clock_watch import ClockWatch
-from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
@@ -72,23 +67,11 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.cluster")
 
 SWEEP_EACH_S: Final = 30.0
-"""How often the lanes to queues that are no more are let go of."""
+"""How often the links to queues that are no more are let go of."""
 FOR_STRANGERS: Final = ("look", "join")
 """What a node may ask that is not a member."""
 Answer = Callable[[int, Document], Awaitable[Document]]
 """Answers a question of a node, which is 0 if it is not a member yet."""
-
-
-class ClusterContext(BrokerContext, Protocol):
-    """The context of a cluster in its broker. `journal_task`: what is kept here; None before it is."""
-
-    passwords: Passwords
-    connections: Connections
-    resource_monitor: ResourceMonitor
-    clock_watch: ClockWatch
-    journal_task: JournalTask | None
-    over: trio.Event
-    failure: BrokerError | None
 
 
 class Cluster:
@@ -100,7 +83,7 @@ class Cluster:
     membership: ClusterIdentity
     peers: Peers
 
-    def __init__(self, node_context: ClusterContext, data: Data) -> None:
+    def __init__(self, node_context: Administered, data: Data) -> None:
         config = node_context.config
         assert config.node_name is not None
         check_name(config.node_name)
@@ -116,7 +99,7 @@ class Cluster:
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
-        self.notifications = NodeNotifications(node_context)
+        self.notifications = NodeNotifications(node_context.catalog, node_context.resource_monitor)
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
@@ -129,7 +112,7 @@ class Cluster:
         self.system: SystemNode | None = None
         self.queues: NodeQueues = None  # type: ignore[assignment]
         self._ending: set[int] = set()
-        # By node and queue: said once, when the connection came up, and perhaps before there are lanes here.
+        # By node and queue: said once, when the connection came up, and perhaps before there are links here.
         self._early: dict[int, dict[int, PeerFrame]] | None = {}
         self._refusals: set[str] = set()
         """Said so far."""
@@ -246,12 +229,12 @@ class Cluster:
             *(number, self.peers, reply_registry, node_context.clock.now_ms, self._name_of),
             lambda name: self._catalog.find_vhost(name),
         )
-        lanes = self.queues.lanes
-        lanes.on_leader = self._has_leader
+        links = self.queues.links
+        links.on_leader = self._has_leader
         self.queues.wait_ms = node_context.config.cluster_decide_ms
         config, node_directory = (
             node_context.config,
-            ClusterDirectory(number, self.peers.liveness, lanes, self.queues.replies, self.raft.groups),
+            ClusterDirectory(number, self.peers.liveness, links, self.queues.replies, self.raft.groups),
         )
         self._catalog.node_directory = node_directory
         self._catalog.placement = ByCount(
@@ -275,7 +258,7 @@ class Cluster:
         early, self._early = self._early or {}, None
         for node, said in early.items():
             # One that cannot be read is in the log: the others count.
-            with suppress(BadLetter):
+            with suppress(BadBytes):
                 self.queues.frames(node, list(said.values()))
 
     def begin(self) -> System:
@@ -295,7 +278,7 @@ class Cluster:
         system = self.system.system
         system.decided_within_ms = node_context.config.cluster_decide_ms
         system.is_open = self._is_open
-        system.has_leader = lambda queue: self.queues.lanes.leader_of(queue) is not None
+        system.has_leader = lambda queue: self.queues.links.leader_of(queue) is not None
         self._catalog.on_nodes = self._nodes_changed
         self._nodes_changed()
         return system
@@ -431,7 +414,7 @@ class Cluster:
             return {node.name: node.number for node in self._catalog.nodes.values()}
         return {member.name: member.number for member in self.membership.members}
 
-    # --- who is in the cluster ----------------------------------------------------------------------
+    # --- membership ---------------------------------------------------------------------------------
 
     def _know(self, member: MemberAt, incarnation: int = 0) -> None:
         at = self._listed.get(member.name, member.address)
@@ -550,7 +533,8 @@ class Cluster:
         elif purpose is ConnectionPurpose.BULK:
             for frame in frames:
                 if frame.group != SYSTEM_GROUP:
-                    self.snapshots.received(node, frame.kind, frame.group, frame.body)
+                    answer = frame.kind is FrameKind.SNAPSHOT_ANSWER
+                    self.snapshots.received(node, frame.group, frame.body, answer)
                 elif self.system is not None:
                     self.system.received(node, frame)
         else:
@@ -634,7 +618,8 @@ class Cluster:
     def _send_to_group(self, node: int, group: int, message: bytes) -> None:
         self.peers.send(node, ConnectionPurpose.RAFT, FrameKind.RAFT, group, (message,))
 
-    def _send_state(self, node: int, kind: FrameKind, group: int, body: bytes) -> bool:
+    def _send_state(self, node: int, group: int, body: bytes, answer: bool) -> bool:
+        kind = FrameKind.SNAPSHOT_ANSWER if answer else FrameKind.SNAPSHOT
         return self.peers.send(node, ConnectionPurpose.BULK, kind, group, (body,))
 
     def _send_of_system(self, node: int, purpose: ConnectionPurpose, kind: FrameKind, body: bytes) -> bool:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import trio
 
@@ -45,12 +45,8 @@ FIRST: Final = 1
 """The number of the node that founds."""
 
 
-class AskNode(Protocol):
-    """Query a node by its address."""
-
-    async def __call__(
-        self, address: tuple[str, int], question: dict[str, Any], timeout_s: float
-    ) -> dict[str, Any]: ...
+AskNode = Callable[[tuple[str, int], dict[str, Any], float], Awaitable[dict[str, Any]]]
+"""Queries a node by its address, with a time limit in seconds."""
 
 
 class Former:

@@ -17,7 +17,6 @@ from amqp10broker import __version__
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.cluster import system_store
 from amqp10broker.cluster.bootstrap import ClusterIdentity, founded, target_size
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
@@ -27,6 +26,7 @@ from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.restore import all_entries
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.raft.ids import member_id
 from amqp10broker.runtime.cluster.forming import FIRST
 from amqp10broker.runtime.journal.bootstrap import bootstrap_folder
 from amqp10broker.runtime.journal.data import OF_THE_NODE, Data

@@ -7,14 +7,13 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.errors import Unavailable
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.members import change_not_permitted, refused
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 
 LOOK_S: Final = 0.05
 """How often it is looked whether something has come about."""

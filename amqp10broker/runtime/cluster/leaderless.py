@@ -8,10 +8,10 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.operations.cluster_node import Leaderless
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.cluster")

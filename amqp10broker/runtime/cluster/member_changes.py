@@ -7,14 +7,11 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
@@ -39,6 +36,8 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.members import change_not_permitted, last_node, refused
 from amqp10broker.raft.config import Add, Promote, Remove
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster.leader_changes import LOOK_S, MovedAway, hand_over, leading_member
 from amqp10broker.runtime.log import Log
 
@@ -51,10 +50,8 @@ TAKE_BACK_S: Final = 5.0
 """How long taking back a member may take that could not be added in time."""
 
 
-class Proposing(Protocol):
-    """Has a request decided, and waits for it (`Cluster.propose`)."""
-
-    def __call__(self, request: CatalogRequest[Any]) -> Awaitable[Any]: ...
+Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
+"""Has a request decided, and waits for it (`SystemNode.propose`)."""
 
 
 class MemberChanges:

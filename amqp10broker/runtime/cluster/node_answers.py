@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Any
 
 from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.groups import Groups
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.operations.table import OPERATIONS
+from amqp10broker.operations.registry import OPERATIONS
+from amqp10broker.raft.groups import Groups
 from amqp10broker.runtime.cluster.leader_changes import MovedAway, transfer
 from amqp10broker.runtime.cluster.member_changes import MemberChanges
 from amqp10broker.runtime.cluster.member_states import state_of

@@ -14,12 +14,13 @@ import trio
 from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.bootstrap import target_size
-from amqp10broker.cluster.ids import SYSTEM_GROUP, node_of
 from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.registry import OPERATIONS
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster
@@ -36,8 +37,7 @@ _log = Log("amqp10broker.cluster")
 STATE_S: Final = 1.0
 """How long a node may take to say how its member stands."""
 OPERATION_S: Final = 5.0
-LONG_S: Final[Mapping[str, float]] = {"rebalance": 3_600.0}
-"""How long another node may take for an operation."""
+"""How long another node may take for an operation that does not take longer by itself."""
 AGAIN_S: Final = 0.1
 """Between two attempts to find the leader of a queue."""
 TRANSFER_S: Final = 10.0
@@ -46,7 +46,7 @@ LEAVE_S: Final = 2.0
 """How long a stop may be held up until others lead."""
 
 
-class NodeOfCluster:
+class NodeOfCluster(ClusterNode):
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
@@ -214,7 +214,7 @@ class NodeOfCluster:
 
     async def run_at(self, node: int, operation: str, given: Mapping[str, Any], vhost: str | None) -> Any:
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
-        return (await self._asked(node, question, LONG_S.get(operation, OPERATION_S)))["result"]
+        return (await self._asked(node, question, OPERATIONS[operation].takes_s or OPERATION_S))["result"]
 
     async def run_at_each(
         self, nodes: Collection[int], operation: str, given: Mapping[str, Any], vhost: str | None

@@ -1,6 +1,6 @@
-"""How a node of a cluster reaches queues, and other nodes those that are here: its lanes, and their feed.
+"""How a node of a cluster reaches queues, and other nodes those that are here: its links, and their feed.
 
-A quorum queue is reached by a lane, also at the node of its leader; a classic queue or a stream likewise, but
+A quorum queue is reached by a link, also at the node of its leader; a classic queue or a stream likewise, but
 not at its home, where it is reached as in a broker without a cluster.
 """
 
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_server import HomeServer, LaneServer
-from amqp10broker.cluster.lane_table import LANE_KINDS, Lanes
-from amqp10broker.cluster.lanes import NO_LEADER_MS, LaneClient
-from amqp10broker.cluster.letters_codec import BadLetter
+from amqp10broker.cluster.remote_queue.codec import BODIES
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
+from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
+from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.metadata.vhost import VirtualHost
@@ -28,7 +29,7 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.remote_queue import LedMember, RemoteQueue
+from amqp10broker.runtime.queues.remote_queue import RemoteQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 if TYPE_CHECKING:
@@ -37,25 +38,7 @@ if TYPE_CHECKING:
 _log = Log("amqp10broker.cluster")
 
 TICK_S: Final = 0.1
-"""How often lanes that wait for something look whether it is due."""
-
-
-class _Ways:
-    """Connections to other nodes, as lanes use them."""
-
-    def __init__(self, peers: Peers) -> None:
-        self._peers = peers
-        self.up: dict[int, None] = {}
-
-    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        return self._peers.send(node, ConnectionPurpose.LETTERS, kind, group, body)
-
-    def waiting_bytes(self, node: int) -> int:
-        return self._peers.backlog_bytes(node)
-
-    @property
-    def connected(self) -> Collection[int]:
-        return self.up
+"""How often links that wait for something look whether it is due."""
 
 
 class NodeQueues:
@@ -72,16 +55,19 @@ class NodeQueues:
     ) -> None:
         self._reply_registry = reply_registry
         self._name_of = name_of
-        self._ways = _Ways(peers)
         self._gone: set[int] = set()
-        self.lanes = Lanes(
-            node, reply_registry.incarnation, self._ways, reply_registry.post, reply_registry.is_open, now_ms
+        self.links = QueueLinks(
+            node,
+            reply_registry.incarnation,
+            lambda to, kind, group, body: peers.send(to, ConnectionPurpose.LETTERS, kind, group, body),
+            peers.backlog_bytes,
+            reply_registry.post,
+            reply_registry.is_open,
+            now_ms,
         )
         self.wait_ms = NO_LEADER_MS
         self.replies = ReplyQueues(
-            node,
-            lambda: self.lanes.incarnations,
-            self._ways,
+            self.links.port,
             find_vhost,
             lambda queue: InlineQueue(queue, reply_registry),
             lambda: secrets.token_urlsafe(16),
@@ -97,32 +83,33 @@ class NodeQueues:
         """
         if spec.type == QUORUM.name:
             return self._reach_group(spec, task, term)
-        lanes, group = self.lanes, spec.number
+        links, group = self.links, spec.number
         if task is not None:
-            server = HomeServer(group, task, lanes)
-            lanes.servers[group] = server
+            server = HomeLinkServer(group, task.post_all, links.port)
+            links.servers[group] = server
             task.notify = server.tell
             return task
-        reachable = lanes.reachable(spec.home)
-        client = HomeClient(spec.name, group, spec.home, lanes, reachable=reachable)
-        lanes.add_client(client)
+        reachable = links.port.reachable(spec.home)
+        client = HomeLink(spec.name, group, spec.home, links.port, reachable=reachable)
+        links.add_client(client)
         return RemoteQueue(client, None, self._name_of)
 
     def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
-        lanes, group = self.lanes, spec.number
-        client = LaneClient(spec.name, group, lanes.incarnation, lanes, wait_ms=self.wait_ms)
+        links, group = self.links, spec.number
+        client = QueueLink(spec.name, group, links.port, wait_ms=self.wait_ms)
         if task is not None:
             self._serve_group(group, task, term)
-        lanes.add_client(client)
+        links.add_client(client)
         return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
-        server = LaneServer(group, LedMember(task), self.lanes)
-        self.lanes.servers[group] = server
-        task.notify = server.tell
         backend = cast("QuorumInLog", task.backend)
-        backend.on_lead = lambda leads: server.lead(term()) if leads else server.follow()
-        backend.lanes.on_refused, backend.lanes.on_room = server.refused, server.room
+        server = LinkServer(group, backend, cast("PostAll", task.post_all), self.links.port)
+        self.links.servers[group] = server
+        task.notify = server.tell
+        backend.serve(
+            lambda leads: server.lead(term()) if leads else server.follow(), server.refused, server.room
+        )
 
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
@@ -145,7 +132,7 @@ class NodeQueues:
     def member_gone(self, group: int, queue: RemoteQueue) -> QueueTask | None:
         """Drop all output of a removed member of this node."""
         task, queue.member = queue.member, None
-        self.lanes.servers.pop(group, None)
+        self.links.servers.pop(group, None)
         if task is not None:
             task.notify = lambda effects, index: None
         return task
@@ -154,55 +141,53 @@ class NodeQueues:
         """Let go of queues that were deleted and have had the time since the last call for their
         last words.
         """
-        lanes = self.lanes
-        gone = {group for group in (*lanes.servers, *lanes.clients) if group not in declared}
+        links = self.links
+        gone = {group for group in (*links.servers, *links.clients) if group not in declared}
         for group in gone & self._gone:
-            lanes.servers.pop(group, None)
-            lanes.remove_client(group)
+            links.servers.pop(group, None)
+            links.remove_client(group)
         self._gone = gone - self._gone
 
     # --- other nodes --------------------------------------------------------------------------------
 
     def frames(self, node: int, frames: Sequence[PeerFrame]) -> None:
         """Frames of one read have come by the connection for letters; those of other kinds are passed over.
-        Raises `BadLetter` if one of them cannot be read; the connection must end.
+        Raises `BadBytes` if one of them cannot be read; the connection must end.
         """
-        received = self.lanes.received
+        received = self.links.received
         for frame in frames:
-            if frame.kind in LANE_KINDS or frame.kind in REPLY_KINDS:
+            if frame.kind in BODIES or frame.kind in REPLY_KINDS:
                 try:
-                    (received if frame.kind in LANE_KINDS else self.replies.received)(node, frame)
-                except BadLetter as error:
+                    (received if frame.kind in BODIES else self.replies.received)(node, frame)
+                except BadBytes as error:
                     _log.error("a node sent what cannot be read", node=self._name_of(node), reason=str(error))
                     raise
 
     def connected(self, node: int) -> None:
         """The connection for letters is there."""
-        self._ways.up[node] = None
-        self.lanes.connected(node)
+        self.links.connected(node)
         self.replies.connected(node)
 
     def disconnected(self, node: int) -> None:
-        self._ways.up.pop(node, None)
-        self.lanes.disconnected(node)
+        self.links.disconnected(node)
         self.replies.disconnected(node)
 
     def suspected(self, node: int) -> None:
-        self.lanes.suspect(node)
+        self.links.suspect(node)
 
     def heard(self, node: int, incarnation: int) -> None:
-        self.lanes.heard(node, incarnation)
+        self.links.heard(node, incarnation)
 
     def know(self, nodes: Mapping[int, int]) -> None:
         """Which nodes are of the cluster: number to the last start that is known, 0 for none."""
-        self.lanes.know(nodes)
+        self.links.know(nodes)
 
     async def run(self) -> None:
-        """Look after what is due, until cancelled; while no lane waits for anything the node sleeps."""
+        """Look after what is due, until cancelled; while no link waits for anything the node sleeps."""
         while True:
-            if not self.lanes.stirred:
+            if not self.links.port.stirred:
                 stirred = trio.Event()
-                self.lanes.on_stirred = stirred.set
+                self.links.port.on_stirred = stirred.set
                 await stirred.wait()
             await trio.sleep(TICK_S)
-            self.lanes.tick()
+            self.links.tick()

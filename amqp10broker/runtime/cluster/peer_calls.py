@@ -74,7 +74,7 @@ class Calls:
         raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
 
     def answered(self, link: PeerLink, frame: PeerFrame) -> None:
-        """Handle an answer; drop it if its caller has gone. Raises `BadDocument` if it is malformed."""
+        """Handle an answer; drop it if its caller has gone. Raises `BadBytes` if it is malformed."""
         waiting = self._waiting.get(frame.group)
         if waiting is not None and waiting.link is link:
             try:
@@ -90,7 +90,7 @@ class Calls:
                 waiting.over.set()
 
     def asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
-        """Answer a request in a task of the nursery. Raises `BadDocument` if the request is not valid, and
+        """Answer a request in a task of the nursery. Raises `BadBytes` if the request is not valid, and
         `BadFrame` if the answers to others are not read.
         """
         question = read_document(frame.body)

@@ -12,11 +12,11 @@ from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.liveness import (
     HAND_OVER_MS,
+    HEARTBEAT,
     Liveness,
     News,
     NodeHeartbeat,
     Suspected,
-    read_heartbeat,
 )
 from amqp10broker.cluster.wire import FrameKind
 from amqp10broker.runtime.cluster.peer_events import PeerEvents
@@ -82,11 +82,11 @@ class Heart:
         beat = NodeHeartbeat(
             self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
         )
-        link.put(encode(FrameKind.HEARTBEAT, 0, [beat.encode()]), first=True)
+        link.put(encode(FrameKind.HEARTBEAT, 0, HEARTBEAT.pieces(beat)), first=True)
 
     def received(self, link: PeerLink, body: bytes) -> None:
-        """A heartbeat has come. Raises `BadHeartbeat` or `BadDocument` if it is not valid."""
-        beat, node = read_heartbeat(body), link.peer.node
+        """A heartbeat has come. Raises `BadBytes` if it is not valid."""
+        beat, node = HEARTBEAT.decode(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
         clock_ms = None if facts is None else facts.pop(CLOCK, None)
         known = node in self._liveness.hears

@@ -7,9 +7,9 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.frames import BODY_BYTES_MAX, Decoder
+from amqp10broker.cluster.frames import BODY_BYTES_MAX, Decoder, encode, encode_joined
 from amqp10broker.cluster.hello import Hello
-from amqp10broker.cluster.wire import PeerFrame
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError
 from amqp10broker.runtime.cluster.peer_streams import close
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
@@ -23,7 +23,8 @@ FRAMES_A_TURN: Final = 256
 """Of one read so many are worked off before others have their turn: ten milliseconds for as many groups."""
 
 JOIN_S: Final = 0.0005
-"""What is put so soon behind a frame that went out at once goes with all that its turn of the loop brings."""
+"""What is put so soon behind a frame that went out at once goes with all that its turn of the loop brings:
+messages of several hundred groups as one frame."""
 
 
 class PeerLink:
@@ -61,6 +62,7 @@ class PeerLink:
         self._decoder = Decoder(body_bytes_max)
         self._first: list[bytes] = []
         self._queue: list[bytes] = []
+        self._messages: list[tuple[int, bytes]] = []
         self._wake = trio.Event()
         self._sent = trio.Event()
         self._scope = trio.CancelScope()
@@ -71,29 +73,42 @@ class PeerLink:
     def put(self, pieces: Sequence[bytes], *, first: bool = False) -> None:
         """Send a frame, never waiting: from here when nothing is before it, as `writer.Writer` does.
 
-        Of many at a time, those of several hundred groups, only the first goes alone: a call of the system
-        costs more than what is in it.
+        Of many at a time only the first goes alone: a call of the system costs more than what is in it.
         """
-        if (
-            self._direct is not None
-            and not self.backlog_bytes
-            and (now := self._now()) - self._direct_at >= JOIN_S
-        ):
-            self._direct_at = now
-            data = b"".join(pieces)
-            try:
-                sent = self._direct.try_send(data)
-            except trio.BrokenResourceError:
-                sent = 0  # the task will meet the error and end the connection
-            if sent == len(data):
-                return
-            # The rest of a frame of which a part is gone goes before any other.
-            self._first.append(data[sent:])
-            self.backlog_bytes = len(data) - sent
+        if self._goes_at_once():
+            self._send_directly(pieces)
         else:
             (self._first if first else self._queue).extend(pieces)
             self.backlog_bytes += sum(map(len, pieces))
-        self._wake.set()
+            self._wake.set()
+
+    def put_message(self, group: int, message: bytes) -> None:
+        """Send a message of a group, as `put`; those that do not go at once are joined."""
+        if self._goes_at_once():
+            self._send_directly(encode(FrameKind.RAFT, group, [message]))
+        else:
+            self._messages.append((group, message))
+            self.backlog_bytes += len(message)
+            self._wake.set()
+
+    def _goes_at_once(self) -> bool:
+        if self._direct is None or self.backlog_bytes or (now := self._now()) - self._direct_at < JOIN_S:
+            return False
+        self._direct_at = now
+        return True
+
+    def _send_directly(self, pieces: Sequence[bytes]) -> None:
+        assert self._direct is not None
+        data = b"".join(pieces)
+        try:
+            sent = self._direct.try_send(data)
+        except trio.BrokenResourceError:
+            sent = 0  # the task will meet the error and end the connection
+        if sent < len(data):
+            # The rest of a frame of which a part is gone goes before any other.
+            self._first.append(data[sent:])
+            self.backlog_bytes = len(data) - sent
+            self._wake.set()
 
     async def wait_room(self, most_bytes: int) -> bool:
         """Wait until less is waiting to be sent; False: the connection is over."""
@@ -163,11 +178,12 @@ class PeerLink:
             while True:
                 await self._wake.wait()
                 self._wake = trio.Event()
-                data = b"".join(self._first + self._queue)
-                self._first.clear()
-                self._queue.clear()
+                data = b"".join(self._first + self._queue + encode_joined(self._messages))
+                taken = self.backlog_bytes
+                for each in (self._first, self._queue, self._messages):
+                    each.clear()
                 await self._stream.send_all(data)
-                self.backlog_bytes -= len(data)
+                self.backlog_bytes -= taken
                 self._sent.set()
                 self._sent = trio.Event()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:

@@ -154,7 +154,10 @@ class Peers:
         if waits and waits + sum(map(len, body)) > RAFT_BYTES_MAX:
             self.dropped += 1
             return False
-        link.put(encode(kind, group, body))
+        if kind is FrameKind.RAFT:
+            link.put_message(group, b"".join(body))
+        else:
+            link.put(encode(kind, group, body))
         return True
 
     async def send_bulk(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:

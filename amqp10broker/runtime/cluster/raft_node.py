@@ -7,10 +7,10 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import StorageError
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.raft.messages import Message
 
 NO_MEMBER: Final = b"\0"
@@ -105,7 +105,7 @@ class RaftNode:
                 notify = member.heard if there else member.suspect
                 notify(peer)
         if there and member.raft.status.leader is None:
-            member.release_reader()  # the one that was the first to begin stands for election
+            member.campaign_at_tick()  # the one that was the first to begin stands for election
         member.advance()
 
 

@@ -8,14 +8,14 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.cluster.reconcile import Grow, NodeState, Reconciling, Schedule, next_change, target_size
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.raft.groups import Groups
+from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster.leader_changes import MovedAway
 from amqp10broker.runtime.cluster.member_changes import MemberChanges
 from amqp10broker.runtime.log import Log

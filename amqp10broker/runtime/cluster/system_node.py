@@ -13,8 +13,6 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.cluster.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_members import next_change
 from amqp10broker.cluster.system_store import SystemStore
@@ -24,8 +22,10 @@ from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.node_requests import NodeStarted, RaiseMachines, newest_of_all
 from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.queues.commands import RequestRef
-from amqp10broker.raft.codec import encode_message
+from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
 from amqp10broker.raft.messages import InstallSnapshot
 from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
 from amqp10broker.runtime.context import BrokerContext
@@ -139,7 +139,7 @@ class SystemNode:
         message = InstallSnapshot(self.member.me, to, self.member.raft.status.term, self.system.snapshot())
         node = node_of(to)
         self._sent_states[node] = to, message.snapshot.point.index
-        if not self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT, encode_message(message)):
+        if not self._send(node, ConnectionPurpose.BULK, FrameKind.SNAPSHOT, MESSAGE.encode(message)):
             # The member is not to be called while it says what it wants.
             self._lost_states.add(node)
             self._raft.awaken()

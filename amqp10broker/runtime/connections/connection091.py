@@ -1,18 +1,25 @@
-"""One AMQP 0-9-1 connection: what its reader does with events; its channels are `channels091`'s."""
+"""One AMQP 0-9-1 connection: its open, the channels on it, and what its reader does with events.
+
+The reader gives contents to a channel as long as that has credit for them. Then it waits, and with it
+everything on the connection.
+"""
 
 from __future__ import annotations
 
 import platform
-from typing import Any, assert_never
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, assert_never
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
-from amqp10broker.errors import NotAllowed, NotFound
+from amqp10broker.errors import NotAllowed, NotFound, RefusedError
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
 from amqp10broker.protocols.amqp091.connection import ConnectionState
+from amqp10broker.protocols.amqp091.content import ContentOpened, Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
@@ -29,19 +36,31 @@ from amqp10broker.protocols.amqp091.events import (
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT
 from amqp10broker.protocols.amqp091.method_names import method_name
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.runtime.connections.channel import RunningChannel
-from amqp10broker.runtime.connections.channels091 import Channels
-from amqp10broker.runtime.connections.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
+from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import PORTION
+from amqp10broker.runtime.connections.session_task import ChannelTask
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.commits import SessionCommits
+from amqp10broker.sessions.amqp091.channel import ChannelState
+from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.sessions.amqp091.open import login_refused, server_properties
+from amqp10broker.sessions.amqp091.status import channel_view
 from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
+from amqp10broker.sessions.wait_context import WaitContext
+
+FLOW_SHOWN_S: Final = 1.0
+"""A connection is shown in state `flow` for so long after the reader went on."""
 
 
-class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel]):
+class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelTask]):
     protocol = "AMQP 0-9-1"
+    word = "channel"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.RUNNING
     awaiting_states = frozenset((ConnectionState.CLOSING,))
@@ -63,9 +82,14 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
             unfinished_bytes_max=node_context.config.unfinished_bytes_max,
             frames_singly_max=PORTION,
         )
-        self._channels = Channels(node_context, self, engine)
-        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, self._channels)
+        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, engine.unfinished)
         self._mechanism = ""
+        self._flow = CreditFlowSettings.of(node_context.config)
+        self._held_until = -FLOW_SHOWN_S
+        # The channel that the reader waits for, for its credit or for room in its mailbox; and since when.
+        self._waited_for: ChannelTask | None = None
+        self._waits_at = 0.0
+        self._published = False
 
     @property
     def client_name(self) -> str:
@@ -75,9 +99,9 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
     @property
     def reader_waits(self) -> int:
         """Why the connection is not read, as the number of a reason in flow events; 0 if it is."""
-        if self._channels.held_by is not None:
+        if self.held_by is not None:
             return Wait.CREDIT_FLOW.number
-        return Wait.BLOCKED_BY_ALARM.number if self._channels.no_alarm is not None else 0
+        return Wait.BLOCKED_BY_ALARM.number if self.no_alarm is not None else 0
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -107,7 +131,7 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
         for event in events:
             match event:
                 case ChannelItems():
-                    await self._channels.pass_on(event)
+                    await self._pass_on(event)
                 case StartOkReceived():
                     authenticator = self._node_context.authenticator
                     self._authentication = authenticator.begin(self.origin, data_with_outcome=False)
@@ -159,7 +183,7 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
             self.engine.fail(fault)
         else:
             self.give_up()
-        self.line.end = "by the broker: login refused"
+        self.end = "by the broker: login refused"
 
     def _open(self, event: OpenReceived) -> None:
         catalog = self._node_context.catalog
@@ -181,10 +205,177 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
 
     def on_idle_timeout(self) -> None:
         timeout_s = self.engine.heartbeat_s
-        self.line.end = f"by the broker: missed heartbeats from client, timeout: {timeout_s}s"
+        self.end = f"by the broker: missed heartbeats from client, timeout: {timeout_s}s"
         self.log.warning("missed heartbeats from client", timeout_s=timeout_s)
         self.give_up()
-        self.line.stop()
+        self.stop()
+
+    # --- channels ---------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader waits, or soon will, for a channel."""
+        return self.held_by is not None or any(channel.reads.full for channel in self.parts.values())
+
+    def around(self, channel: ChannelTask) -> WaitContext:
+        """Return the present activity of the connection for one of its channels."""
+        other = self._waited_for
+        return self.wait_context(channel.output)._replace(
+            reader_credit=channel.credit.credit,
+            holds_reader=self.held_by is channel,
+            held_by=None if other is None or other is channel else f"channel {other.service.number}",
+            held_ms=self._node_context.clock.ms_at(self._waits_at),
+        )
+
+    async def wait_out_alarm(self) -> None:
+        while self._node_context.alarms and self._publishes:
+            low = " & ".join(f"low on {name}" for name in sorted(self._node_context.alarms, reverse=True))
+            told = self.engine.blocked(low)
+            self.flush()
+            await self.wait_for_no_alarm()
+            self._published = False
+            if told:
+                self.engine.unblocked()
+                self.flush()
+
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        if not isinstance(message, AlarmChanged):
+            super().tell(message)
+        elif not message.on:
+            self.alarm_over()
+
+    @property
+    def _publishes(self) -> bool:
+        return self._published or self.engine.publishing
+
+    def _discard(self, opened: ContentOpened) -> None:
+        self.engine.discard(opened)
+        if self.no_alarm is not None and not self._publishes:
+            self.no_alarm.set()
+
+    async def _pass_on(self, event: ChannelItems) -> None:
+        # Gives a channel its items, as many in one turn as others can wait for.
+        budget = self.budget
+        for items in budget.portions(event.items):
+            await self._give(event.channel, items)
+            if budget.left <= 0:
+                await self.yield_to_others()
+
+    async def _give(self, number: int, items: Sequence[Item]) -> None:
+        channel = self._channel(number)
+        batch: list[object] = []
+        for item in items:
+            if self._node_context.alarms and contents_of(item):
+                self._published = True
+            rest: Item | None = item
+            while channel is not None and rest is not None:
+                now, rest = channel.credit.admit(rest)
+                if now is not None:
+                    batch.append(now)
+                if rest is not None:
+                    # More than it may be given now: what it may, and then everybody waits.
+                    channel = await self._put(channel, batch)
+                    batch = []
+                    if channel is not None:
+                        await self._hold_for(channel)
+                        channel = self._lasting(channel)
+            if channel is None:
+                return
+        channel = await self._put(channel, batch)
+        if channel is not None and channel.credit.blocked:
+            await self._hold_for(channel)
+
+    def _channel(self, number: int) -> ChannelTask | None:
+        return self.parts.get(number) or self._start_channel(number)
+
+    def _lasting(self, channel: ChannelTask) -> ChannelTask | None:
+        if not channel.inbox.closed:
+            return channel
+        following = self._channel(channel.service.number)
+        if following is not None:
+            # What is behind the close was sent before its answer was read.
+            following.service.state = ChannelState.CLOSED
+        return following
+
+    async def _put(self, channel: ChannelTask | None, batch: list[object]) -> ChannelTask | None:
+        if channel is None or not batch:
+            return channel
+        if channel.reads.full:
+            self.flush()
+            with self._waiting_for(channel):
+                await channel.reads.wait()
+            lasting = self._lasting(channel)
+            if lasting is None:
+                return None
+            channel = lasting
+        channel.deliver(Frames(batch), inline=self.run_inline)
+        return channel
+
+    async def _hold_for(self, channel: ChannelTask) -> None:
+        # The reader of the whole connection waits until one channel takes contents again.
+        self.flush()
+        self.held_by = channel
+        try:
+            with self._waiting_for(channel):
+                await channel.wait_for_credit()
+        finally:
+            self.held_by = None
+            self._held_until = trio.current_time()
+            if channel.on_wake is not None:
+                channel.on_wake()  # until now it has waited for us
+
+    @contextmanager
+    def _waiting_for(self, channel: ChannelTask) -> Iterator[None]:
+        self._waited_for, self._waits_at = channel, trio.current_time()
+        try:
+            yield
+        finally:
+            self._waited_for = None
+
+    def _start_channel(self, number: int) -> ChannelTask | None:
+        node_context, engine = self._node_context, self.engine
+        limit = engine.channel_max
+        if len(self.parts) >= limit:
+            text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
+            self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10), channel=number)
+            return None
+        try:
+            self.count_part()
+        except RefusedError as refusal:
+            error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
+            self.fail(error, channel=number)
+            return None
+        inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
+        reply_to = self.reply_address(number, inbox)
+        context = ChannelContext(
+            catalog=node_context.catalog,
+            vhost=self.home,
+            propose=node_context.propose,
+            access=self.access(),
+            config=node_context.config,
+            reply_to=reply_to,
+            user=self.user,
+            connection=self.owner,
+            capabilities=engine.capabilities,
+            frame_max=engine.frame_max,
+            new_id=node_context.new_id,
+            volatile=node_context.make_volatile,
+            log=self.log,
+            moment=Moment(node_context.clock.now_ms(), self.measures),
+            commits=SessionCommits(inbox, node_context.journal_task),
+        )
+        service = node_context.channel_type(number, context)
+        channel = ChannelTask(
+            service, inbox, self.output_buffer(inbox), node_context.clock, self._flow, self._discard
+        )
+        self.start(number, channel, reply_to, counted=True)
+        return channel
+
+    async def work(self, number: int, part: ChannelTask) -> None:
+        try:
+            await part.run()
+        except Amqp091Error as fault:
+            self.fail(fault, channel=number)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -205,8 +396,8 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
         """End in an orderly way because the node stops serving, or an operator asked for it."""
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, reason)
-        self.line.end = f"by the broker: {reason}"
-        self.line.stop()
+        self.end = f"by the broker: {reason}"
+        self.stop()
 
     # --- status -----------------------------------------------------------------------------------
 
@@ -214,11 +405,11 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
     def state(self) -> str:
         if self.engine.state is not ConnectionState.RUNNING:
             return self.engine.state.name.lower()
-        if self._channels.no_alarm is not None:
+        if self.no_alarm is not None:
             return "blocked"
         if self._node_context.alarms:
             return "blocking"
-        if self._channels.flows:
+        if self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S:
             return "flow"
         return "running"
 
@@ -236,5 +427,8 @@ class ConnectionTask091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningCh
             channel_max=engine.channel_max,
             frame_max=engine.frame_max,
             idle_timeout_ms=1000 * engine.heartbeat_s or None,
-            channels=self._channels.views(),
+            channels=tuple(
+                channel_view(channel.service, self.around(channel))
+                for _, channel in sorted(self.parts.items())
+            ),
         )

@@ -1,18 +1,20 @@
-"""One AMQP 1.0 connection: what its reader does with events; its sessions are `sessions10`'s."""
+"""One AMQP 1.0 connection: its open, the sessions on it, and what its reader does with events."""
 
 from __future__ import annotations
 
 import platform
-from typing import Any, assert_never
+from functools import partial
+from typing import Any, Final, assert_never
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
-from amqp10broker.errors import NotAllowed, ResourceLocked
+from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
+from amqp10broker.metadata.proposing import Decided
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
-from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
+from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
     CloseReceived,
@@ -27,13 +29,18 @@ from amqp10broker.protocols.amqp10.events import (
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
-from amqp10broker.runtime.connections.connection_shell import CREDENTIAL_EXPIRED, ConnectionShell
-from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session import RunningSession
-from amqp10broker.runtime.connections.sessions10 import Sessions
+from amqp10broker.protocols.amqp10.transfer import payload_bytes
+from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.queues.commands import RequestRef
+from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
+from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
+from amqp10broker.runtime.connections.session_task import Bound, SessionTask
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.commits import SessionCommits
+from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.open import (
     check_open,
     is_of_jms,
@@ -44,10 +51,30 @@ from amqp10broker.sessions.amqp10.open import (
     vhost_of,
     wants_sole_connection,
 )
+from amqp10broker.sessions.amqp10.status import session_view
+from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
+from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.messages import (
+    TRANSACTIONS_DUE,
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    SessionMessage,
+    Stop,
+)
+from amqp10broker.sessions.wait_context import WaitContext
+
+EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Payload of transfers that is taken from one connection during an alarm: what a client had given to its
+socket before it learned that its windows are closed. The windows alone would let 52 MB come on each session,
+400 frames of 128 KiB."""
 
 
-class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
+class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     protocol = "AMQP 1.0"
+    word = "session"
     heartbeat = HEARTBEAT
     open_state = ConnectionState.OPENED
     awaiting_states = frozenset((ConnectionState.DISCARDING, ConnectionState.CLOSE_SENT))
@@ -72,9 +99,22 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             mechanisms=tuple(each.value for each in node_context.authenticator.offered(origin)),
             frames_singly_max=PORTION,
         )
-        self._sessions = Sessions(node_context, self, engine)
-        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, self._sessions)
+        unfinished = Unfinished(max(config.unfinished_bytes_max, 2 * config.max_message_size_bytes))
+        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, unfinished)
+        self.unfinished: Unfinished = unfinished
         self._stopped_by: AmqpError | None = None
+        self._of_jms = False
+        self._names = LinkNames()
+        self._numbers = TransactionNumbers(number)
+        # Sessions with transactions whose time runs; one task looks after all of them, while there are any.
+        self._timed: dict[Mailbox[SessionMessage], Transactions] = {}
+        self._times = False
+        # A session counts until its task is gone, which is later than its channel is free again.
+        self._running = Bound(config.session_max_per_connection)
+        self._held_channel = 0
+        self._held_at = 0.0
+        # Payload of transfers that came during an alarm.
+        self._excess_bytes = 0
 
     @property
     def client_name(self) -> str:
@@ -145,7 +185,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             self.log_fault(fault)
             self._refused = fault
             return
-        self._sessions.of_jms = is_of_jms(opened)
+        self._of_jms = is_of_jms(opened)
         self.engine.open(
             node_context.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
@@ -163,9 +203,9 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         for event in events:
             match event:
                 case FramesReceived():
-                    await self._sessions.pass_on(event)
+                    await self._pass_on(event)
                 case BeginReceived():
-                    await self._sessions.begin(event)
+                    await self._begin(event)
                 case SaslInitReceived():
                     self._authentication = self._node_context.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
@@ -186,6 +226,168 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
                     raise AssertionError(f"{event} is for a client")
                 case _:
                     assert_never(event)
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Whether the reader waits for a session."""
+        return self.held_by is not None
+
+    def around(self, session: SessionTask) -> WaitContext:
+        """Return the present activity of the connection for one of its sessions."""
+        held = self.held_by
+        return self.wait_context(session.output)._replace(
+            held_by=None if held is None or held is session else f"session {self._held_channel}",
+            held_ms=self._node_context.clock.ms_at(self._held_at),
+        )
+
+    async def _pass_on(self, event: FramesReceived) -> None:
+        # Gives a session its frames, as many in one turn as others can wait for.
+        session = self.parts.get(event.channel)
+        if event.ended:
+            self.parts.pop(event.channel, None)
+        if session is None:
+            return
+        if self._node_context.alarms:
+            self._excess_bytes += payload_bytes(event.items)
+        budget, reads = self.budget, session.reads
+        for items in budget.portions(event.items):
+            frames = Frames(items)
+            if reads.full:
+                await self._wait_for(session, reads)
+            session.deliver(frames, inline=self.run_inline)
+            if budget.left <= 0:
+                await self.yield_to_others()
+
+    async def wait_out_alarm(self) -> None:
+        while self._node_context.alarms and self._excess_bytes > EXCESS_BYTES_MAX:
+            await self.wait_for_no_alarm()
+
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        if isinstance(message, AlarmChanged) and not message.on:
+            self._excess_bytes = 0
+            self.alarm_over()
+        super().tell(message)
+
+    async def _begin(self, event: BeginReceived) -> None:
+        # When one more may be there, and in a turn in which it may begin.
+        if self._running.full:
+            mapped = set(self.parts.values())
+            await self._wait_for(next(each for each in self.working if each not in mapped), self._running)
+        self.budget.left -= HEAVY
+        if self.budget.left <= 0:
+            await self.yield_to_others()
+        self._start_session(event)
+
+    async def _wait_for(self, session: SessionTask, bound: Bound) -> None:
+        # Read nothing until a bound is kept again that a session uses up.
+        self.flush()
+        self.held_by, self._held_channel = session, session.service.session.channel
+        self._held_at = trio.current_time()
+        await bound.wait()
+        self.held_by = None
+
+    def _start_session(self, event: BeginReceived) -> None:
+        node_context = self._node_context
+        inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
+        moment = Moment(node_context.clock.now_ms(), self.measures)
+        transactions = Transactions(
+            self._numbers,
+            moment,
+            timeout_ms=node_context.config.transaction_timeout_ms,
+            watch=partial(self._watch_time, inbox),
+        )
+        reply_to = self.reply_address(event.channel, inbox)
+        context = SessionContext(
+            catalog=node_context.catalog,
+            vhost=self.home,
+            access=self.access(),
+            config=node_context.config,
+            reply_to=reply_to,
+            user=self.user,
+            container_id=self.client_name,
+            of_jms=self._of_jms,
+            names=self._names,
+            to_session=inbox.put,
+            propose=node_context.propose,
+            connection=self.owner,
+            new_id=node_context.new_id,
+            volatile=node_context.make_volatile,
+            node=node_context.config.node_name or node_context.container_id,
+            log=self.log,
+            offer_token=partial(self._offer_token, inbox),
+            moment=moment,
+            transactions=transactions,
+            commits=SessionCommits(inbox, node_context.journal_task),
+            resumable_links=node_context.resumable_links,
+            is_memory_tight=node_context.is_memory_tight,
+        )
+        service = node_context.session_type(
+            event.channel,
+            event.performative,
+            context,
+            frame_size_max=self.engine.frame_size_max,
+            alarm=bool(node_context.alarms),
+            unfinished=self.unfinished,
+        )
+        session = SessionTask(service, inbox, self.output_buffer(inbox), node_context.clock)
+        counted = True
+        try:
+            self.count_part()
+        except RefusedError as refusal:
+            counted = False
+            error = AmqpSessionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
+            inbox.put(Stop(tell=True, error=error))
+        self._running.add()
+        self.start(event.channel, session, reply_to, counted=counted)
+
+    def _offer_token(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
+        self.start_companion(self._renew, inbox, token, ref)
+
+    async def _renew(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
+        if await self.renew(token):
+            inbox.put(Decided(ref))
+
+    def release(self) -> None:
+        self._node_context.resumable_links.let_run(self._names)
+        super().release()
+
+    async def work(self, number: int, part: SessionTask) -> None:
+        try:
+            await part.run()
+        except AmqpError as fault:
+            self.fail(fault, session=number)
+        finally:
+            self._timed.pop(part.inbox, None)
+            self._running.done()
+
+    # --- transactions whose time runs -------------------------------------------------------------
+
+    def _watch_time(self, inbox: Mailbox[SessionMessage], transactions: Transactions) -> None:
+        self._timed[inbox] = transactions
+        if not self._times:
+            self._times = True
+            self.start_companion(self._tell_overdue, transactions.due_ms)
+
+    async def _tell_overdue(self, first_ms: int | None) -> None:
+        # While the time of a transaction runs. All run equally long: a later one is due later. It outlives
+        # the one that started it, which is due at `first_ms`: most are discharged before this begins.
+        clock = self._node_context.clock
+        due = [] if first_ms is None else [first_ms]
+        while self._timed:
+            if due:
+                await trio.sleep_until(clock.trio_time(min(due)))
+            now_ms, due = clock.now_ms(), []
+            for inbox, transactions in list(self._timed.items()):
+                if (due_ms := transactions.due_ms) is not None and due_ms > now_ms:
+                    due.append(due_ms)
+                    continue
+                # The session asks again: when it begins another, or has ended what is overdue and has more.
+                del self._timed[inbox]
+                if due_ms is not None:
+                    inbox.put(TRANSACTIONS_DUE)
+        self._times = False
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -214,8 +416,8 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
         """
         condition = Condition.CONNECTION_FORCED if node_stops else Condition.INTERNAL_ERROR
         self._stopped_by = AmqpConnectionError(condition, f"Connection forced: {reason}")
-        self.line.end = f"by the broker: {self._stopped_by}"
-        self.line.stop()
+        self.end = f"by the broker: {self._stopped_by}"
+        self.stop()
 
     def write_last(self) -> None:
         self.leave()
@@ -242,5 +444,8 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession]):
             channel_max=engine.channel_max,
             frame_max=engine.frame_size_max,
             idle_timeout_ms=opened.idle_time_out if opened else None,
-            sessions=self._sessions.views(),
+            sessions=tuple(
+                session_view(session.service, self.around(session))
+                for _, session in sorted(self.parts.items())
+            ),
         )

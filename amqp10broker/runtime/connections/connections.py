@@ -16,14 +16,13 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import LINGER_BYTES_MAX, READ_BYTES
-from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.socket_transport import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
-from amqp10broker.sessions.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
@@ -84,10 +83,10 @@ class Connections(dict[int, Connection]):
         """A number for a new one, unique in this broker's life."""
         return next(self._numbers)
 
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every session's and channel's mailbox."""
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a message into every session's and channel's mailbox."""
         for connection in list(self.values()):
-            connection.tell(letter)
+            connection.tell(message)
 
     def ended(self, number: int) -> None:
         """One is over: what it did stays counted."""
@@ -98,8 +97,8 @@ class Connections(dict[int, Connection]):
         past.parts[connection.protocol] += connection.begun
         past.measures[connection.protocol].add(connection.measures)
         past.blocked_s += connection.blocked_s
-        past.bytes_in += connection.line.bytes_received
-        past.bytes_out += connection.line.writer.bytes_sent
+        past.bytes_in += connection.bytes_received
+        past.bytes_out += connection.writer.bytes_sent
 
     @property
     def count(self) -> int:

@@ -15,10 +15,9 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.connection_lifecycle import READ_BYTES
 from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
+from amqp10broker.runtime.connections.socket_transport import READ_BYTES, SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
     Address,
     BoundSockets,

@@ -6,32 +6,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from amqp10broker.auth.passwords import Passwords
+from amqp10broker.auth.passwords import Passwords, ReadyRecords
 from amqp10broker.metadata.users import PasswordRecord
 from amqp10broker.runtime.connections import login
 
 
-class _ReadyRecords:
-    """Gives records that were made before; one for each time that a password occurs, with its own salt."""
-
-    def __init__(self, passwords: Passwords, records: Mapping[str, list[PasswordRecord]]) -> None:
-        self._passwords = passwords
-        self._records = records
-
-    def make(self, password: str) -> PasswordRecord:
-        ready = self._records.get(password)
-        return ready.pop() if ready else self._passwords.make(password)
-
-    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
-        return self._passwords.exportable(record)
-
-
-async def made_in_thread(passwords: Passwords, plain: list[str]) -> _ReadyRecords:
+async def made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords:
     """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
     records: dict[str, list[PasswordRecord]] = defaultdict(list)
     for password in plain:
         records[password].append(await login.run_slow(_make(passwords, password)))
-    return _ReadyRecords(passwords, records)
+    return ReadyRecords(passwords, records)
 
 
 def _make(passwords: Passwords, password: str) -> Callable[[], PasswordRecord]:

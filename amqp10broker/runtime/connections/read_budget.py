@@ -8,7 +8,7 @@ kind) are one item of any length, so normal traffic is one portion.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from amqp10broker.protocols.amqp091.items import MethodFrame
@@ -32,31 +32,27 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class ReadBudget:
-    """One reader's turn. `left`: what may still be handed over in it; at 0 or below it is over."""
+    """One reader's turn. `left`: what may still be handed over in it. At 0 or below it is over: the reader
+    lets other tasks run, and sets it to `PORTION`.
+    """
 
     __slots__ = ("left",)
 
     def __init__(self) -> None:
         self.left = PORTION
 
-    @property
-    def over(self) -> bool:
-        """Whether others are next: the reader lets them, and calls `begin`."""
-        return self.left <= 0
-
-    def begin(self) -> None:
-        self.left = PORTION
-
-    def spend(self, weight: int) -> None:
-        """Count what was not in a list of items."""
-        self.left -= weight
-
-    def portions(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+    def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
         """Cut items of one session or channel into portions; the turn ends between two of them.
 
-        Each is counted before it is yielded, so that the receiver can check `over` behind it. An input that
-        fits is yielded without a copy.
+        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
+        fits is returned without a copy.
         """
+        if len(items) * HEAVY <= self.left:
+            self.left -= len(items) * HEAVY
+            return (items,)
+        return self._cut(items)
+
+    def _cut(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
         start = 0
         while start < len(items):
             stop = self._fill(items, start)

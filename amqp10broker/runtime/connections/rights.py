@@ -6,7 +6,7 @@ import trio
 
 from amqp10broker.errors import NotAllowed
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.sessions.mail import ACCESS_CHANGED
+from amqp10broker.sessions.messages import ACCESS_CHANGED
 
 
 class Rights:
@@ -34,7 +34,7 @@ class Rights:
     def _look(self) -> None:
         for connection in list(self._connections.values()):
             member = connection.member
-            if member is None or connection.line.reading.cancel_called:
+            if member is None or connection.reading.cancel_called:
                 continue  # it asks when it opens; it is closing, for a reason of its own
             try:
                 changed = member.permission_changed()

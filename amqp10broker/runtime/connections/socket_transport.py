@@ -14,6 +14,18 @@ from typing import Final, Protocol
 
 import trio
 
+READ_BYTES: Final = 65_536
+
+CLOSE_WAIT_S: Final = 2.0
+"""How long a connection that we closed waits for the peer's close, and the socket of one that was never
+open for its client to close it."""
+
+LINGER_S: Final = 30.0
+"""How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
+
+LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Of what a client sends meanwhile: two of the largest messages that may be allowed."""
+
 UNSENT_BYTES: Final = 131_072
 """What the kernel may hold that was not sent yet. A frame waits behind no more than this in the
 kernel, where Linux would otherwise let several megabytes pile up."""

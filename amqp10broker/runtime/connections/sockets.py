@@ -6,8 +6,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 import trio
@@ -38,8 +37,6 @@ class BoundSockets:
         `OSError` if the address cannot be used, and `ConfigError` if the one for TLS cannot, or one of its
         files.
         """
-        if config.websocket_on_port:
-            need_packages("websocket_on_port", ("h11", "websockets"), "leave it off")
         self.tls = _tls_context(config)
         self.plain = await open_sockets(config.host, config.port)
         if self.tls is None:
@@ -87,17 +84,6 @@ async def accept_forever(
             await trio.sleep(OUT_OF_FILES_PAUSE_S)
             continue
         taken(sock, address)
-
-
-def need_packages(setting: str, packages: Iterable[str], otherwise: str) -> None:
-    """Check that packages of the extra for HTTP are there. Raises `ConfigError` if one is not."""
-    for package in packages:
-        if find_spec(package) is None:
-            raise ConfigError(
-                setting,
-                f"needs the package {package.replace('_', '-')}, which is not installed",
-                f"install it with: pip install 'amqp10broker[http]', or {otherwise}",
-            )
 
 
 def addresses_of(sockets: list[socket.socket]) -> list[Address]:

@@ -8,37 +8,38 @@ import trio
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.metadata.plan import Key as PlanKey
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Target
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.queues.durable_links import KeptLinksInJournal
+from amqp10broker.queues.durable_links import ResumableLinksInJournal
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import post_mail
-from amqp10broker.sessions.amqp10.kept import KeptLinks, Mail, SuspendedLink, survivor
-from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
-from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
+from amqp10broker.runtime.queues.handles import send_commands
+from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks, survivor
+from amqp10broker.sessions.amqp10.resumable_publisher import ResumablePublisher
 
 _log = Log("amqp10broker.keeping")
 
 
 class SuspendedLinks:
-    """The broker around `KeptLinks`, and the task that looks at what has run out."""
+    """The broker around `ResumableLinks`, and the task that looks at what has run out."""
 
     def __init__(self, node_context: BrokerContext) -> None:
         self._node_context = node_context
         self._sooner = trio.Event()
-        self.links = KeptLinks(self)
+        self.links = ResumableLinks(self)
 
-    def open(self, label: str, box: SuspendedLink) -> ReplyTo:
+    def open(self, label: str, box: ResumableLink) -> ReplyTo:
         return self._node_context.reply_registry.open(label, box)
 
     def close(self, reply_to: ReplyTo) -> None:
         self._node_context.reply_registry.close(reply_to)
 
-    def post(self, mail: Mail) -> None:
-        post_mail(mail)
+    def post(self, commands: list[QueueCommand]) -> None:
+        send_commands(commands)
 
     def now_ms(self) -> int:
         return self._node_context.clock.now_ms()
@@ -58,7 +59,7 @@ class SuspendedLinks:
 
     def begin(self, journal_task: JournalTask) -> None:
         """Have what is granted to survive a restart kept in the journal, which is still to be read."""
-        records = KeptLinksInJournal(journal_task.journal, journal_task.write_soon)
+        records = ResumableLinksInJournal(journal_task.journal, journal_task.write_soon)
         journal_task.add(records)
         self.links.records = records
 
@@ -86,13 +87,13 @@ class SuspendedLinks:
             if found.key.vhost not in vhosts or (found.account and not self.has_account(found.key.user)):
                 records.end(number)
                 continue
-            kept: SuspendedLink
+            resumable: ResumableLink
             if isinstance(found.terminus, Target):
-                kept = KeptPublisher(found.key, self, found.terminus)
-                kept.restore(tags)
+                resumable = ResumablePublisher(found.key, self, found.terminus)
+                resumable.restore(tags)
             else:
-                kept = KeptConsumer(found.key, self.links, found.terminus)
-            self.links.restore(kept, number, found.terms, found.deadline_ms)
+                resumable = ResumableConsumer(found.key, self.links, found.terminus)
+            self.links.restore(resumable, number, found.terms, found.deadline_ms)
         if len(self.links):
             _log.info("suspended links restored", links=len(self.links))
         self.links.expire()

@@ -25,7 +25,7 @@ from amqp10broker.api.table import ROUTES
 from amqp10broker.auth.grants import CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.errors import BrokerError, RefusedError
-from amqp10broker.runtime.admin.node import AdministeredBroker
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
 from amqp10broker.runtime.http.http_context import BrokerDoor
@@ -39,7 +39,7 @@ FORM_BYTES_MAX: Final = 16_384
 
 
 class HttpApi:
-    def __init__(self, broker: AdministeredBroker, start: Start, *, metrics: bool = False) -> None:
+    def __init__(self, broker: Administered, start: Start, *, metrics: bool = False) -> None:
         self._broker = broker
         self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
         self._broker_api = BrokerDoor(broker, start, self._lives)

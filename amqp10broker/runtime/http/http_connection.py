@@ -22,8 +22,7 @@ from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRe
 from amqp10broker.api.refusals import fault
 from amqp10broker.api.websocket import asks_for_websocket
 from amqp10broker.dataclass import dataclass
-from amqp10broker.runtime.connections.connection_lifecycle import CLOSE_WAIT_S, READ_BYTES
-from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, READ_BYTES, Stream
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.http")

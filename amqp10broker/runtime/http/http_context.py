@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
@@ -23,8 +24,8 @@ from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
-from amqp10broker.runtime.admin.node import AdministeredBroker
-from amqp10broker.runtime.admin.operations import Actor, run_operation
+from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_live import Lives, Start
@@ -32,7 +33,7 @@ from amqp10broker.runtime.http.page_files import PageFiles
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
 from amqp10broker.runtime.observe.metrics_source import open_fds
-from amqp10broker.runtime.queues.background_jobs import post, run_job
+from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
 from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
 
 _log = Log("amqp10broker.http")
@@ -41,10 +42,11 @@ _log = Log("amqp10broker.http")
 class BrokerDoor:
     """The broker as endpoints see it: see the protocol `api.calls.BrokerApi`."""
 
-    def __init__(self, broker: AdministeredBroker, start: Start, lives: Lives) -> None:
+    def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
         self._broker = broker
         self._start = start
         self.follow = lives.open
+        self.run = partial(run_operation, broker)
         self.page_file = PageFiles().find
         self.samples = RateSamples(broker.config.collect_statistics_interval_ms)
 
@@ -101,7 +103,7 @@ class BrokerDoor:
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         if not self._broker.catalog.nodes:
             return ()
-        told = await self.run("connections", {"where": "elsewhere"}, vhost=None, user="", access=None)
+        told = await self.run("connections", {"where": "elsewhere"}, None, over_http(""))
         found: list[ConnectionView] = []
         turns = LoopYield()
         for each in told:
@@ -129,7 +131,7 @@ class BrokerDoor:
 
         def begin(reply_to: ReplyTo) -> PublishOne:
             return PublishOne(
-                *(vhost, access, reply_to, post),
+                *(vhost, access, reply_to, to_queue),
                 exchange=exchange,
                 routing_key=routing_key,
                 properties=properties,
@@ -148,7 +150,7 @@ class BrokerDoor:
         check_gettable(found)
 
         def begin(reply_to: ReplyTo) -> GetSome:
-            return GetSome(found, reply_to, post, most, delivery_outcome)
+            return GetSome(found, reply_to, to_queue, most, delivery_outcome)
 
         got = await run_job(self._broker.reply_registry, f"user '{access.user}' over HTTP", begin)
         return got.messages, got.behind
@@ -158,12 +160,6 @@ class BrokerDoor:
 
     async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
         try:
-            await self.run(operation, given, vhost=None, user=user, access=None)
+            await self.run(operation, given, None, over_http(user))
         except BrokerError as error:
             _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
-
-    async def run(
-        self, operation: str, given: Mapping[str, Any], *, vhost: str | None, user: str, access: Access | None
-    ) -> Any:
-        actor = Actor(f"user '{user}' over HTTP", access)
-        return await run_operation(self._broker, operation, given, vhost, actor)

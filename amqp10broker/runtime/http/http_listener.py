@@ -17,7 +17,7 @@ from amqp10broker.auth.login_queue import turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
-from amqp10broker.runtime.admin.node import AdministeredBroker
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
     BACKLOG,
@@ -25,7 +25,6 @@ from amqp10broker.runtime.connections.sockets import (
     accept_forever,
     addresses_of,
     is_loopback,
-    need_packages,
     open_sockets,
     peer_text,
 )
@@ -69,7 +68,7 @@ class HttpListener:
             _load(websocket=config.websocket and not self._metrics)
         self.addresses = addresses_of(self._sockets)
 
-    async def run(self, broker: AdministeredBroker) -> None:
+    async def run(self, broker: Administered) -> None:
         """Serve the clients that come, until cancelled."""
 
         def taken(sock: socket.socket, address: Address) -> None:
@@ -113,7 +112,7 @@ class HttpListener:
         for sock in self._sockets:
             sock.close()
 
-    async def _serve(self, broker: AdministeredBroker, sock: socket.socket, address: Address) -> None:
+    async def _serve(self, broker: Administered, sock: socket.socket, address: Address) -> None:
         peer = peer_text(address)
         run_inline = False
         try:
@@ -128,7 +127,7 @@ class HttpListener:
                 sock.close()
 
     async def _serve_socket(
-        self, broker: AdministeredBroker, sock: socket.socket, address: Address, peer: str
+        self, broker: Administered, sock: socket.socket, address: Address, peer: str
     ) -> bool:
         origin = Peer(
             *(is_loopback(address[0]), turn_address(address[0])),
@@ -150,7 +149,7 @@ class HttpListener:
         user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
         return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
 
-    async def serve_stream(self, broker: AdministeredBroker, stream: Stream, peer: str, origin: Peer) -> bool:
+    async def serve_stream(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
         unless it goes on as a connection of AMQP.
         """
@@ -161,9 +160,7 @@ class HttpListener:
         finally:
             self.serving -= 1
 
-    async def _serve_requests(
-        self, broker: AdministeredBroker, stream: Stream, peer: str, origin: Peer
-    ) -> bool:
+    async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
         from amqp10broker.runtime.http.http_connection import HttpConnection
 
@@ -203,8 +200,6 @@ def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
 
 
 async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
-    packages = ("h11", "prometheus_client", *(("websockets",) if config.websocket else ()))
-    need_packages(setting, packages, "turn HTTP off with --no-http")
     host = config.http_host or config.host
     try:
         return await open_sockets(host, port)

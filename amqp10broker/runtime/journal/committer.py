@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
+from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.runtime.mailbox import InlineSteps
+from amqp10broker.storage.catalog_log import CatalogLog
+from amqp10broker.storage.inventory import Inventory
 from amqp10broker.storage.journal import Journal
 
 _log = Log("amqp10broker.storage")
@@ -27,14 +30,8 @@ FEW: Final = 4
 """So many queues go on at once when what they have kept is durable; more take their own turns."""
 
 
-class AlsoSynced(Protocol):
-    """Another file that must be durable before anything is confirmed that was written after it."""
-
-    def fds_to_sync(self) -> Sequence[int]:
-        """Descriptors to sync; none if everything is durable."""
-
-    def synced(self) -> None:
-        """The descriptors of the last `fds_to_sync` are synced."""
+AlsoSynced = CatalogLog | Inventory | StreamSyncs
+"""Another file that must be durable before anything is confirmed that was written after it."""
 
 
 class Committer:
@@ -52,7 +49,7 @@ class Committer:
         held: Callable[[], bool] = lambda: False,
         on_mark: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
-        relay: Relay | None = None,
+        inline: InlineSteps | None = None,
     ) -> None:
         """Commit a journal, once `run` runs.
 
@@ -77,7 +74,7 @@ class Committer:
         self._held = held
         self._on_mark = on_mark
         self._on_failed = on_failed
-        self._relay = Relay() if relay is None else relay
+        self._inline = inline or InlineSteps()
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
         self._stopping = False
@@ -90,7 +87,7 @@ class Committer:
         self._events: set[trio.Event] = set()
         self._to_clean = trio.Event()
 
-    # --- for those who append -----------------------------------------------------------------------
+    # --- for callers that append --------------------------------------------------------------------
 
     @property
     def durable(self) -> int:
@@ -269,10 +266,10 @@ class Committer:
         if ready:
             # First the list: a callback may ask for the next ticket.
             self._waiting = [each for each in self._waiting if each[0] > durable]
-            self._relay.open = len(ready) <= FEW
+            self._inline.open = len(ready) <= FEW
             for callback in ready:
                 callback()
-            self._relay.carry()
+            self._inline.run()
 
     def _note(self, shortage: DiskFull | None) -> None:
         full = shortage is not None

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.ids import is_first, node_of
 from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
 from amqp10broker.metadata.catalog import Catalog
@@ -23,14 +22,15 @@ from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.records import CONFIG
-from amqp10broker.queues.spool import Scratch, Spool
+from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.raft.errors import BadBytes
+from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.scratch import Scratch
 
 _NOW_MS: Final = 0
 
@@ -127,7 +127,7 @@ def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]
         number = ClusterIdentity.of(log.get(MEMBERSHIP)).number
         SystemStore(log)
         return number, left_alone(log)
-    except (BadBytes, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise StorageError(
             path,
             f"what it says of the cluster cannot be understood: {error}",

@@ -11,24 +11,27 @@ A durable queue waits with its first letter until the journal has been read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from amqp10broker.errors import BrokerError, DiskFull, StorageError
 from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.journal_store import ClassicStore
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.durable_links import ResumableLinksInJournal
+from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.syncs import StreamSyncs
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.stream_syncs import StreamSyncs
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
@@ -56,16 +59,8 @@ SOON_S: Final = 0.2
 classic queues, and messages that were confirmed when they were written."""
 
 
-class JournalOwner(Protocol):
-    """The records of a queue in the journal."""
-
-    group: int
-
-    def restore(self, records: Sequence[Record]) -> None:
-        """Take in records found at start."""
-
-    def relocate(self, file: int) -> Iterator[None]:
-        """Append again what lives in a file."""
+JournalOwner = ClassicStore | QuorumStore | StreamCommits | ResumableLinksInJournal
+"""What has records in the journal: takes in those found at start, and appends again what lives in a file."""
 
 
 class JournalTask:
@@ -324,14 +319,14 @@ async def opened_journal(
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
-    relay: Relay,
+    inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
     """Keep what durable queues give, as long as the block lasts; then commit what there is.
 
     Args:
         data: the data folder; None: nothing is kept.
         on_full: called when the disk is full, and when it has room again.
-        relay: by which queues go on at once when what they have kept is durable.
+        inline: by which queues run inline when their records are durable.
 
     Raises:
         StorageFailed: the helper that syncs cannot be started.
@@ -359,7 +354,7 @@ async def opened_journal(
             on_full=on_full,
             held=held,
             on_mark=data.catalog_log.mark,
-            relay=relay,
+            inline=inline,
         )
         streams.wake = committer.wake
         disk, folder = data.disk, data.folder

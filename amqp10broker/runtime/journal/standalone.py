@@ -3,7 +3,7 @@
 What the folder says of the metadata becomes a group of one with a new cluster id, so that the lost nodes are
 those of another cluster, should they come back. All that its log holds counts, as nobody can say any more
 what of it was decided. The folder also notes which nodes are lost: at every start the groups of quorum queues
-that still have members there are made those of this node alone (`cluster.groups`). Node numbers are never
+that still have members there are made those of this node alone (`raft.groups`). Node numbers are never
 given again, so that changes nothing later on. It is all one change of one file.
 """
 
@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.system_store import SystemStore, begin_anew, is_member
 from amqp10broker.cluster.transactions import CatalogTransaction, Value
 from amqp10broker.dataclass import dataclass
@@ -26,6 +25,7 @@ from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.restore import restore
 from amqp10broker.raft.entries import Kind
+from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.runtime.cluster.founding import NoQueues
 from amqp10broker.runtime.journal.data import LOST, MEMBERSHIP, Data
 

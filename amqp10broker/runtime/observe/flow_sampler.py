@@ -19,11 +19,9 @@ from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver
 from amqp10broker.observe.flow.samples import Sample, channel_samples, session_samples
 from amqp10broker.observe.flow.trail import Emit
 from amqp10broker.observe.recording.link_names import LinkName
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied
-from amqp10broker.runtime.connections.session import RunningSession
-from amqp10broker.runtime.observe.flow_probe import FlowProbe
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.observe.meters import rss_bytes
 
 PROBES_MAX: Final = 4
@@ -33,6 +31,12 @@ TURN_NS: Final = 1_000_000
 QUEUES_A_STEP: Final = 64
 MEMORY_NS: Final = 1_000_000_000
 """How often memory is measured: reading it takes as long as a dozen links."""
+PROBE_NS_MAX: Final = 60_000_000_000
+"""A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
+
+TIMED_WAKES: Final = 16
+"""Of so many probed wakes one is timed, so that the recorder can say what it costs: asking the system what
+time this thread has used takes as long as an event."""
 
 
 class FlowSampler:
@@ -57,7 +61,7 @@ class FlowSampler:
         self.cost_ns = 0
         self.protocols: set[str] = set()
         self._offset_ns = time.time_ns() - time.monotonic_ns()
-        self._probes: dict[RunningSession | RunningChannel, FlowProbe] = {}
+        self._probes: dict[SessionTask | ChannelTask, _Probe] = {}
         self._connections: dict[Connection, ConnectionObserver] = {}
         self._queues: dict[DeclaredQueue, QueueObserver] = {}
         self._queue_number = 0
@@ -70,11 +74,10 @@ class FlowSampler:
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._node_context.connections.values():
-            line = connection.line
             self._connections[connection] = ConnectionObserver(
                 *(connection.number, self._emit, now_ns),
-                bytes_in=line.bytes_received,
-                bytes_out=line.writer.bytes_sent,
+                bytes_in=connection.bytes_received,
+                bytes_out=connection.writer.bytes_sent,
             )
             for running in connection.parts.values():
                 if running not in self._probes:
@@ -126,7 +129,7 @@ class FlowSampler:
         self._process.observe(now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns())
         self._probe(now_ns)
 
-    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
+    def join(self, connection: Connection, running: SessionTask | ChannelTask) -> None:
         """A session or a channel begins, of which everything counts."""
         try:
             self._see_first(connection, running)
@@ -182,21 +185,21 @@ class FlowSampler:
                 # What it was sent before its end is still being worked off.
                 probe.look(now_ns, ts_ns, whole=whole)
 
-    def _see_first(self, connection: Connection, running: RunningSession | RunningChannel) -> FlowProbe:
+    def _see_first(self, connection: Connection, running: SessionTask | ChannelTask) -> _Probe:
         self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
         samples: Callable[[Any], Iterator[Sample]]
         around: Callable[[], object]
         if isinstance(connection, Connection10):
-            assert isinstance(running, RunningSession)
+            assert isinstance(running, SessionTask)
             samples, around = partial(session_samples, running.service), partial(connection.around, running)
             number = running.service.session.channel
         else:
-            assert isinstance(running, RunningChannel)
+            assert isinstance(running, ChannelTask)
             samples, around = partial(channel_samples, running.service), partial(connection.around, running)
             number = running.service.number
         on_link = partial(self._name_link, connection)
         observer = Observer(samples, connection.number, number, self._emit, on_link)
-        probe = self._probes[running] = FlowProbe(self, running, observer, around)
+        probe = self._probes[running] = _Probe(self, running, observer, around)
         return probe
 
     def _name_link(
@@ -243,6 +246,73 @@ class FlowSampler:
                 self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
 
 
+class _Probe:
+    """The state of one session or channel: its observer, and the probes of its steps."""
+
+    __slots__ = ("_around", "_began_ns", "_observer", "_sampler", "_wakes", "running", "turn")
+
+    def __init__(
+        self,
+        sampler: FlowSampler,
+        running: SessionTask | ChannelTask,
+        observer: Observer,
+        around: Callable[[], Any],
+    ) -> None:
+        self._sampler = sampler
+        self._observer = observer
+        self._around = around
+        self._began_ns = 0
+        self._wakes = 0
+        self.running = running
+        self.turn = 0
+        running.on_end = self._on_end
+
+    def begin(self, now_ns: int) -> None:
+        """Count what exists already from now on."""
+        self._observer.begin(now_ns, self._around())
+
+    @property
+    def over(self) -> bool:
+        """Whether the task has ended, so that nothing more comes of it."""
+        return self.running.inbox.closed
+
+    def look(self, now_ns: int, ts_ns: int, *, whole: bool = False) -> None:
+        self._observer.observe(now_ns, ts_ns, self._around(), whole=whole)
+
+    def detach(self) -> None:
+        self.running.on_wake = None
+        self.running.on_end = None
+
+    def probe(self, now_ns: int) -> None:
+        """Time the deliveries of its next wakes, unless it is being probed."""
+        if self.running.on_wake is None or now_ns - self._began_ns > PROBE_NS_MAX:
+            self._began_ns = now_ns
+            self._observer.begin_probe()
+            self.running.on_wake = self._on_wake
+
+    def _on_wake(self) -> None:
+        self._wakes += 1
+        timed = self._wakes % TIMED_WAKES == 0
+        began_ns = time.thread_time_ns() if timed else 0
+        try:
+            if not self._observer.probe(*self._sampler.times()):
+                self.running.on_wake = None
+        except Exception as error:
+            self.detach()
+            self._sampler.crash(error)
+        if timed:
+            self._sampler.spent(TIMED_WAKES * (time.thread_time_ns() - began_ns))
+
+    def _on_end(self) -> None:
+        self.detach()
+        try:
+            now_ns, ts_ns = self._sampler.times()
+            self.look(now_ns, ts_ns)  # what it has begun since the last time
+            self._observer.finish(now_ns, ts_ns)
+        except Exception as error:
+            self._sampler.crash(error)
+
+
 def _protocol_of(connection: Connection) -> str:
     return "amqp10" if isinstance(connection, Connection10) else "amqp091"
 
@@ -255,13 +325,12 @@ def _observe_bytes(
     *,
     whole: bool,
 ) -> None:
-    line = connection.line
     observer.observe(
         now_ns,
         ts_ns,
-        bytes_in=line.bytes_received,
-        bytes_out=line.writer.bytes_sent,
-        waiting=line.writer.waiting_bytes,
+        bytes_in=connection.bytes_received,
+        bytes_out=connection.writer.bytes_sent,
+        waiting=connection.writer.waiting_bytes,
         reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
         whole=whole,
     )

@@ -8,8 +8,7 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import FollowedView, WatchView
-from amqp10broker.runtime.connections.channel import RunningChannel
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -25,7 +24,7 @@ class Followed:
     """
 
     vhost: str
-    parts: dict[RunningSession | RunningChannel, Callable[[], None]] = field(default_factory=dict)
+    parts: dict[SessionTask | ChannelTask, Callable[[], None]] = field(default_factory=dict)
     begun: int = 0
     left_out: int = 0
     _known: set[int] = field(default_factory=set)
@@ -38,7 +37,7 @@ class Followed:
         self.begun += 1
         return True
 
-    def new_links(self, session: RunningSession) -> Iterator[tuple[str, LinkConsumer | LinkPublisher]]:
+    def new_links(self, session: SessionTask) -> Iterator[tuple[str, LinkConsumer | LinkPublisher]]:
         """Links that are attached and not watched yet, each with the role of its client."""
         service = session.service
         if service.over:
@@ -54,7 +53,7 @@ class Followed:
                 if self.has_room():
                     yield role, end
 
-    def is_new(self, channel: RunningChannel) -> bool:
+    def is_new(self, channel: ChannelTask) -> bool:
         """Whether a channel is open and not watched yet; true once for each."""
         if channel.service.state is not ChannelState.OPEN:
             return False

@@ -11,42 +11,28 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
 _CGROUPS: Final = "/sys/fs/cgroup"
 
 
-class Meter(Protocol):
+class Meter:
     """The measurements of the broker, replaced in tests."""
 
-    def memory_used(self) -> int | None:
-        """Bytes of this process that are in RAM."""
-
-    def memory_total(self) -> int | None:
-        """Bytes that this process may use: the machine's memory, or a lower limit."""
-
-    def disk_free(self, path: str) -> int | None:
-        """Bytes that this user may still write on the file system of `path`."""
-
-    def busy_s(self) -> float:
-        """Seconds of processor time that this process has used."""
-
-    def give_back(self) -> None:
-        """Hand memory that is held free back to the system, as far as that is possible."""
-
-
-class SystemMeter:
     def __init__(self) -> None:
         self._trim: Callable[[int], object] | None = None
         self._asked = False
 
     def memory_used(self) -> int | None:
+        """Bytes of this process that are in RAM."""
         return rss_bytes() or None
 
     def memory_total(self) -> int | None:
+        """Bytes that this process may use: the machine's memory, or a lower limit."""
         return memory_total(read_text)
 
     def disk_free(self, path: str) -> int | None:
+        """Bytes that this user may still write on the file system of `path`."""
         try:
             found = os.statvfs(path)
         except OSError:
@@ -54,9 +40,11 @@ class SystemMeter:
         return found.f_bavail * found.f_frsize
 
     def busy_s(self) -> float:
+        """Seconds of processor time that this process has used."""
         return time.process_time()
 
     def give_back(self) -> None:
+        """Hand memory that is held free back to the system, as far as that is possible."""
         if not self._asked:
             self._trim = _malloc_trim()
             self._asked = True

@@ -9,14 +9,14 @@ import trio
 
 from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
 from amqp10broker.observe.metrics.wanted import ScrapeRequest
-from amqp10broker.runtime.admin.node import AdministeredBroker
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.observe.metrics_source import source_of
 
 TURN_S: Final = 0.004
 """A turn is over after the step in which so much time has passed."""
 
 
-async def text_of(broker: AdministeredBroker, wanted: ScrapeRequest) -> bytes:
+async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
     """Return the response to a scrape."""
     pieces: list[bytes] = []
     began = perf_counter()

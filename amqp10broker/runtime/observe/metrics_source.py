@@ -12,16 +12,15 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, NodeState, Past
 from amqp10broker.operations.cluster_node import MemberState
-from amqp10broker.runtime.admin.node import AdministeredBroker
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.member import Member
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 
-async def source_of(broker: AdministeredBroker, client_version: str = "") -> MetricsSource:
+async def source_of(broker: Administered, client_version: str = "") -> MetricsSource:
     """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
     Prometheus; empty: no text is written.
     """
@@ -33,9 +32,7 @@ async def source_of(broker: AdministeredBroker, client_version: str = "") -> Met
 
 
 class MetricsSource:
-    def __init__(
-        self, broker: AdministeredBroker, coordination: MemberState | None, client_version: str
-    ) -> None:
+    def __init__(self, broker: Administered, coordination: MemberState | None, client_version: str) -> None:
         self._broker = broker
         self._coordination = coordination
         self._client_version = client_version
@@ -98,7 +95,7 @@ class MetricsSource:
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return None
 
-        return state_of(cast("Member | None", cast("QuorumInLog", handle.backend).member))
+        return state_of(cast("QuorumInLog", handle.backend).member)
 
     def is_here(self, queue: DeclaredQueue) -> bool:
         catalog = self._broker.catalog

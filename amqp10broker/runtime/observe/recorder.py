@@ -30,9 +30,8 @@ from amqp10broker.observe.recording.link_names import LinkName
 from amqp10broker.observe.recording.names import check_run_name, numbered
 from amqp10broker.observe.recording.runs import RunRecord, new_run_id
 from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connections import Connection, Occupied
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
 from amqp10broker.runtime.observe.recorder_process import END, EVENTS, NOTE, RUN, RecorderProcess
@@ -299,7 +298,7 @@ class Recorder:
             before_ns = looks.cost_ns
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
-    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
+    def join(self, connection: Connection, running: SessionTask | ChannelTask) -> None:
         """Add a new session or channel: short ones are recorded although they end before the next sample."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)

@@ -25,7 +25,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import Meter
 from amqp10broker.runtime.observe.resource_readings import ResourceReadings, disk_path, disk_setting
 from amqp10broker.runtime.tidying import Tidying
-from amqp10broker.sessions.mail import AlarmChanged
+from amqp10broker.sessions.messages import AlarmChanged
 
 _log = Log("amqp10broker.alarms")
 

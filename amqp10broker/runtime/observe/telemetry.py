@@ -27,7 +27,7 @@ from amqp10broker.observe.telemetry.export import SpanQueue, provider, resource
 from amqp10broker.observe.telemetry.measurements import data_of
 from amqp10broker.observe.telemetry.parts import TracedChannel, TracedSession
 from amqp10broker.observe.telemetry.spans import Traces
-from amqp10broker.runtime.admin.node import AdministeredBroker
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics_source import source_of
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
@@ -46,7 +46,7 @@ Traced = tuple[Callable[..., BrokerSession], Callable[..., BrokerChannel]]
 
 
 @asynccontextmanager
-async def telling(broker: AdministeredBroker, endpoint: str) -> AsyncIterator[Traced | None]:
+async def telling(broker: Administered, endpoint: str) -> AsyncIterator[Traced | None]:
     """Send traces and metrics of a broker; gives what makes sessions and channels, None without traces.
     Raises `ConfigError` if the endpoint is none.
     """
@@ -94,7 +94,7 @@ def _tell_of_spans(why: str, lost: int) -> None:
 class QueueNames:
     """Names of queues, by what stands for them."""
 
-    def __init__(self, broker: AdministeredBroker) -> None:
+    def __init__(self, broker: Administered) -> None:
         self._broker = broker
         self._known: dict[QueueHandle, str] = {}
 
@@ -115,7 +115,7 @@ class QueueNames:
 # --- metrics ----------------------------------------------------------------------------------------
 
 
-async def _send_metrics(broker: AdministeredBroker, endpoint: str, told_by: object) -> None:
+async def _send_metrics(broker: Administered, endpoint: str, told_by: object) -> None:
     # Gather and send, again and again; a receiver that hangs delays the next time, and nothing else.
     exporter = OTLPMetricExporter(endpoint)
     one = trio.CapacityLimiter(1)
@@ -136,7 +136,7 @@ async def _send_metrics(broker: AdministeredBroker, endpoint: str, told_by: obje
         failing = failed
 
 
-async def _gathered(broker: AdministeredBroker, told_by: object) -> object:
+async def _gathered(broker: Administered, told_by: object) -> object:
     source = await source_of(broker)
     gathering = Gathering(source, wanted(Form.AGGREGATED))
     began = perf_counter()

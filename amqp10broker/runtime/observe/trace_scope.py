@@ -7,22 +7,14 @@ other addresses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
+from amqp10broker.observe.frames.link_state import AttachObserved, Direction, ObservedConnection, ObservedLink
 from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols.amqp091.methods import BasicPublish, ChannelCloseOk
-from amqp10broker.protocols.amqp10.performatives import (
-    Attach,
-    Begin,
-    Detach,
-    Disposition,
-    End,
-    Flow,
-    Role,
-    Transfer,
-)
+from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, End, Flow, Transfer
 from amqp10broker.routing.address import BadAddress, QueueAddress, parse, queue_address
 
 Matches = Callable[[str], bool]
@@ -54,71 +46,34 @@ class LinkScope:
 
     def __init__(self, matches: Matches) -> None:
         self._matches = matches
-        # By direction ("<-" has the client's handles, "->" ours), channel and handle.
-        self._handles: set[tuple[str, int, int]] = set()
-        self._names: dict[tuple[int, str, bool], bool] = {}
-        self._asked: dict[tuple[int, str, bool], int] = {}
+        self._state = ObservedConnection()
+        self._shown: set[ObservedLink] = set()
 
-    def know(
-        self, channel: int, handle: int | None, remote_handle: int | None, addresses: Iterable[str]
-    ) -> None:
-        """A link that is attached already."""
-        if any(map(self._matches, addresses)):
-            if remote_handle is not None:
-                self._handles.add(("<-", channel, remote_handle))
-            if handle is not None:
-                self._handles.add(("->", channel, handle))
+    def know(self, channel: int, links: Mapping[ObservedLink, Iterable[str]]) -> None:
+        """Add a session that has begun, with its links and all names of their addresses."""
+        self._state.know(channel, *links)
+        self._shown |= {link for link, names in links.items() if any(map(self._matches, names))}
 
-    def shows(self, arrow: str, frame: TracedFrame) -> bool:
+    def shows(self, direction: Direction, frame: TracedFrame) -> bool:
         """Whether a frame is shown; it must be called with each, in order."""
-        channel = frame.channel
-        match frame.body:
-            case Attach() as attach:
-                return self._attach(arrow, channel, attach)
-            case Detach() as detach:
-                place = (arrow, channel, detach.handle)
-                shown = place in self._handles
-                self._handles.discard(place)
-                return shown
-            case Transfer() as transfer:
-                return (arrow, channel, transfer.handle) in self._handles
-            case Flow() as flow if flow.handle is not None:
-                return (arrow, channel, flow.handle) in self._handles
-            case Flow() | Disposition():
-                return any(each[1] == channel for each in self._handles)
-            case End():
-                shown = any(each[1] == channel for each in self._handles)
-                self._forget(arrow, channel)
-                return shown
-            case Begin():
-                self._forget(arrow, channel)
-                return False
-            case _:
-                return False
-
-    def _attach(self, arrow: str, channel: int, attach: Attach) -> bool:
-        # The client's sender and our receiver are the two ends of one link.
-        sends = (attach.role == Role.SENDER) == (arrow == "<-")
-        link = (channel, attach.name, sends)
-        terminus: Any = attach.target if sends else attach.source
-        address = getattr(terminus, "address", None)
-        shown = self._names.pop(link, False) or (isinstance(address, str) and self._matches(address))
-        if arrow == "<-":
-            self._names[link] = shown
-            self._asked[link] = attach.handle
-        else:
-            asked = self._asked.pop(link, None)
-            if shown and asked is not None:  # a dynamic address is known from the answer on
-                self._handles.add(("<-", channel, asked))
-        if shown:
-            self._handles.add((arrow, channel, attach.handle))
+        body, channel = frame.body, frame.channel
+        session = self._state.session(direction, channel)
+        links: list[ObservedLink] = []
+        if session is not None and isinstance(body, Transfer | Flow | Detach) and body.handle is not None:
+            link = session.links[direction].get(body.handle)
+            links = [] if link is None else [link]
+        elif session is not None and isinstance(body, Flow | Disposition | End):
+            links = session.all_links()
+        for event in self._state.apply(direction, channel, body):
+            if isinstance(event, AttachObserved):
+                # A dynamic address is known from the answer on.
+                links = [event.link]
+                if self._matches(event.link.address):
+                    self._shown.add(event.link)
+        shown = not self._shown.isdisjoint(links)
+        if isinstance(body, Detach | End):
+            self._shown &= {link for each in self._state.sessions() for link in each.all_links()}
         return shown
-
-    def _forget(self, arrow: str, channel: int) -> None:
-        self._handles = {each for each in self._handles if each[:2] != (arrow, channel)}
-        for known in (self._names, self._asked):
-            for link in [each for each in known if each[0] == channel]:
-                del known[link]
 
 
 class ChannelScope:
@@ -127,17 +82,17 @@ class ChannelScope:
     def __init__(self, matches: Matches) -> None:
         self._matches = matches
         self._channels: set[int] = set()
-        self._elsewhere: set[tuple[str, int]] = set()
+        self._elsewhere: set[tuple[Direction, int]] = set()
 
     def know(self, channel: int, queues: Iterable[str]) -> None:
         """A channel that is there already, and the queues that it consumes from."""
         if any(self._matches(queue_address(queue)) for queue in queues):
             self._channels.add(channel)
 
-    def shows(self, arrow: str, frame: TracedFrame) -> bool:
+    def shows(self, direction: Direction, frame: TracedFrame) -> bool:
         """Whether a frame is shown; it must be called with each, in order."""
         channel, method = frame.channel, frame.body
-        content = (arrow, channel)
+        content = (direction, channel)
         if method is None:  # a content's header or body, or a heartbeat
             return channel in self._channels and content not in self._elsewhere
         self._elsewhere.discard(content)

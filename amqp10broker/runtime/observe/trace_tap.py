@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.observe.frames.link_state import Direction, ObservedLink
 from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.observe.frames.records import (
     ARROWS,
-    Direction,
     Ended,
     KnownLink,
     Listening,
@@ -123,7 +123,7 @@ class ConnectionTap:
             return
         arrow, at_ns = ARROWS[direction], time.time_ns()
         for trace, scope in self.traces.items():
-            shown = [frame for frame in frames if scope is None or scope.shows(arrow, frame)]
+            shown = [frame for frame in frames if scope is None or scope.shows(direction, frame)]
             if not shown:
                 continue
             if trace.frames:
@@ -144,11 +144,13 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
         return channels
     links = LinkScope(matches)
     for number, session in connection.parts.items():
+        known: dict[ObservedLink, list[str]] = {}
         ends: list[LinkConsumer | LinkPublisher] = [*session.service.consumers, *session.service.publishers]
         for end in ends:
             # A consumer's address may be a name of the client's; its queue is what both mean.
             names = (end.address, end.queue.name if end.queue is not None else None)
-            links.know(number, end.link.handle, end.link.remote_handle, [each for each in names if each])
+            known[_known_link(connection, 0, number, end).observed()] = [each for each in names if each]
+        links.know(number, known)
     return links
 
 
@@ -160,15 +162,16 @@ def _known(connection: Connection, at_ns: int) -> Iterator[KnownLink]:
         return
     for number, session in connection.parts.items():
         for receiver in session.service.consumers:
-            yield _known_link(connection, at_ns, number, "receiver", receiver)
+            yield _known_link(connection, at_ns, number, receiver)
         for publisher in session.service.publishers:
-            yield _known_link(connection, at_ns, number, "sender", publisher)
+            yield _known_link(connection, at_ns, number, publisher)
 
 
 def _known_link(
-    connection: Connection, at_ns: int, channel: int, role: Role, end: LinkConsumer | LinkPublisher
+    connection: Connection, at_ns: int, channel: int, end: LinkConsumer | LinkPublisher
 ) -> KnownLink:
     link = end.link
+    role: Role = "receiver" if isinstance(end, LinkConsumer) else "sender"
     return KnownLink(
         at_ns,
         connection.number,

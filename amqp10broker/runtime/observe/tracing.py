@@ -97,7 +97,7 @@ class Tracing:
         for number, tap in list(self._taps.items()):
             if tap.traces.pop(trace, trace) is not trace and not tap.traces:
                 del self._taps[number]
-                self._connections[number].line.tap = None
+                self._connections[number].writer.tap = None
         trace.sink.close(reason)
         _log.info("a trace has ended", what=trace.target.text, into=trace.place, reason=reason)
         return trace
@@ -137,7 +137,7 @@ class Tracing:
         tap = self._taps.get(connection.number)
         if tap is None:
             tap = ConnectionTap(connection, begins=begins)
-            self._taps[connection.number] = connection.line.tap = tap
+            self._taps[connection.number] = connection.writer.tap = tap
         if trace not in tap.traces:
             tap.add(trace, begins=begins)
 

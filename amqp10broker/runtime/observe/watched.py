@@ -12,10 +12,9 @@ from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing
 from amqp10broker.observe.timeline.records import Mark
 from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.operations.snapshot import WatchView
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as Consumer091
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
@@ -24,7 +23,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 
 def find_link(
     connection: Connection10, name: str | None, channel: int | None, role: str | None
-) -> tuple[str, RunningSession, LinkConsumer | LinkPublisher]:
+) -> tuple[str, SessionTask, LinkConsumer | LinkPublisher]:
     """An attached link: its client's role, its session, and what has it.
 
     Raises:
@@ -35,7 +34,7 @@ def find_link(
     number = connection.number
     if name is None:
         raise BadRequest("watch", f"connection {number} speaks AMQP 1.0: name one of its links")
-    found: list[tuple[str, RunningSession, LinkConsumer | LinkPublisher]] = []
+    found: list[tuple[str, SessionTask, LinkConsumer | LinkPublisher]] = []
     for session in connection.parts.values():
         if channel in (None, session.service.session.channel):
             found += [("receiver", session, each) for each in session.service.consumers]
@@ -57,7 +56,7 @@ def find_link(
 
 def find_channel(
     connection: ConnectionTask091, tag: str | None, channel: int | None
-) -> tuple[RunningChannel, Consumer091 | None]:
+) -> tuple[ChannelTask, Consumer091 | None]:
     """An open channel, and one consumer of it if there is a tag. Raises `BadRequest` if the channel has no
     number, and `NotFound` if there is none.
     """
@@ -80,18 +79,18 @@ def find_channel(
 
 
 def look_at_link(
-    session: RunningSession, end: LinkConsumer | LinkPublisher, connection: Connection10
+    session: SessionTask, end: LinkConsumer | LinkPublisher, connection: Connection10
 ) -> Callable[[], Mark]:
     """Return the function that reads a link's queue credit and its writer."""
-    writer, lane = connection.line.writer, session.lane
+    writer, output = connection.writer, session.output
     if isinstance(end, LinkConsumer):
         credit = end.credit
         return lambda: (
-            *(credit.granted, credit.waiting, writer.waiting_bytes, lane.blocked),
+            *(credit.granted, credit.waiting, writer.waiting_bytes, output.blocked),
             *(end.queue_credit, _why(end)),
         )
     limited = end.link.credit
-    return lambda: (0, 0, writer.waiting_bytes, lane.blocked, limited.limit, _why(end))
+    return lambda: (0, 0, writer.waiting_bytes, output.blocked, limited.limit, _why(end))
 
 
 def _why(end: LinkConsumer | LinkPublisher) -> str | None:
@@ -99,17 +98,17 @@ def _why(end: LinkConsumer | LinkPublisher) -> str | None:
 
 
 def look_at_channel(
-    channel: RunningChannel, connection: ConnectionTask091, consumer: Consumer091 | None
+    channel: ChannelTask, connection: ConnectionTask091, consumer: Consumer091 | None
 ) -> Callable[[], ChannelMark]:
     """Return the function that reads a channel's reader credit, writer, and consumer's queue credit."""
-    writer, lane, reader = connection.line.writer, channel.lane, channel.credit
+    writer, output, reader = connection.writer, channel.output, channel.credit
     if consumer is None:
-        return lambda: (reader.credit, writer.waiting_bytes, lane.blocked, 0, 0, False)
+        return lambda: (reader.credit, writer.waiting_bytes, output.blocked, 0, 0, False)
     credit = consumer.credit
     return lambda: (
         reader.credit,
         writer.waiting_bytes,
-        lane.blocked,
+        output.blocked,
         credit.granted,
         credit.waiting,
         credit.closed,
@@ -122,7 +121,7 @@ def watch_of_link(
     on_segment: Callable[[], None],
     connection: Connection10,
     role: str,
-    session: RunningSession,
+    session: SessionTask,
     end: LinkConsumer | LinkPublisher,
 ) -> tuple[WatchView, FrameRing]:
     """Return the view of a new watch of this number, and the receiver of the link's frames."""
@@ -139,7 +138,7 @@ def watch_of_channel(
     now_ns: Callable[[], int],
     on_segment: Callable[[], None],
     connection: ConnectionTask091,
-    channel: RunningChannel,
+    channel: ChannelTask,
     consumer: Consumer091 | None,
 ) -> tuple[WatchView, ChannelRing]:
     """The same of a channel, or of one consumer of it."""

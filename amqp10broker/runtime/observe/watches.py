@@ -18,11 +18,10 @@ from amqp10broker.observe.timeline.document import timeline
 from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import FollowedView, WatchView
-from amqp10broker.runtime.connections.channel import RunningChannel
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Connections
-from amqp10broker.runtime.connections.session import RunningSession
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.observe.following import Followed
 from amqp10broker.runtime.observe.watched import find_channel, find_link, watch_of_channel, watch_of_link
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as Consumer091
@@ -44,7 +43,7 @@ class Watch:
     number: int
     view: WatchView
     ring: FrameRing | ChannelRing
-    part: RunningSession | RunningChannel
+    part: SessionTask | ChannelTask
     watchers: int
     asked_ns: int
     followed: Followed | None = None
@@ -101,7 +100,7 @@ class Watches:
         self,
         view: WatchView,
         ring: FrameRing | ChannelRing,
-        part: RunningSession | RunningChannel,
+        part: SessionTask | ChannelTask,
         followed: Followed | None = None,
     ) -> None:
         self._last += 1
@@ -182,15 +181,15 @@ class Watches:
         self._listen(part)
 
     def _look_for_new(
-        self, followed: Followed, connection: Connection, part: RunningSession | RunningChannel
+        self, followed: Followed, connection: Connection, part: SessionTask | ChannelTask
     ) -> None:
         before = self._last
         if isinstance(connection, Connection10):
-            assert isinstance(part, RunningSession)
+            assert isinstance(part, SessionTask)
             for role, end in followed.new_links(part):
                 self._add(*self._link(connection, role, part, end), followed)
         else:
-            assert isinstance(part, RunningChannel)
+            assert isinstance(part, ChannelTask)
             if followed.is_new(part):
                 self._add(*self._channel(connection, part, None), followed)
         if self._last != before or part not in followed.parts:
@@ -198,11 +197,11 @@ class Watches:
 
     # --- who listens ------------------------------------------------------------------------------
 
-    def _listen(self, part: RunningSession | RunningChannel) -> None:
+    def _listen(self, part: SessionTask | ChannelTask) -> None:
         if part.inbox.closed:
             return
         rings = [each.ring for each in self._watches.values() if each.part is part and not each.ring.ended]
-        if isinstance(part, RunningSession):
+        if isinstance(part, SessionTask):
             of_links = [ring for ring in rings if isinstance(ring, FrameRing)]
             tap = None if not of_links else of_links[0] if len(of_links) == 1 else Taps(of_links)
             part.service.session.tap = tap
@@ -230,15 +229,15 @@ class Watches:
         self._listen(watch.part)
 
     def _link(
-        self, connection: Connection10, role: str, session: RunningSession, end: LinkConsumer | LinkPublisher
-    ) -> tuple[WatchView, FrameRing, RunningSession]:
+        self, connection: Connection10, role: str, session: SessionTask, end: LinkConsumer | LinkPublisher
+    ) -> tuple[WatchView, FrameRing, SessionTask]:
         number = self._last + 1
         beginning = number, self._now_ns, lambda: self._look_after(number)
         return *watch_of_link(*beginning, connection, role, session, end), session
 
     def _channel(
-        self, connection: ConnectionTask091, part: RunningChannel, consumer: Consumer091 | None
-    ) -> tuple[WatchView, ChannelRing, RunningChannel]:
+        self, connection: ConnectionTask091, part: ChannelTask, consumer: Consumer091 | None
+    ) -> tuple[WatchView, ChannelRing, ChannelTask]:
         number = self._last + 1
         beginning = number, self._now_ns, lambda: self._look_after(number)
         return *watch_of_channel(*beginning, connection, part, consumer), part

@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 import trio
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.jobs import BackgroundJob
-from amqp10broker.sessions.mail import SessionLetter
+from amqp10broker.sessions.messages import SessionMessage
 
 E = TypeVar("E", bound=BackgroundJob)
 
@@ -25,7 +25,7 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
     """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
     has not answered.
     """
-    mailbox: Mailbox[SessionLetter] = Mailbox()
+    mailbox: Mailbox[SessionMessage] = Mailbox()
     address = reply_registry.open(label, mailbox)
     try:
         job = begin(address)
@@ -39,18 +39,18 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
     return job
 
 
-def post(handle: QueueHandle, command: Command) -> None:
-    """Put an item to a queue, as jobs do."""
-    handle.post(command)
+def to_queue(command: QueueCommand) -> None:
+    """Send a command to its queue at once, as jobs do."""
+    command[0].post(command[1])
 
 
-async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionLetter]) -> None:
+async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionMessage]) -> None:
     while not job.done:
         with trio.move_on_after(ANSWER_S) as patience:
-            letters = await mailbox.take_all()
+            messages = await mailbox.take_all()
         if patience.cancelled_caught:
             raise BrokerError(f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again")
-        for letter in letters:
-            if isinstance(letter, list):
-                for effect in letter:
+        for message in messages:
+            if isinstance(message, list):
+                for effect in message:
                     job.hear(effect)

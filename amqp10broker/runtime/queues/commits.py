@@ -15,14 +15,14 @@ from itertools import chain
 from typing import Final
 
 from amqp10broker.errors import StorageError
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import post_mail
+from amqp10broker.runtime.queues.handles import send_commands
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 from amqp10broker.sessions.commits import NoRoom, NotYet, Part
-from amqp10broker.sessions.mail import Committed, SessionLetter
+from amqp10broker.sessions.messages import Committed, SessionMessage
 
 MESSAGE_BYTES: Final = 64
 """Of a message beyond its contents, and of a decision, in a record: at most."""
@@ -33,7 +33,7 @@ class SessionCommits:
 
     __slots__ = ("_inbox", "_journal_task", "safe")
 
-    def __init__(self, inbox: Mailbox[SessionLetter], journal_task: JournalTask | None) -> None:
+    def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
         """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
@@ -45,12 +45,12 @@ class SessionCommits:
 
     def commit(
         self,
-        mail: Sequence[tuple[QueueHandle, Command]],
+        mail: Sequence[QueueCommand],
         parts: Sequence[Part],
         ref: RequestRef | None = None,
         also: Callable[[], None] | None = None,
     ) -> str | None:
-        post_mail(list(mail))
+        send_commands(list(mail))
         work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
             assert isinstance(handle, Participant)
@@ -66,7 +66,7 @@ class SessionCommits:
         if why is not None:
             return why
         there = {handle: part for handle, part in work.items() if not part[0].queue.deleted}
-        kept = any(task.backend.kept for task, _ in there.values())
+        kept = any(task.backend.durable for task, _ in there.values())
         journal = None if self._journal_task is None or not kept else self._journal_task.journal
         with nullcontext() if journal is None else journal.together():
             for each, (_, commands) in there.items():
@@ -101,7 +101,7 @@ class SessionCommits:
                 return f"queue '{name}' cannot write at present"
             if publishes and not task.queue.has_room_for(messages):
                 return NoRoom(f"queue '{name}' would exceed its maximum length")
-            if backend.kept:
+            if backend.durable:
                 size += bytes_
         if not size or self._journal_task is None or not self._journal_task.journal.reserves:
             return None

@@ -1,7 +1,5 @@
 """The durability backend of each queue: its machine, with a place in memory, in the journal, or in files of
 its own.
-
-Quorum queues and streams are imported for the first of their kind: the broker starts sooner without.
 """
 
 from __future__ import annotations
@@ -9,9 +7,6 @@ from __future__ import annotations
 from random import random
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.ids import is_first, node_of
-from amqp10broker.cluster.member import Member
 from amqp10broker.errors import DiskFull
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_arguments import selector_in
@@ -21,26 +16,27 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.durability import ClassicInJournal
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.durability import DurabilityBackend
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
+from amqp10broker.queues.quorum.bodies import Packs
+from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
-from amqp10broker.queues.spool import SpoolPacks
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import StreamBackend
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.raft.groups import Groups, Member
+from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.groups import Groups
-    from amqp10broker.cluster.snapshots import Snapshots
+    from amqp10broker.queues.quorum.state_transfer import Snapshots
 
 _log = Log("amqp10broker.queues")
 
@@ -75,28 +71,36 @@ class Backends:
         self._full_streams: set[DurabilityBackend[Any]] = set()
         self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
 
-    def make(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
-        """Make one, that has yet to begin. `journal_task`: where it keeps messages; None: in memory."""
-        return self._makers[spec.type](spec, journal_task)
+    def make(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
+        """Make the backend of a queue. `journal_task`: has the journal for its messages; None: in memory."""
+        return self._makers[spec.type](spec, journal_task, wake, publish)
 
-    def _classic(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
+    def _classic(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
         if journal_task is None:
-            return DurabilityBackend(self._classic_queue(spec, None))
+            return DurabilityBackend(self._classic_queue(spec, None), wake, publish)
         store = journal_task.classic(spec.number)
         return ClassicInJournal(
             lambda before: self._classic_queue(spec, store, before),
+            wake,
+            publish,
             journal_task,
             store,
             ConfirmWhen(self._node_context.config.classic_confirm),
         )
 
-    def _quorum(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
+    def _quorum(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._node_context.clock.now_ms())
         queue.browsers.scan_max = self._node_context.config.selector_scan_max
         if journal_task is None:
             queue.version = machine_version.NEWEST  # nobody else carries out what it is told
-            return QuorumInMemory(queue)
+            return QuorumInMemory(queue, wake, publish)
         if self._groups is None:
             # Without a cluster each group is of one, which sends nothing.
             self._groups = Groups(self._node_context.clock.now_ms, lambda *_: None)
@@ -107,8 +111,9 @@ class Backends:
             spec.number,
             spec.name,
             journal_task.journal,
-            SpoolPacks(journal_task.spool),
+            Packs(journal_task.spool),
             when_durable=journal_task.when_durable,
+            write_soon=journal_task.write_soon,
             me=me,
             members=[member for member in spec.members if is_first(member)],
             joins=not is_first(me),
@@ -117,33 +122,42 @@ class Backends:
         )
         journal_task.add(store)
 
-        def begin(machine: QuorumInLog) -> GroupMember:
+        def begin(machine: QuorumInLog) -> Member:
             first = spec.members[:1] in ((), (me,))
             member = Member(
                 spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS
             )
             if snapshots is not None:
-                snapshots.add(spec.number, machine)
+                snapshots.add(spec.number, store)
             groups.add(member)
             return member
 
-        watch = self._node_context.clock_watch
-        backend = QuorumInLog(queue, journal_task, store, begin, snapshots, watch.others)
-        backend.on_ahead = watch.queues.add
-        if snapshots is not None:
-            catalog = self._node_context.catalog
-            backend.usable = lambda: 0 if catalog.cluster is None else catalog.cluster.version
-        return backend
+        watch, catalog = self._node_context.clock_watch, self._node_context.catalog
 
-    def _stream(self, spec: QueueSpec, journal_task: JournalTask | None) -> DurabilityBackend[Any]:
+        def usable() -> int:
+            if snapshots is None:
+                return machine_version.NEWEST
+            return 0 if catalog.cluster is None else catalog.cluster.version
+
+        return QuorumInLog(
+            *(queue, wake, publish, journal_task, store, begin),
+            *(snapshots, watch.others, usable, watch.queues.add),
+        )
+
+    def _stream(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
 
         log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
         queue = StreamQueue(spec.name, log, settings=spec.settings)
         if journal_task is None:
-            return StreamBackend(queue, log, None, self._on_stream_full)
+            return StreamBackend(queue, wake, publish, log, None, self._on_stream_full)
         parts = StreamCommits(spec.number, journal_task.journal)
         journal_task.add(parts)
-        return StreamBackend(queue, log, journal_task.stream_syncs, self._on_stream_full, journal_task, parts)
+        return StreamBackend(
+            *(queue, wake, publish, log, journal_task.stream_syncs),
+            *(self._on_stream_full, journal_task, parts),
+        )
 
     def _on_stream_full(self, stream: DurabilityBackend[Any], error: DiskFull | None) -> None:
         name = stream.queue.name

@@ -1,4 +1,4 @@
-"""How a queue is reached in this room: `LetterBox`, and the one queue that has no task, `InlineQueue`.
+"""How a queue is reached in this room: `BatchHandle`, and the one queue that has no task, `InlineQueue`.
 
 A queue of another node is a `remote_queue.RemoteQueue`.
 """
@@ -9,34 +9,33 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.queues.commands import Command, joined
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueStats, QueueWeight
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.stats import QueueStats, QueueWeight
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
-from amqp10broker.sessions.mail import QueueLetter
 
-POSTED_MAX: Final = 256
-"""Queues to which one step of a session or channel posts. Those of them that wait are woken together, and
+SENT_A_STEP_MAX: Final = 256
+"""Queues to which one step of a session or channel sends. Those of them that wait are woken together, and
 others have the process between two steps: a message may go to thousands."""
 
 
-class LetterBox(ABC):
-    """A `QueueHandle` of this room, and what it can do beside."""
+class BatchHandle(ABC):
+    """A `QueueHandle` that takes several commands at once."""
 
     __slots__ = ()
 
     @abstractmethod
-    def post_all(self, commands: QueueLetter) -> None: ...
+    def post_all(self, commands: list[Command]) -> None: ...
 
     def post(self, command: Command) -> None:
         self.post_all([command])
 
 
-class OwnQueue(LetterBox):
+class OwnQueue(BatchHandle):
     """A queue whose state is at this node."""
 
     __slots__ = ()
@@ -65,7 +64,7 @@ class OwnQueue(LetterBox):
 
 
 class InlineQueue(OwnQueue):
-    """A queue without a task: letters are worked off as they are put, and answered at once.
+    """A queue without a task: commands are handled as they are put, and answered at once.
 
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
     """
@@ -83,7 +82,7 @@ class InlineQueue(OwnQueue):
     def queue(self) -> VolatileQueue:
         return self._queue
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         there = not self._queue.deleted
         for command in commands:
             self._queue.apply(command, 0)
@@ -105,40 +104,39 @@ class InlineQueue(OwnQueue):
         return self._queue.figures()
 
 
-Unposted = list[tuple["LetterBox", list[Command]]]
-"""Letters by queue, which later steps post."""
+UnsentCommands = list[tuple["BatchHandle", list[Command]]]
+"""Commands by queue, which later steps send."""
 
 
-def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
-    """Put letters to queues, those for the same queue as one, and publishes of one link in it as one.
+def send_commands(given: list[QueueCommand]) -> None:
+    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one.
 
     A client that sends on several links in turns makes each message a publish of its own.
     """
-    rest = begin_to_post(mail, [])
+    rest = begin_to_send(given)
     while rest:
-        rest = post_more(rest)
+        rest = send_more(rest)
 
 
-def begin_to_post(mail: list[tuple[QueueHandle, Command]], before: Unposted) -> Unposted:
-    """As `post_mail`, to `POSTED_MAX` queues, and first what is left from before; what is left is for
-    `post_more`, in later steps."""
-    if len(mail) == 1 and not before:
-        handle, command = mail[0]
+def begin_to_send(given: list[QueueCommand]) -> UnsentCommands:
+    """As `send_commands`, to `SENT_A_STEP_MAX` queues; what is left is for `send_more`, in later steps."""
+    if len(given) == 1:
+        handle, command = given[0]
         handle.post(command)
         return []
-    by_queue: dict[LetterBox, list[Command]] = {}
-    for handle, command in mail:
-        assert isinstance(handle, LetterBox)
+    by_queue: dict[BatchHandle, list[Command]] = {}
+    for handle, command in given:
+        assert isinstance(handle, BatchHandle)
         commands = by_queue.get(handle)
         if commands is None:
             by_queue[handle] = [command]
         else:
             commands.append(command)
-    return post_more([*before, *by_queue.items()])
+    return send_more(list(by_queue.items()))
 
 
-def post_more(unposted: Unposted) -> Unposted:
-    """Post to `POSTED_MAX` more queues; what is left then."""
-    for queue, commands in unposted[:POSTED_MAX]:
+def send_more(unsent: UnsentCommands) -> UnsentCommands:
+    """Send to `SENT_A_STEP_MAX` more queues; return the rest."""
+    for queue, commands in unsent[:SENT_A_STEP_MAX]:
         queue.post_all(commands if len(commands) == 1 else joined(commands))
-    return unposted[POSTED_MAX:]
+    return unsent[SENT_A_STEP_MAX:]

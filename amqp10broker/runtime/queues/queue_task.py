@@ -14,28 +14,27 @@ import trio
 
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.durability import DurabilityBackend
+from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.figures import QueueStats
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.outlook import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.stats import QueueStats
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
-from amqp10broker.runtime.queues.handles import LetterBox, OwnQueue
+from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
-from amqp10broker.sessions.mail import QueueLetter
 
 if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.dead_letters import DeadMessage
+    pass
 
 _log = Log("amqp10broker.queues")
 
 
-class Participant(LetterBox):
+class Participant(BatchHandle):
     """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
 
     __slots__ = ()
@@ -88,7 +87,7 @@ class QueueTask(OwnQueue, Participant):
 
     def __init__(
         self,
-        backend: DurabilityBackend[Any],
+        make_backend: Callable[[Wake, PublishEffects], DurabilityBackend[Any]],
         reply_registry: ReplyRegistry,
         clock: WallClock,
         on_deleted: Callable[[QueueTask], None],
@@ -108,11 +107,10 @@ class QueueTask(OwnQueue, Participant):
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
                 disk.
         """
-        self.backend = backend
         self.begun = trio.Event()
         # Commits that wait until it can take part.
         self._awaiting: list[Callable[[], None]] = []
-        # Its first turn has come, or somebody has begun for it, which its task then need not.
+        # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
         self._reply_registry = reply_registry
@@ -126,13 +124,13 @@ class QueueTask(OwnQueue, Participant):
         self._silent = False
         self._start_worker = start_worker
         self._delay_s = confirm_delay_ms / 1000
-        self._mailbox: Mailbox[QueueLetter] = Mailbox(reply_registry.relay)
+        self._mailbox: Mailbox[list[Command]] = Mailbox(reply_registry.inline)
         self._at_work: list[Command] = []
         self._due_ms: int | None = None
         # What a commit has met that was carried out from elsewhere.
         self._fault: Exception | None = None
         self._queue_status: QueueStatus | None = None
-        backend.wake, backend.hand_over = self._wake, self._hand_over
+        self.backend = make_backend(self._wake, self._publish)
 
     @property
     def queue(self) -> QueueMachine:
@@ -144,7 +142,7 @@ class QueueTask(OwnQueue, Participant):
         """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.backend.busy
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         if not self._mailbox.put(commands) and not self._silent:
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
@@ -200,7 +198,7 @@ class QueueTask(OwnQueue, Participant):
         if self._own_files:
             await self._take_up()
             await self._journal_task.recovered.wait()
-            self.backend.go_on()
+            self.backend.recover_parts()
             return
         await self._journal_task.recovered.wait()
         async with self._turns:
@@ -243,8 +241,6 @@ class QueueTask(OwnQueue, Participant):
             self._forget()
 
     async def _work(self) -> None:
-        if not self._delay_s:
-            self._mailbox.at_once = self._at_once
         while True:
             commands = await self._next_commands()
             self._check_fault()
@@ -255,7 +251,7 @@ class QueueTask(OwnQueue, Participant):
             if self.backend.queue.deleted:
                 return
 
-    def _at_once(self, letters: list[QueueLetter]) -> bool:
+    def _run_inline(self, letters: list[list[Command]]) -> bool:
         self._check_fault()
         self._decide(_joined(letters))
         self._tell()
@@ -268,19 +264,19 @@ class QueueTask(OwnQueue, Participant):
         if self._due_ms is not None and self._due_ms <= now_ms:
             commands = [*commands, TICK]
         self._queue_status = None
-        backend.carry_out(commands, now_ms)
+        backend.apply(commands, now_ms)
         if backend.by_log:
             self._at_work = []
         gone = backend.queue.deleted
         if gone:
             self._forget()
-        backend.keep(now_ms)
+        backend.flush(now_ms)
         if backend.queue.deleted and not gone:
             self._forget()
         self._look_after_dead_letters(commands)
 
     def _tell(self) -> None:
-        self.backend.tell()
+        self.backend.publish()
         if self._awaiting:
             self._tell_awaiting()
         self._queue_status = None
@@ -309,15 +305,15 @@ class QueueTask(OwnQueue, Participant):
                 return
             if self._mailbox.waiting:
                 self._decide(self.take_put())
-            self._release_reader()
+            self._catch_up_backend()
             self._tell()
         except Exception as error:
             self._fault = error
         self._wake()
 
-    def _release_reader(self) -> None:
+    def _catch_up_backend(self) -> None:
         backend = self.backend
-        backend.release_reader()
+        backend.catch_up()
         self._look_after_dead_letters([])
         if backend.queue.deleted:
             self._forget()
@@ -347,7 +343,7 @@ class QueueTask(OwnQueue, Participant):
         self._at_work = commands
         self._queue_status = None
         try:
-            self.backend.carry_out_part(commands, self._clock.now_ms())
+            self.backend.apply_part(commands, self._clock.now_ms())
             self._look_after_dead_letters(commands)
         except Exception as error:
             # It is the queue's own fault, and not that of the one who commits: its task ends of it.
@@ -370,26 +366,27 @@ class QueueTask(OwnQueue, Participant):
     def _look_after_dead_letters(self, commands: list[Command]) -> None:
         if self._at_least_once is None:
             return
-        if self.backend.tells:
-            self._at_least_once.look_after(self.backend.carried_out(commands), self.backend.queue)
+        applied = self.backend.applied_in_step(commands)
+        if applied is not None:
+            self._at_least_once.look_after(applied, self.backend.queue)
         else:
-            # Who leads now forwards what has not arrived.
+            # The present leader forwards what has not arrived.
             self._at_least_once.end()
             self._at_least_once = None
 
     async def _next_commands(self) -> list[Command]:
         # Wait for letters; none if something else is due first.
         self._due_ms = due_ms = self._deadline()
-        letters: list[QueueLetter] = []
+        letters: list[list[Command]] = []
+        step = None if self._delay_s else self._run_inline
         if due_ms is None:
-            letters = await self._mailbox.take_all()
+            letters = await self._mailbox.take_all(step)
         elif due_ms == 0:
             await trio.lowlevel.checkpoint()
-            if self._mailbox.waiting:
-                letters = await self._mailbox.take_all()
+            letters = self._mailbox.take_now()
         else:
             with trio.move_on_at(self._clock.trio_time(due_ms)):
-                letters = await self._mailbox.take_all()
+                letters = await self._mailbox.take_all(step)
         return _joined(letters)
 
     def _deadline(self) -> int | None:
@@ -404,27 +401,20 @@ class QueueTask(OwnQueue, Participant):
 
     # --- telling ----------------------------------------------------------------------------------
 
-    def _hand_over(
-        self,
-        effects: Mapping[PeerId, list[Effect]],
-        dead_letters: Sequence[DeadLetters] = (),
-        dead: Sequence[DeadMessage] = (),
-        *,
-        index: int = 0,
-    ) -> None:
-        if dead_letters:
-            self._on_dead_letters(dead_letters)
-        if dead:
+    def _publish(self, batch: EffectBatch) -> None:
+        if batch.dead_letters:
+            self._on_dead_letters(batch.dead_letters)
+        if batch.dead:
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
-            self._at_least_once.offer(dead, self.backend.queue.settings)
+            self._at_least_once.offer(batch.dead, self.backend.queue.settings)
         if self.notify is None:
-            self._reply_registry.post(effects)
+            self._reply_registry.post(batch.effects)
         else:
-            self.notify(effects, index)
+            self.notify(batch.effects, batch.index)
 
     def _tell_at_once(self) -> None:
-        self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
+        self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -449,11 +439,11 @@ class QueueTask(OwnQueue, Participant):
         self._silent = True
         commands = [command for letter in self._mailbox.close() for command in letter]
         now_ms = self._clock.now_ms()
-        backend.carry_out(backend.admission.admitted(commands, now_ms), now_ms)
+        backend.apply(backend.admission.admitted(commands, now_ms), now_ms)
         gone = backend.queue.deleted
         if gone:
             backend.delete()
-        backend.keep(now_ms)
+        backend.flush(now_ms)
         if backend.queue.deleted and not gone:
             backend.delete()
 
@@ -474,14 +464,12 @@ class QueueTask(OwnQueue, Participant):
             self.backend.abandon()
             self._end()
             return
-        at_work = [*self.backend.unanswered(), *self._at_work, *self.backend.admission.take()]
-        self.backend.abandon()
+        at_work = [*self.backend.abandon(), *self._at_work, *self.backend.admission.take()]
         self.queue.break_down(at_work)
         self._tell_at_once()
         self._end()
 
     def _end(self) -> None:
-        self.backend.end()
         if self._at_least_once is not None:
             self._at_least_once.end()
         waiting: list[Command] = [*self.backend.admission.take()]
@@ -490,5 +478,5 @@ class QueueTask(OwnQueue, Participant):
         self._tell_awaiting()
 
 
-def _joined(letters: list[QueueLetter]) -> list[Command]:
+def _joined(letters: list[list[Command]]) -> list[Command]:
     return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -28,17 +29,10 @@ from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:
-    from amqp10broker.cluster.snapshots import Snapshots
-    from amqp10broker.runtime.cluster.raft_node import RaftNode
+    from amqp10broker.queues.quorum.state_transfer import Snapshots
+    from amqp10broker.raft.groups import Groups
 
 _log = Log("amqp10broker.queues")
-
-
-class QueueCluster(Protocol):
-    """The node's cluster as queues see it."""
-
-    raft: RaftNode
-    snapshots: Snapshots
 
 
 class AfterFault(Enum):
@@ -75,23 +69,23 @@ SETTLE_S: Final = 5.0
 
 
 class Queues:
-    """See the module. `journal_task`: where durable queues keep messages; None: in memory only."""
+    """See the module. `journal_task`: where durable queues keep messages; None: in memory only. `groups`,
+    `snapshots`: of the node's cluster; None: it is in none.
+    """
 
     def __init__(
         self,
         node_context: QueueContext,
         nursery: trio.Nursery,
         journal_task: JournalTask | None,
-        cluster: QueueCluster | None = None,
+        groups: Groups | None = None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self.journal_task = journal_task
         self._node_context = node_context
         self._nursery = nursery
         self._running: set[QueueTask] = set()
-        if cluster is None:
-            self._backends = Backends(node_context)
-        else:
-            self._backends = Backends(node_context, cluster.raft.groups, cluster.snapshots)
+        self._backends = Backends(node_context, groups, snapshots)
         self._slips: set[str] = set()
         self._closed = False
         self._leaving: dict[QueueTask, Callable[[], None]] = {}
@@ -108,7 +102,7 @@ class Queues:
         node_context = self._node_context
         journal_task = self.journal_task if spec.lasting and spec.number else None
         running = QueueTask(
-            self._backends.make(spec, journal_task),
+            partial(self._backends.make, spec, journal_task),
             node_context.reply_registry,
             node_context.clock,
             lambda gone: self._forget(spec, gone),
@@ -225,7 +219,7 @@ class Queues:
     def _after_fault(
         self, spec: QueueSpec, running: QueueTask, faults: list[float], error: Exception
     ) -> bool:
-        after = AFTER_FAULT[spec.type, running.backend.kept]
+        after = AFTER_FAULT[spec.type, running.backend.durable]
         now = trio.current_time()
         if after is AfterFault.AGAIN and len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S:
             after = AfterFault.DOWN

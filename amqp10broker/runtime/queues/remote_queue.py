@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from amqp10broker.cluster.home_lane import HomeClient
-from amqp10broker.cluster.lane_table import Client
-from amqp10broker.cluster.lanes import LaneClient
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.links import Client
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.figures import QueueStats, QueueWeight
-from amqp10broker.queues.outlook import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.stats import QueueStats, QueueWeight
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
-from amqp10broker.sessions.mail import QueueLetter
 
 if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.commands import QuorumCommand
-    from amqp10broker.queues.quorum.durability import QuorumInLog
-    from amqp10broker.queues.quorum.queue import QuorumQueue
+    pass
 
 
 class RemoteQueue(Participant):
@@ -42,14 +39,14 @@ class RemoteQueue(Participant):
         member, client = self.member, self.client
         if member is None or member.starting:
             return member is not None
-        return isinstance(client, LaneClient) and not client.ended and not client.opens()
+        return isinstance(client, QueueLink) and not client.ended and not client.opens()
 
     def decide_within(self, commands: list[Command]) -> None:
         assert self.member is not None, "it takes part"
         self.client.post_all(commands)
         self.member.decide_within(self.member.take_put())
 
-    def post_all(self, commands: QueueLetter) -> None:
+    def post_all(self, commands: list[Command]) -> None:
         if not any(map(_of_the_catalog, commands)):
             self.client.post_all(commands)
             return
@@ -73,7 +70,7 @@ class RemoteQueue(Participant):
     @property
     def down(self) -> str | None:
         client = self.client
-        if isinstance(client, HomeClient) and client.down_ms is not None:
+        if isinstance(client, HomeLink) and client.down_ms is not None:
             return self._name_of(client.home)
         return None
 
@@ -102,29 +99,6 @@ class RemoteQueue(Participant):
 
     def weight(self) -> QueueWeight | None:
         return None if self.member is None else self.member.weight()
-
-
-class LedMember:
-    """A member's task, as its `LaneServer` has it."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: QueueTask) -> None:
-        self._task = task
-
-    @property
-    def machine(self) -> QuorumQueue:
-        return cast("QuorumQueue", self._task.queue)
-
-    @property
-    def ahead(self) -> bool:
-        return cast("QuorumInLog", self._task.backend).ahead
-
-    def done(self, node: int, incarnation: int) -> int:
-        return cast("QuorumInLog", self._task.backend).done(node, incarnation)
-
-    def post_all(self, commands: list[QuorumCommand]) -> None:
-        self._task.post_all(cast("list[Command]", commands))
 
 
 _NOTHING: Final = QueueCounters()

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.queues.commands import PeerId, ReplyTo
 from amqp10broker.queues.effects import Effect
-from amqp10broker.runtime.queues.relay import Relay
+from amqp10broker.runtime.mailbox import InlineSteps, Mailbox
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink
 
-
-class EffectBox(Protocol):
-    """A mailbox that takes what queues answer, whatever else it takes."""
-
-    def put(self, letter: list[Effect]) -> bool:
-        """Put a letter, never waiting; False when it was not taken."""
+EffectBox = Mailbox[Any] | ResumableLink
+"""What takes the answers of queues, by `put`."""
 
 
 class ReplyRegistry:
-    """The sessions, channels and others that may ask queues, from `open` to `close`. `relay`: by which
-    letters to them and to queues are carried out at once.
+    """The sessions, channels and others that may ask queues, from `open` to `close`. `inline`:
+    by which messages to them and to queues are handled inline.
     """
 
-    __slots__ = ("_boxes", "_sessions", "incarnation", "node", "relay")
+    __slots__ = ("_boxes", "_sessions", "incarnation", "inline", "node")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
         """Start without senders. `incarnation`: which of its starts this is, from 1."""
@@ -32,7 +29,7 @@ class ReplyRegistry:
         self.incarnation = incarnation
         self._sessions = count(1)
         self._boxes: dict[PeerId, EffectBox] = {}
-        self.relay = Relay()
+        self.inline = InlineSteps()
 
     def __len__(self) -> int:
         return len(self._boxes)

@@ -4,7 +4,7 @@ to queues come out.
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
 that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
 are held until the answer is there. The steps in which a channel runs are defined in
-`sessions/session_step.py`.
+`sessions/endpoint.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.config import Config
@@ -20,8 +21,8 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.operations.caller import QueueQuestion, WaitForDecision
-from amqp10broker.operations.operations import perform
+from amqp10broker.operations.caller import Steps, Wait
+from amqp10broker.operations.registry import perform
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.deliver import return_frames
@@ -59,7 +60,8 @@ from amqp10broker.sessions.amqp091.publishing import Publishing
 from amqp10broker.sessions.amqp091.subscribing import Subscribing
 from amqp10broker.sessions.amqp091.tap import ChannelTap
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.endpoint import SessionEndpoint
+from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
     Committed,
@@ -67,7 +69,7 @@ from amqp10broker.sessions.mail import (
     Frames,
     LinkFree,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
     Stop,
     TransactionsDue,
     WriterReady,
@@ -87,24 +89,24 @@ class ChannelState(Enum):
     """Frames that the client sent before it read our close-ok are ignored."""
 
 
-class BrokerChannel:
+class BrokerChannel(SessionEndpoint):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
-    kind only.
+    kind only. `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
+        super().__init__(context.moment)
         self.number = number
         self.state = ChannelState.UNOPENED
         self.stopping = False
         self.context = context
-        self.mail: list[tuple[QueueHandle, Command]] = []
         self._out: list[bytes | memoryview] = []
         self._backlog: deque[object] = deque()
         self._then: Callable[[Any], None] | None = None
         self._request: RequestRef | None = None
         self._paused = False
         self._opened: ContentOpened | None = None
-        self._unwanted: ContentOpened | None = None
+        self.unwanted: ContentOpened | None = None
         self.paused_ms = 0
         self.taps: tuple[ChannelTap, ...] = ()
         self.in_hand: Method | type[Method] = methods.ChannelOpen
@@ -115,7 +117,7 @@ class BrokerChannel:
         self._reset()
 
     def _reset(self) -> None:
-        self.consuming = ChannelConsumers(self.number, self.context, self.post, self._counters)
+        self.consuming = ChannelConsumers(self.number, self.context, self.to_queue, self._counters)
         self.acknowledging = Acknowledging(self)
         self.modes = Modes(self, self.acknowledging)
         self.declaring = Declaring(self)
@@ -123,7 +125,7 @@ class BrokerChannel:
         self.fetching = Fetching(self)
         self.publishing = Publishing(
             self.context,
-            self.post,
+            self.to_queue,
             self._return,
             lambda: self.subscribing.reply_address,
             self._counters,
@@ -134,18 +136,18 @@ class BrokerChannel:
 
     # --- input ------------------------------------------------------------------------------------
 
-    def handle(self, letter: SessionLetter) -> None:
-        match letter:
+    def handle(self, message: SessionMessage) -> None:
+        match message:
             case list():
-                self.on_effects(letter)
+                self.on_effects(message)
             case Decided():
-                self.on_decided(letter)
+                self.on_decided(message)
             case Frames():
-                self.receive(letter.items)
+                self.receive(message.items)
             case WriterReady() | AlarmChanged():
                 return
             case ConfigChanged():
-                self.on_config(letter.config)
+                self.on_config(message.config)
             case AccessChanged():
                 self.on_access_changed()
             case Stop():
@@ -153,11 +155,11 @@ class BrokerChannel:
             case LinkStolen() | LinkFree():
                 raise AssertionError("a channel has no links")
             case Committed():
-                self.modes.on_ready(letter.ref)
+                self.modes.on_ready(message.ref)
             case TransactionsDue():
                 raise AssertionError("a channel's transaction may be open for ever")
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
         """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""
@@ -214,16 +216,14 @@ class BrokerChannel:
         for tap in self.taps:
             tap.sent_content(pieces[0])
 
-    def post(self, handle: QueueHandle, command: Command) -> None:
-        self.mail.append((handle, command))
-
     @property
     def has_unsent(self) -> bool:
         return self.consuming.has_unsent
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; return the bytes of the latter."""
-        if self.state is ChannelState.OPEN:
+        tracker = self.publishing.tracker
+        if self.state is ChannelState.OPEN and (tracker.acks or tracker.nacks):
             self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
         self.consuming.top_up()
@@ -236,26 +236,18 @@ class BrokerChannel:
         out, self._out = self._out, []
         return out
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail, self.mail = self.mail, []
-        return mail
-
     def take_grant(self) -> int:
         """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
-        return 0 if self.publishing.blocked else self._received.take_grant()
-
-    def take_unwanted(self) -> ContentOpened | None:
-        """Return an incomplete content that is or will be refused, so that it need not be stored."""
-        unwanted, self._unwanted = self._unwanted, None
-        return unwanted
+        received = self._received
+        if received.unreturned < received.more_after or self.publishing.blocked:
+            return 0
+        return received.take_grant()
 
     def close(self) -> None:
-        """End the channel, whatever the reason, and return everything to queues. May be called twice."""
         self._give_everything_back()
         self._backlog.clear()
 
     def release(self) -> None:
-        """Drop the parts of a closed channel; the reason is that of `BrokerSession.release`."""
         del self.consuming, self.acknowledging, self.modes, self.declaring
         del self.subscribing, self.fetching, self.publishing
 
@@ -278,21 +270,27 @@ class BrokerChannel:
         self._request = self.context.reply_to.request()
         self._then = then
         self.pause()
-        self.post(handle, command(self._request))
+        self.to_queue((handle, command(self._request)))
 
     def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        self._carry(perform(self.declaring.caller(), operation, given), then)
+        self._advance(perform(self.declaring.caller(), operation, given), then, None)
 
-    def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
-        # An operation returns `QueueQuestion` or `WaitForDecision` until it has its result.
-        if isinstance(result, QueueQuestion):
-            self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
-        elif isinstance(result, WaitForDecision):
-            self._request = result.ref
-            self._then = lambda decided: self._carry(result.then(decided), then)
-            self.pause()
+    def _advance(
+        self, steps: Steps[Any], then: Callable[[Any], None], heard: Answer | Decided | None
+    ) -> None:
+        try:
+            wait = steps.send(heard)
+        except StopIteration as done:
+            result = done.value
         else:
-            then(result)
+            assert isinstance(wait, Wait), "the caller has no node"
+            self._request = wait.ref
+            self._then = partial(self._advance, steps, then)
+            self.pause()
+            if wait.queue is not None and wait.command is not None:
+                self.to_queue((wait.queue, wait.command))
+            return
+        then(result)
 
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
         self.ask(handle, Inspect, then)
@@ -323,7 +321,7 @@ class BrokerChannel:
             return
         self._opened = None
         if type(item) is PublishRun:
-            self._received.handled(len(item.bodies))
+            self._received.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
             self._guarded(self.acknowledging.acks, item.tags)
@@ -333,7 +331,7 @@ class BrokerChannel:
                 raise _not_for_a_server(item.method)
             self._guarded(handler, self, item.method)
         elif type(item) is ContentTooLarge:
-            self._received.handled(1)
+            self._received.unreturned += 1
             self._guarded(self._on_too_large, item)
         elif type(item) is ContentOpened:
             self._opened = item
@@ -364,7 +362,7 @@ class BrokerChannel:
 
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
-        self._unwanted = self._opened
+        self.unwanted = self._opened
         self.modes.write_confirms()
         # Frames behind the method that failed are dropped one by one: the reader counts their contents.
         self._give_everything_back()
@@ -383,11 +381,11 @@ class BrokerChannel:
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
-            self._received.handled(len(item.bodies))
+            self._received.unreturned += len(item.bodies)
         elif type(item) is ContentTooLarge:
-            self._received.handled(1)
+            self._received.unreturned += 1
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
-            self._unwanted = item
+            self.unwanted = item
         method = item.method if type(item) is MethodFrame else None
         if self.state is ChannelState.CLOSING:
             if isinstance(method, methods.ChannelCloseOk):

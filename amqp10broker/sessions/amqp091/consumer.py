@@ -18,7 +18,7 @@ from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.sessions.amqp091.times import ChannelConsumerTimes
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
 UNSENT_MAX: Final = 200

@@ -14,8 +14,9 @@ from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.amqp091.consumer_arguments import ConsumerOptions
-from amqp10broker.sessions.amqp091.context import ChannelContext, Post
+from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.tap import ChannelTap
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 
@@ -29,11 +30,13 @@ Held = Taken[ChannelConsumer, int]
 class ChannelConsumers:
     """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 
-    def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
+    def __init__(
+        self, number: int, context: ChannelContext, to_queue: ToQueue, counters: ClientCounters
+    ) -> None:
         self._counters = counters
         self._number = number
         self._context = context
-        self._post = post
+        self._to_queue = to_queue
         self._by_ref: dict[ConsumerRef, ChannelConsumer] = {}
         self._encoders: dict[ChannelConsumer, DeliverEncoder] = {}
         self._fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = {}
@@ -65,7 +68,7 @@ class ChannelConsumers:
         prefetch = 0 if no_ack else self.prefetch
         terms = ConsumerTerms(no_ack, tag, self._made, prefetch, options.timeout_ms, exclusive, options.given)
         mode = Mode.DELIVERED_SETTLED if no_ack else Mode.DELIVERED
-        credit = QueueCredit(queue, ref, self._post, mode)
+        credit = QueueCredit(queue, ref, self._to_queue, mode)
         consumer = ChannelConsumer(terms, credit, self._context.moment)
         self._by_ref[ref] = consumer
         filters = options.filters
@@ -80,7 +83,7 @@ class ChannelConsumers:
             filters=filters,
             name=reply_to.name_of(f"consumer '{tag}'"),
         )
-        self._post(queue.handle, subscribe)
+        self._to_queue((queue.handle, subscribe))
         return consumer
 
     def start(self, consumer: ChannelConsumer) -> None:
@@ -126,12 +129,12 @@ class ChannelConsumers:
         if fetcher is None:
             reply_to = self._context.reply_to
             ref = reply_to.consumer()
-            credit = QueueCredit(queue, ref, self._post, Mode.GOT_SETTLED if no_ack else Mode.GOT)
+            credit = QueueCredit(queue, ref, self._to_queue, Mode.GOT_SETTLED if no_ack else Mode.GOT)
             fetcher = ChannelConsumer(ConsumerTerms(no_ack), credit, self._context.moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
             name = reply_to.name_of("consumer (basic.get)")
-            self._post(queue.handle, Subscribe(ref, no_ack, counted=False, name=name))
+            self._to_queue((queue.handle, Subscribe(ref, no_ack, counted=False, name=name)))
         fetcher.fetch()
         return fetcher
 

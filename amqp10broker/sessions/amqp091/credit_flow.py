@@ -55,22 +55,21 @@ class CreditSender:
 
 
 class CreditReceiver:
-    """The receiving end of one pair: counts handled messages and returns credit."""
+    """The receiving end of one pair. `unreturned`: messages that were handled, and whose credit is not
+    returned to the sender.
+    """
 
-    __slots__ = ("_handled", "_more_after")
+    __slots__ = ("more_after", "unreturned")
 
     def __init__(self, settings: CreditFlowSettings) -> None:
-        self._more_after = settings.more_after
-        self._handled = 0
-
-    def handled(self, messages: int) -> None:
-        self._handled += messages
+        self.more_after = settings.more_after
+        self.unreturned = 0
 
     def take_grant(self) -> int:
         """Return the credit to grant now, in whole portions. Must not be called while held up."""
-        portions = self._handled // self._more_after
-        self._handled -= portions * self._more_after
-        return portions * self._more_after
+        portions = self.unreturned // self.more_after
+        self.unreturned -= portions * self.more_after
+        return portions * self.more_after
 
 
 def contents_of(item: Item) -> int:

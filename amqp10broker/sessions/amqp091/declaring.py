@@ -1,6 +1,6 @@
 """Exchange and queue methods of one channel: declare, delete, bind, unbind, purge.
 
-They are operations of the table (`operations.table`). This module has what is specific to this protocol:
+They are operations of the table (`operations.registry`). This module has what is specific to this protocol:
 names without line ends, a queue without a name, the queue declared last, passive declarations, direct
 reply-to, no-wait.
 """
@@ -45,7 +45,7 @@ class Declaring:
             context.access,
             context.connection,
             propose=context.propose,
-            reply_to=context.reply_to,
+            new_request=context.reply_to.request,
             new_name=lambda: GENERATED_PREFIX + context.new_id(),
         )
 

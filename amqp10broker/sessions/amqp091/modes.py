@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
-from amqp10broker.queues.commands import Command, Publish, RequestRef, Settle
+from amqp10broker.queues.commands import Publish, RequestRef, Settle
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
 from amqp10broker.sessions.amqp091.part import Channel
@@ -25,7 +25,7 @@ class Modes:
         # A commit waits until queues have taken what it published.
         self._committing = False
         # The commands of a commit that waits until its queues are ready.
-        self._parked: tuple[RequestRef, list[tuple[QueueHandle, Command]]] | None = None
+        self._parked: tuple[RequestRef, list[QueueCommand]] | None = None
         self._ends = channel.context.moment.measures.transactions
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
@@ -48,11 +48,11 @@ class Modes:
         channel = self._channel
         self._require_tx()
         self._ends.committed += 1
-        before = len(channel.mail)
+        before = len(channel.commands)
         self._acknowledging.commit()
         taken = channel.publishing.commit()
-        posted = channel.mail[before:]
-        del channel.mail[before:]
+        posted = channel.commands[before:]
+        del channel.commands[before:]
         self._do_at_once(posted)
         if taken and self._parked is None:
             channel.write(methods.TxCommitOk())
@@ -60,26 +60,26 @@ class Modes:
             self._committing = True
             channel.pause()
 
-    def _do_at_once(self, posted: list[tuple[QueueHandle, Command]]) -> None:
+    def _do_at_once(self, posted: list[QueueCommand]) -> None:
         # RabbitMQ promises one step for one queue only. Where a queue is full, or on another node, each does
         # its part by itself, and the client is notified of failures, as by RabbitMQ.
         channel = self._channel
         commits = channel.context.commits
         parts = [letter for letter in posted if type(letter[1]) in _PARTS]
         if commits is None or len(parts) < 2 or not all(commits.takes(handle) for handle, _ in parts):
-            channel.mail += posted
+            channel.commands += posted
             return
-        mail = [*channel.mail]
-        channel.mail.clear()
-        refused = commits.commit(mail, parts)
+        commands = [*channel.commands]
+        channel.commands.clear()
+        refused = commits.commit(commands, parts)
         if isinstance(refused, NotYet):
             ref = channel.context.reply_to.request()
             self._parked = ref, posted
             commits.when_ready(parts, ref)
         elif refused:
-            channel.mail += posted
+            channel.commands += posted
         else:
-            channel.mail += [each for each in posted if type(each[1]) not in _PARTS]
+            channel.commands += [each for each in posted if type(each[1]) not in _PARTS]
 
     @property
     def waits_for_queues(self) -> bool:

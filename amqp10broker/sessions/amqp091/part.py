@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueHandle
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
 from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.publishing import Publishing
+from amqp10broker.sessions.context import ToQueue
 
 
 class Channel(Protocol):
@@ -20,7 +21,8 @@ class Channel(Protocol):
 
     number: int
     context: ChannelContext
-    mail: list[tuple[QueueHandle, Command]]
+    commands: list[QueueCommand]
+    to_queue: ToQueue
     consuming: ChannelConsumers
     publishing: Publishing
 
@@ -28,9 +30,6 @@ class Channel(Protocol):
 
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
         """Write frames that are encoded already."""
-
-    def post(self, handle: QueueHandle, command: Command) -> None:
-        """Send one command to a queue."""
 
     def ask(
         self,

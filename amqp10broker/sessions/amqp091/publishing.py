@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.amqp091 import read_content
 from amqp10broker.message.message import Message
@@ -20,15 +21,17 @@ from amqp10broker.protocols.amqp091.properties import decode_properties, encode_
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Exchange
-from amqp10broker.sessions.amqp091.context import ChannelContext, Post
+from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver, CreditSender
+from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
-"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped."""
+"""The most queues with credit counters; beyond, those without unconfirmed messages are dropped. If more are
+left it is twice their number: a fan-out to thousands of queues looks through them a few times."""
 
 _Head = tuple[bytes, Sequence[str]]
 
@@ -50,16 +53,12 @@ class QueueOutlet:
         self.outstanding = 0
 
 
+@dataclass(eq=False, slots=True)
 class _Buffered:
-    __slots__ = ("exchange", "mandatory", "message", "queues")
-
-    def __init__(
-        self, exchange: Exchange, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool
-    ) -> None:
-        self.exchange = exchange
-        self.message = message
-        self.queues = queues
-        self.mandatory = mandatory
+    exchange: Exchange
+    message: Message
+    queues: Sequence[DeclaredQueue]
+    mandatory: bool
 
 
 class Publishing:
@@ -74,22 +73,23 @@ class Publishing:
     def __init__(
         self,
         context: ChannelContext,
-        post: Post,
+        to_queue: ToQueue,
         give_back: Callable[[Message], None],
         reply_address: Callable[[], str | None],
         counters: ClientCounters,
     ) -> None:
         self._context = context
-        self._post = post
+        self._to_queue = to_queue
         self._give_back = give_back
         self._reply_address = reply_address
         self._counters = counters
         self._flow = CreditFlowSettings.of(context.config)
         self._routes = Routes(context.vhost, context.access)
         self._outlets: dict[DeclaredQueue, QueueOutlet] = {}
+        self._outlets_max = OUTLETS_MAX
         self._by_ref: dict[PublisherRef, QueueOutlet] = {}
         self._held_by: set[QueueOutlet] = set()
-        self._tracker = ConfirmTracker()
+        self.tracker = ConfirmTracker()
         self.next_seq = 1
         self._before_confirms = 0
         self._buffered: list[_Buffered] = []
@@ -122,7 +122,7 @@ class Publishing:
     @property
     def told(self) -> int:
         """The number of messages with a confirm or rejection that is sent, or is about to be."""
-        return self._tracker.acked + self._tracker.nacked
+        return self.tracker.acked + self.tracker.nacked
 
     @property
     def published(self) -> int:
@@ -132,7 +132,7 @@ class Publishing:
     @property
     def waiting(self) -> int:
         """In confirm mode: the number of messages without a confirm or rejection sent."""
-        return self._tracker.waiting
+        return self.tracker.waiting
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -245,12 +245,12 @@ class Publishing:
                 for message in messages:
                     self._give_back(message)
             if self.confirming:
-                self._tracker.published(ids[0], 0, count)
+                self.tracker.published(ids[0], 0, count)
             else:
                 self._counters.published_settled += count
             return
         if self.confirming:
-            self._tracker.published(ids[0], len(queues), count)
+            self.tracker.published(ids[0], len(queues), count)
         else:
             self._counters.published_settled += count
         if len(queues) > 1:
@@ -267,15 +267,16 @@ class Publishing:
         sender.credit -= len(messages)
         if sender.credit <= 0:
             self._held_by.add(outlet)
-        self._post(queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming))
+        self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
 
     def _open_outlet(self, queue: DeclaredQueue) -> QueueOutlet:
-        if len(self._outlets) >= OUTLETS_MAX:
+        if len(self._outlets) >= self._outlets_max:
             # For a server that answers to many short-lived queues: those without unconfirmed messages are
             # dropped.
             for outlet in [each for each in self._outlets.values() if not each.outstanding]:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
+            self._outlets_max = max(OUTLETS_MAX, 2 * len(self._outlets))
         outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._flow)
         self._by_ref[outlet.ref] = outlet
         return outlet
@@ -290,14 +291,14 @@ class Publishing:
         if outlet is None:
             return  # published before the channel was closed and opened again
         outlet.outstanding -= len(ids)
-        outlet.receiver.handled(len(ids))
-        granted = outlet.receiver.take_grant()
-        if granted:
-            outlet.sender.credit += granted
+        receiver = outlet.receiver
+        receiver.unreturned += len(ids)
+        if receiver.unreturned >= receiver.more_after:
+            outlet.sender.credit += receiver.take_grant()
             if outlet.sender.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
-            (self._tracker.rejected if failed else self._tracker.confirmed)(ids)
+            (self.tracker.rejected if failed else self.tracker.confirmed)(ids)
         elif self._commit is not None:
             self._on_committed(ids, failed)
 
@@ -305,7 +306,7 @@ class Publishing:
         """Return (delivery tag, multiple, nack) of the confirms to send since the last call."""
         if not self.confirming:
             return ()
-        tracker, counters = self._tracker, self._counters
+        tracker, counters = self.tracker, self._counters
         acked, nacked = tracker.acked, tracker.nacked
         confirms = tracker.take()
         counters.confirmed += tracker.acked - acked

@@ -114,7 +114,7 @@ class Subscribing:
         queue, self._reply_queue = self._reply_queue, None
         if queue is not None:
             self._context.vhost.remove_volatile(queue)
-            self._channel.post(queue.handle, DELETE)
+            self._channel.to_queue((queue.handle, DELETE))
 
     # --- from queues ------------------------------------------------------------------------------
 

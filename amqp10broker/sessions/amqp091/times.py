@@ -5,7 +5,7 @@ Noted once per batch, never per message. All times are of `Moment`, in ms.
 
 from __future__ import annotations
 
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 
 
 class ChannelConsumerTimes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.link import SenderLink
 from amqp10broker.protocols.amqp10.sending import Outbound
 from amqp10broker.protocols.serial import diff
@@ -23,13 +24,11 @@ class Giver(Protocol):
         """Return unsettled deliveries that were sent to their queue."""
 
 
+@dataclass(eq=False, slots=True)
 class Aborted:
     """A marker of the link, queued behind a delivery that is aborted."""
 
-    __slots__ = ("then",)
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.then = then
+    then: Callable[[], None]
 
 
 class Acquisition:

@@ -35,15 +35,14 @@ from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
 from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition
 from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
-from amqp10broker.sessions.amqp10.decisions import Decisions
 from amqp10broker.sessions.amqp10.flow_answers import FlowAnswers, Properties
-from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
-from amqp10broker.sessions.amqp10.outcomes import decide, transaction_named
+from amqp10broker.sessions.amqp10.outcomes import Decisions, decide, transaction_named
+from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
 from amqp10broker.sessions.amqp10.times import ConsumerTimes
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Retired, Transactions
 from amqp10broker.sessions.commits import no_part_text
 from amqp10broker.sessions.context import ClientLog
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
 
@@ -79,7 +78,7 @@ class LinkConsumer:
 
     Attributes:
         closed: the client has closed its link, so nothing of it survives the detach.
-        kept: its state that survives this end of the link; None if none does.
+        resumable: its state that survives this end of the link; None if none does.
         auto: adapts `queue_credit`; None: it is fixed.
     """
 
@@ -89,6 +88,7 @@ class LinkConsumer:
         "_flows",
         "_links",
         "_log",
+        "_moment",
         "_resumed",
         "_session",
         "_since",
@@ -97,10 +97,10 @@ class LinkConsumer:
         "auto",
         "closed",
         "credit",
-        "kept",
         "last_error",
         "link",
         "queue_credit",
+        "resumable",
         "settings",
         "terms",
         "times",
@@ -119,7 +119,7 @@ class LinkConsumer:
         log: ClientLog,
         transactions: Transactions,
         transacts: Callable[[DeclaredQueue], bool],
-        kept: KeptConsumer | None = None,
+        resumable: ResumableConsumer | None = None,
     ) -> None:
         queue = credit.queue
         self._session = session
@@ -135,11 +135,12 @@ class LinkConsumer:
         self.auto: AutoQueueCredit | None = None
         self.last_error: LastError | None = None
         self.closed = False
-        self.kept = kept
+        self.resumable = resumable
         # Answers of an older epoch belong to another end of a kept link.
         self._since = credit.epoch
         # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
         self._resumed: deque[ResumedDelivery] = deque()
+        self._moment = moment
         self.times = ConsumerTimes(moment)
         self._decisions = Decisions()
         # Made when a flow names a transaction.
@@ -213,7 +214,7 @@ class LinkConsumer:
             why = "its deliveries are sent settled"
         elif self.terms.browses or self.queue.kind.replays:
             why = "it takes none from its queue"
-        elif self.kept is not None:
+        elif self.resumable is not None:
             why = "it outlives its session"
         if why is not None:
             text = f"link '{self.link.name}' cannot acquire messages in a transaction: {why}"
@@ -243,8 +244,8 @@ class LinkConsumer:
         made the decision durable. Raises `AmqpLinkError` if the client may not make this decision, and
         `AmqpSessionError` if the state is not a decision.
         """
-        if event.settled and self.kept is not None:
-            self.kept.forget(event.keys)
+        if event.settled and self.resumable is not None:
+            self.resumable.forget(event.keys)
         if isinstance(event.state, TransactionalState):
             self._decide_within(event.state, event)
             return
@@ -263,7 +264,7 @@ class LinkConsumer:
                 # command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         self.credit.counters.settled(decision.delivery_outcome, len(keys))
-        self.times.settled()
+        self.times.settled_ms = self._moment.ms
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
             annotations = decision.annotations if kind.keeps_annotations else b""
@@ -316,16 +317,16 @@ class LinkConsumer:
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         self.credit.counters.settled(delivery_outcome, 1)
-        self.times.settled()
+        self.times.settled_ms = self._moment.ms
         unsettled = self._session.outbound.unsettled
         self._settle([number for number in ids if number in unsettled], outcome)
 
     def _settle(self, ids: Sequence[int], state: Outcome | None) -> None:
         if not ids:
             return
-        if self.kept is not None:
+        if self.resumable is not None:
             unsettled = self._session.outbound.unsettled
-            self.kept.forget([unsettled[number][1] for number in ids if number in unsettled])
+            self.resumable.forget([unsettled[number][1] for number in ids if number in unsettled])
         self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
@@ -338,15 +339,15 @@ class LinkConsumer:
     def on_deliver(self, effect: Deliver) -> None:
         credit = self.credit
         if not credit.waiting:
-            self.times.handed_over()
+            self.times.unsent_ms = self._moment.ms
         if not credit.on_deliver(effect):
             return
         keys, messages = effect.keys, effect.messages
         # Deliveries of a stream do not share a head, and are encoded in their final form.
         if not credit.kind.keeps_encoding:
             messages = all_to_amqp10(messages)
-        if self.kept is not None:
-            self.kept.delivered(keys, messages)
+        if self.resumable is not None:
+            self.resumable.delivered(keys, messages)
         self._session.outbound.queue_deliveries(self.link, keys, messages)
         if credit.waiting > self._room:
             # The client has lowered its credit while these were on their way.
@@ -366,14 +367,14 @@ class LinkConsumer:
     def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
         # Only a request smaller than what the queue had and the client could take holds the link up.
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
-        auto.replied(self.times.now_ms, self.times.request_ms, self.credit.written, held_up=held_up)
+        auto.replied(self._moment.ms, self.times.request_ms, self.credit.written, held_up=held_up)
         self.queue_credit = auto.auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
         match effect:
             case Settled():
-                if self.kept is not None and self.kept.stale:
-                    self.kept.stale -= 1
+                if self.resumable is not None and self.resumable.stale:
+                    self.resumable.stale -= 1
                     return
                 if self._resumed:
                     self._resume_durable()
@@ -383,8 +384,8 @@ class LinkConsumer:
                 unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
             case ActiveChanged():
-                if self.kept is not None:
-                    self.kept.active = effect.active
+                if self.resumable is not None:
+                    self.resumable.active = effect.active
                 if self.tells_active:
                     self._in_turn(effect)
             case TimedOut():
@@ -406,8 +407,8 @@ class LinkConsumer:
         if self._transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
-        if self.kept is not None:
-            self.kept.forget(expired)
+        if self.resumable is not None:
+            self.resumable.forget(expired)
         never_sent = self.link.discard(expired)
         if never_sent:
             self.credit.drop(never_sent, oldest=True)
@@ -482,7 +483,7 @@ class LinkConsumer:
     def _request(self) -> None:
         drain = self.link.credit.drain
         self.credit.request(self._wanted, self.queue_credit, drain=drain)
-        self.times.requested()
+        self.times.request_ms = self._moment.ms
         self._flows.asked()
 
     def _request_next(self) -> None:
@@ -490,7 +491,7 @@ class LinkConsumer:
         if self.credit.in_flight or credit.link_credit <= 0:
             return
         if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
-            self.times.requested()
+            self.times.request_ms = self._moment.ms
             self._flows.asked()
 
     def _give_back(self) -> None:
@@ -503,8 +504,8 @@ class LinkConsumer:
     def _return(self, taken: Sequence[tuple[int, Message]]) -> None:
         # Keys and messages of deliveries that were not sent.
         keys = [key for key, _ in taken]
-        if self.kept is not None:
-            self.kept.forget(keys)
+        if self.resumable is not None:
+            self.resumable.forget(keys)
         self.credit.give_back(keys, [message for _, message in taken])
 
     # --- a link that is kept ----------------------------------------------------------------------
@@ -513,13 +514,13 @@ class LinkConsumer:
         """Resume a link after both ends have stated what is unsettled: apply the client's decisions, and send
         the rest again. Raises `AmqpLinkError` if the client may not make one of its decisions.
         """
-        kept = self.kept
-        assert kept is not None
+        resumable = self.resumable
+        assert resumable is not None
         back = [keys[tag] for tag in plan.unknown]
         resumed: list[ResumedDelivery] = []
         for each in plan.resumed:
             key = keys[each.tag]
-            message = kept.held[key]
+            message = resumable.held[key]
             if each.how is Resume.OUTCOME:
                 self._decide_resumed(key, each.state, resumed)
             elif message is None:
@@ -529,10 +530,10 @@ class LinkConsumer:
                 begin = Received(section_number=0, section_offset=0) if each.state is not None else None
                 resumed.append(ResumedDelivery(key, message, state=begin, settled=False))
         if back:
-            kept.forget(back)
+            resumable.forget(back)
             self.credit.post(Settle(self.ref, back, DeliveryOutcome.REQUEUE))
-        if self.tells_active and kept.active is not None:
-            self._in_turn(ActiveChanged(self.ref, kept.active))
+        if self.tells_active and resumable.active is not None:
+            self._in_turn(ActiveChanged(self.ref, resumable.active))
         if resumed:
             self._session.outbound.queue_resumed(self.link, resumed)
 
@@ -540,8 +541,8 @@ class LinkConsumer:
         # The client is notified that the broker has settled the delivery.
         decision = decide(state, settled=True, default=self.terms.default_delivery_outcome)
         assert decision is not None
-        assert self.kept is not None
-        self.kept.forget((key,))
+        assert self.resumable is not None
+        self.resumable.forget((key,))
         kind = self.credit.kind
         self.credit.counters.settled(decision.delivery_outcome, 1)
         annotations = decision.annotations if kind.keeps_annotations else b""
@@ -563,13 +564,13 @@ class LinkConsumer:
 
     def suspend(self, unsent: Sequence[tuple[int, Message]]) -> None:
         """Suspend a link: unsent deliveries go back, the others stay acquired."""
-        kept = self.kept
-        assert kept is not None
+        resumable = self.resumable
+        assert resumable is not None
         if self._transactions:
             self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = self._decisions.undurable + len(self._resumed)
-        kept.suspended(self.credit, self.terms.default_delivery_outcome, stale)
+        resumable.suspended(self.credit, self.terms.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self._links.drop_consumer(self, unsent)
@@ -578,7 +579,7 @@ class LinkConsumer:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
         delivery_outcome = self.terms.default_delivery_outcome
         bound = self._transactions.bound(self.ref)
-        if bound and self.kept is None:
+        if bound and self.resumable is None:
             self._leave_later(unsent, bound, delivery_outcome)
             return
         if bound:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, State
@@ -28,11 +28,11 @@ from amqp10broker.protocols.amqp10.performatives import Coordinator as Target
 from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
 from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
 from amqp10broker.sessions.commits import NotYet, QueueCommits
-from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.context import SessionContext, ToQueue
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
 """Transactions over several sessions, or with resource managers, are not supported."""
@@ -67,10 +67,10 @@ class CoordinatorLink:
         "_context",
         "_half_posted",
         "_parked",
-        "_post",
         "_rejects",
         "_session",
-        "_take_mail",
+        "_take_commands",
+        "_to_queue",
         "_transactions",
         "_waiting",
         "link",
@@ -84,16 +84,16 @@ class CoordinatorLink:
         context: SessionContext,
         commits: QueueCommits,
         *,
-        post: Post,
-        take_mail: Callable[[], list[tuple[QueueHandle, Command]]],
+        to_queue: ToQueue,
+        take_commands: Callable[[], list[QueueCommand]],
         half_posted: Callable[[bytes], bool],
     ) -> None:
         self.link = link
         self._session = session
         self._context = context
         self._commits = commits
-        self._post = post
-        self._take_mail = take_mail
+        self._to_queue = to_queue
+        self._take_commands = take_commands
         self._half_posted = half_posted
         self._transactions: Transactions = context.transactions
         outcomes = None if attach.source is None else attach.source.outcomes
@@ -170,7 +170,7 @@ class CoordinatorLink:
         if transaction.failed is not None:
             return transaction.failed
         parts = transaction.parts(self._context.reply_to.publisher(), self._context.moment.ms)
-        why = self._commits.commit(self._take_mail(), parts, ref)
+        why = self._commits.commit(self._take_commands(), parts, ref)
         if isinstance(why, NotYet):
             self._commits.when_ready(parts, ref)
         return why
@@ -205,7 +205,7 @@ class CoordinatorLink:
     def _roll_back(self, transaction: Transaction) -> Aborting:
         aborting = Aborting(self._context.reply_to.request(), self.on_committed)
         for handle, command in transaction.undone():
-            self._post(handle, command)
+            self._to_queue((handle, command))
         aborting.left = self._transactions.rolled_back(transaction, aborting.one_less)
         return aborting
 

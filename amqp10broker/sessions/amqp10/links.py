@@ -14,7 +14,7 @@ from amqp10broker.config.settings import AUTO
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
 from amqp10broker.metadata.subscriptions import DeclareSubscription
 from amqp10broker.protocols.amqp10.delivery import Parts
@@ -37,7 +37,6 @@ from amqp10broker.protocols.amqp10.resumption import (
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.queues.commands import (
     DELETE,
-    Command,
     ConsumerRef,
     Delete,
     PublisherRef,
@@ -48,21 +47,21 @@ from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal
 from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
 from amqp10broker.sessions.amqp10.auto_credit import AutoCredit, AutoQueueCredit
 from amqp10broker.sessions.amqp10.consumer import ConsumerTerms, LinkConsumer
-from amqp10broker.sessions.amqp10.kept import Key, SuspendedLink, SuspensionTerms, terms_for
-from amqp10broker.sessions.amqp10.kept_consumer import KeptConsumer
-from amqp10broker.sessions.amqp10.kept_publisher import KeptPublisher
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
+from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
+from amqp10broker.sessions.amqp10.resumable_links import Key, ResumableLink, SuspensionTerms, terms_for
+from amqp10broker.sessions.amqp10.resumable_publisher import ResumablePublisher
 from amqp10broker.sessions.amqp10.topics import plan_receiver
 from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
 from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import LinkFree
+from amqp10broker.sessions.messages import LinkFree
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
 from amqp10broker.sessions.routes import Routes
 
-TakeMail = Callable[[], list[tuple[QueueHandle, Command]]]
+TakeCommands = Callable[[], list[QueueCommand]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
 """The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
 fits into the unsettled map with which its client comes back.
@@ -84,13 +83,18 @@ class ClientLinks:
     """
 
     def __init__(
-        self, session: Session, context: SessionContext, owners: LinkOwners, post: Post, take_mail: TakeMail
+        self,
+        session: Session,
+        context: SessionContext,
+        owners: LinkOwners,
+        to_queue: ToQueue,
+        take_commands: TakeCommands,
     ) -> None:
         self._session = session
         self._owners = owners
         self._context = context
-        self._post = post
-        self._take_mail = take_mail
+        self._to_queue = to_queue
+        self._take_commands = take_commands
         self._routes = Routes(context.vhost, context.access, context.container_id)
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, LinkConsumer] = {}
@@ -163,24 +167,24 @@ class ClientLinks:
         return True
 
     def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
-        there = self._kept(link)
-        if attach.source is None and isinstance(there, KeptConsumer):
+        there = self._resumable(link)
+        if attach.source is None and isinstance(there, ResumableConsumer):
             attach.source = there.source  # unchanged (2.6.3)
         plan = yield from plan_receiver(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
         self._take_name(link)
-        source, kept, before = plan.source, None, None
+        source, resumable, before = plan.source, None, None
         survives = TerminusDurability.CONFIGURATION if plan.queue.lasting else TerminusDurability.NONE
         terms = self._terms(link, attach.source, survives) if _may_be_kept(plan, attach) else None
         if terms is not None:
-            kept, before = self._keep_consumer(link, attach, terms, plan)
-            source = replace(source, **kept.terms.in_terminus())
+            resumable, before = self._keep_consumer(link, attach, terms, plan)
+            source = replace(source, **resumable.terms.in_terminus())
         elif not plan.dynamic:
-            self._end_kept(self._kept(link))
-        ref = self._context.reply_to.consumer() if kept is None else kept.ref
+            self._end_resumable(self._resumable(link))
+        ref = self._context.reply_to.consumer() if resumable is None else resumable.ref
         address = plan.source.address
-        keys = {} if kept is None or before is None else kept.ours()
+        keys = {} if resumable is None or before is None else resumable.ours()
         accept = partial(
             self._session.links.accept,
             link,
@@ -213,7 +217,9 @@ class ClientLinks:
         consumer = LinkConsumer(
             self._session,
             link,
-            QueueCredit(plan.queue, ref, self._post, mode) if before is None else before.renewed(self._post),
+            QueueCredit(plan.queue, ref, self._to_queue, mode)
+            if before is None
+            else before.renewed(self._to_queue),
             consumer_terms,
             self._context.flow_for(address),
             self,
@@ -221,7 +227,7 @@ class ClientLinks:
             log=self._context.log,
             transactions=self._context.transactions,
             transacts=self.transacts,
-            kept=kept,
+            resumable=resumable,
         )
         self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
@@ -237,22 +243,24 @@ class ClientLinks:
         else:
             accept()
         filters = plan.filters
-        self._post(
-            plan.queue.handle,
-            Subscribe(
-                ref,
-                settled,
-                exclusive=plan.exclusive,
-                answer=plan.exclusive,
-                counted=not plan.browse,
-                priority=plan.priority,
-                timeout_ms=plan.timeout_ms,
-                position=None if filters is None else filters.offset,
-                filters=filters,
-                browse=plan.browse,
-                enqueued_time=plan.enqueued_time,
-                name=self._context.reply_to.name_of(f"link '{link.name}'"),
-            ),
+        self._to_queue(
+            (
+                plan.queue.handle,
+                Subscribe(
+                    ref,
+                    settled,
+                    exclusive=plan.exclusive,
+                    answer=plan.exclusive,
+                    counted=not plan.browse,
+                    priority=plan.priority,
+                    timeout_ms=plan.timeout_ms,
+                    position=None if filters is None else filters.offset,
+                    filters=filters,
+                    browse=plan.browse,
+                    enqueued_time=plan.enqueued_time,
+                    name=self._context.reply_to.name_of(f"link '{link.name}'"),
+                ),
+            )
         )
 
     def transacts(self, queue: DeclaredQueue) -> bool:
@@ -261,28 +269,28 @@ class ClientLinks:
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
         assert self._context.commits is not None, "its queues were asked whether they transact"
-        return self._context.commits.commit(self._take_mail(), parts, also=also)
+        return self._context.commits.commit(self._take_commands(), parts, also=also)
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
-        stolen = self._context.names.take(link, self._context.tell_stolen)
+        stolen = self._context.names.take(link, self._context.to_session)
         if stolen is not None:
             self.on_stolen(stolen)
 
     def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
-        there = self._kept(link)
-        if attach.target is None and isinstance(there, KeptPublisher):
+        there = self._resumable(link)
+        if attach.target is None and isinstance(there, ResumablePublisher):
             attach.target = there.target  # unchanged (2.6.3)
         plan = yield from plan_target(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
         self._take_name(link)
-        kept, unsettled = None, None
+        resumable, unsettled = None, None
         target = plan.target
         terms = None if plan.dynamic else self._terms(link, attach.target, self._durability_of(plan))
         if terms is not None:
-            kept, unsettled = self._keep_publisher(link, attach, terms)
-            target = replace(target, **kept.terms.in_terminus())
-        ref = (self._context.reply_to if kept is None else kept.reply_to).publisher()
+            resumable, unsettled = self._keep_publisher(link, attach, terms)
+            target = replace(target, **resumable.terms.in_terminus())
+        ref = (self._context.reply_to if resumable is None else resumable.reply_to).publisher()
         address = plan.target.address
         settings = self._context.flow_for(address)
         publisher = LinkPublisher(
@@ -293,16 +301,16 @@ class ClientLinks:
             ref,
             address,
             settings,
-            self._post,
+            self._to_queue,
             self,
             context=self._context,
             routes=self._routes,
             exclusive_queue=plan.dynamic,
             topic=plan.topic,
             temporary=plan.temporary,
-            kept=kept,
+            resumable=resumable,
         )
-        link.resumes = kept is not None
+        link.resumes = resumable is not None
         link.looks_ahead = plan.queue is None and plan.exchange is None
         self._session.links.accept(
             link,
@@ -326,13 +334,13 @@ class ClientLinks:
         consumes = isinstance(link, SenderLink)
         return Key(context.vhost.name, context.user, context.container_id, link.name, consumes)
 
-    def _kept(self, link: SenderLink | ReceiverLink) -> SuspendedLink | None:
-        kept = self._context.kept
-        return None if kept is None else kept.find(self._key(link))
+    def _resumable(self, link: SenderLink | ReceiverLink) -> ResumableLink | None:
+        resumable = self._context.resumable_links
+        return None if resumable is None else resumable.find(self._key(link))
 
     def _has_to_wait(self, link: SenderLink | ReceiverLink, attach: Attach) -> bool:
         # A kept link that has an end in another session is stolen from there first.
-        there = self._kept(link)
+        there = self._resumable(link)
         if there is None or there.link is None:
             return False
         if self._owners.find(there.link) is not None:
@@ -340,7 +348,7 @@ class ClientLinks:
             return False
         self._claimed[link] = attach
         self._session.held.hold(link)
-        there.claim(partial(self._context.tell, LinkFree(link)))
+        there.claim(partial(self._context.to_session, LinkFree(link)))
         return True
 
     def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
@@ -358,90 +366,95 @@ class ClientLinks:
 
     def _terms(self, link: SenderLink | ReceiverLink, terminus: Any, survives: int) -> SuspensionTerms | None:
         # None: the link is not kept. Then the kept state of its name ends.
-        kept, config = self._context.kept, self._context.config
-        if kept is None:
+        resumable, config = self._context.resumable_links, self._context.config
+        if resumable is None:
             return None
         terms = terms_for(terminus, config) if isinstance(terminus, Source | Target) else None
-        if terms is not None and kept.has_room(self._key(link), config.suspended_links_max):
-            durable = TerminusDurability.NONE if kept.records is None else min(terminus.durable, survives)
+        if terms is not None and resumable.has_room(self._key(link), config.suspended_links_max):
+            durable = (
+                TerminusDurability.NONE if resumable.records is None else min(terminus.durable, survives)
+            )
             return terms._replace(durable=durable)
-        self._end_kept(self._kept(link))
+        self._end_resumable(self._resumable(link))
         return None
 
     def _keep_publisher(
         self, link: ReceiverLink, attach: Attach, terms: SuspensionTerms
-    ) -> tuple[KeptPublisher, dict[bytes, State] | None]:
+    ) -> tuple[ResumablePublisher, dict[bytes, State] | None]:
         # The map is our unsettled state if the link is resumed.
-        links = self._context.kept
+        links = self._context.resumable_links
         assert links is not None
-        there, unsettled = self._kept(link), None
-        if isinstance(there, KeptPublisher) and attach.unsettled is not None:
-            kept, unsettled = there, there.resume(attach)
+        there, unsettled = self._resumable(link), None
+        if isinstance(there, ResumablePublisher) and attach.unsettled is not None:
+            resumable, unsettled = there, there.resume(attach)
             if there.entries:
                 # Of what it has sent so far no more was stored than this.
                 terms = terms._replace(durable=min(terms.durable, there.terms.durable))
         else:
-            self._end_kept(there)
+            self._end_resumable(there)
             assert isinstance(attach.target, Target)
-            kept = KeptPublisher(self._key(link), links.host, attach.target)
-            links.add(kept)
-        links.attach(kept, terms, link, self._context.tell)
-        return kept, unsettled
+            resumable = ResumablePublisher(self._key(link), links.host, attach.target)
+            links.add(resumable)
+        links.attach(resumable, terms, link, self._context.to_session)
+        return resumable, unsettled
 
     def _keep_consumer(
         self, link: SenderLink, attach: Attach, terms: SuspensionTerms, plan: SourcePlan
-    ) -> tuple[KeptConsumer, QueueCredit | None]:
+    ) -> tuple[ResumableConsumer, QueueCredit | None]:
         # The credit is that of the earlier end if the link is resumed.
-        links, source = self._context.kept, attach.source
+        links, source = self._context.resumable_links, attach.source
         assert links is not None
         assert isinstance(source, Source)
-        there = self._kept(link)
-        before = there.credit if isinstance(there, KeptConsumer) and attach.unsettled is not None else None
-        if isinstance(there, KeptConsumer) and before is not None and _is_same(source, there.source):
-            kept = there
+        there = self._resumable(link)
+        before = (
+            there.credit if isinstance(there, ResumableConsumer) and attach.unsettled is not None else None
+        )
+        if isinstance(there, ResumableConsumer) and before is not None and _is_same(source, there.source):
+            resumable = there
         else:
-            self._end_kept(there)
-            kept, before = KeptConsumer(self._key(link), links, source), None
-            links.add(kept)
-        links.attach(kept, terms, link, self._context.tell)
-        return kept, before
+            self._end_resumable(there)
+            resumable, before = ResumableConsumer(self._key(link), links, source), None
+            links.add(resumable)
+        links.attach(resumable, terms, link, self._context.to_session)
+        return resumable, before
 
-    def _end_kept(self, there: SuspendedLink | None) -> None:
+    def _end_resumable(self, there: ResumableLink | None) -> None:
         # The commands for queues leave with this session's others.
-        if there is not None and self._context.kept is not None:
-            for handle, command in self._context.kept.end(there):
-                self._post(handle, command)
+        if there is not None and self._context.resumable_links is not None:
+            for handle, command in self._context.resumable_links.end(there):
+                self._to_queue((handle, command))
 
     def on_late(self, effect: Effect) -> None:
         """Pass an effect for an end that has gone to its link, if that is kept."""
-        kept = None if self._context.kept is None else self._context.kept.of(effect)
-        if kept is not None:
-            kept.take(effect)
+        links = self._context.resumable_links
+        resumable = None if links is None else links.of(effect)
+        if resumable is not None:
+            resumable.take(effect)
         elif isinstance(effect, TimedOut):
             why = f"a delivery of queue '{effect.queue}' was held for too long, and is another consumer's"
             self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
-    def _leave_kept(self, kept: SuspendedLink, *, lost: bool) -> None:
+    def _leave_resumable(self, resumable: ResumableLink, *, lost: bool) -> None:
         # The link is suspended, or ends with its end.
-        links = self._context.kept
+        links = self._context.resumable_links
         assert links is not None
-        if not kept.outlives(lost=lost):
-            self._end_kept(kept)
+        if not resumable.outlives(lost=lost):
+            self._end_resumable(resumable)
             return
-        policy = kept.terms.policy
+        policy = resumable.terms.policy
         lingers: object = None
         if policy == TerminusExpiryPolicy.CONNECTION_CLOSE:
             lingers = self._context.names
         elif policy == TerminusExpiryPolicy.SESSION_END and not lost:
             lingers = self
-        links.suspend(kept, lingers)
+        links.suspend(resumable, lingers)
 
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
         """Note that the client detaches a link without closing it. The caller ends the link next."""
         owner = self._owners.find(link)
-        kept = owner.kept if isinstance(owner, LinkPublisher | LinkConsumer) else None
-        if kept is not None:
-            kept.stays = True
+        resumable = owner.resumable if isinstance(owner, LinkPublisher | LinkConsumer) else None
+        if resumable is not None:
+            resumable.stays = True
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -461,7 +474,7 @@ class ClientLinks:
             publisher.auto = None
         elif publisher.auto is None:
             most = self._context.config.auto_credit_max
-            if publisher.kept is not None:
+            if publisher.resumable is not None:
                 most = min(most, KEPT_CREDIT_MAX)
             limit = self._new_limit(settings.link_credit, most)
             publisher.auto = AutoCredit(credit, limit, partial(self._top_up, publisher))
@@ -533,8 +546,8 @@ class ClientLinks:
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
         if self._owners.find(link) is not None and not self._session.ended:
-            kept = self._kept(link)
-            elsewhere = kept is not None and kept.link is link
+            resumable = self._resumable(link)
+            elsewhere = resumable is not None and resumable.link is link
             whose = "container" if elsewhere else "connection"
             text = f"link '{link.name}' was attached anew, by the same {whose}"
             self.on_left(link)
@@ -578,8 +591,8 @@ class ClientLinks:
             self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):
             self.drop_publisher(publisher, lost=True)
-        if self._context.kept is not None:
-            self._context.kept.let_run(self)
+        if self._context.resumable_links is not None:
+            self._context.resumable_links.let_run(self)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         ref = effect.ref
@@ -593,7 +606,7 @@ class ClientLinks:
         self._let_go(end)
         if isinstance(end, LinkPublisher):
             end.release_unsettled()
-        self._end_kept(end.kept)
+        self._end_resumable(end.resumable)
         text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
         self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
@@ -604,7 +617,7 @@ class ClientLinks:
             self.on_late(effect)
             return
         self._let_go(consumer)
-        self._end_kept(consumer.kept)
+        self._end_resumable(consumer.resumable)
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
         subscription = consumer.terms.subscription
         if effect.why is Refusal.NO_LEADER:
@@ -622,7 +635,7 @@ class ClientLinks:
             self.on_late(effect)
             return
         self._let_go(consumer)
-        self._end_kept(consumer.kept)
+        self._end_resumable(consumer.resumable)
         text = (
             f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
         )
@@ -635,13 +648,13 @@ class ClientLinks:
         if self.consumers.pop(consumer.ref, None) is None:
             return
         self._let_go(consumer)
-        kept = consumer.kept
-        if kept is not None and kept.outlives(lost=lost):
+        resumable = consumer.resumable
+        if resumable is not None and resumable.outlives(lost=lost):
             consumer.suspend(unsent)
         else:
             consumer.leave(unsent, lost=lost)
-        if kept is not None:
-            self._leave_kept(kept, lost=lost)
+        if resumable is not None:
+            self._leave_resumable(resumable, lost=lost)
         terms, queue = consumer.terms, consumer.queue
         if terms.exclusive_queue:
             self._delete(queue)
@@ -651,17 +664,17 @@ class ClientLinks:
             self._context.catalog.see_to(gone)
         elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
             # Unless others share it; the answer is not needed.
-            self._post(queue.handle, Delete(self._context.reply_to.request(), if_unused=True))
+            self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 
     def drop_publisher(self, publisher: LinkPublisher, *, lost: bool = False) -> None:
         if self.publishers.pop(publisher.ref, None) is None:
             return
         self._let_go(publisher)
         publisher.leave()
-        kept = publisher.kept
-        if kept is not None:
-            kept.suspended(publisher.ref)
-            self._leave_kept(kept, lost=lost)
+        resumable = publisher.resumable
+        if resumable is not None:
+            resumable.suspended(publisher.ref)
+            self._leave_resumable(resumable, lost=lost)
         self._resize_window()
         made = publisher.queue or publisher.temporary
         if publisher.exclusive_queue and made is not None:
@@ -682,7 +695,7 @@ class ClientLinks:
             self._context.vhost.remove_volatile(queue)
         else:
             self._context.catalog.see_to(QueueEnded(queue.vhost, queue.name, queue.handle))
-        self._post(queue.handle, DELETE)
+        self._to_queue((queue.handle, DELETE))
 
 
 def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
@@ -695,5 +708,6 @@ def _may_be_kept(plan: SourcePlan, attach: Attach) -> bool:
 
 
 def _is_same(one: Source, other: Source) -> bool:
-    kept = other.durable, other.expiry_policy, other.timeout
-    return replace(one, durable=kept[0], expiry_policy=kept[1], timeout=kept[2]) == other
+    return (
+        replace(one, durable=other.durable, expiry_policy=other.expiry_policy, timeout=other.timeout) == other
+    )

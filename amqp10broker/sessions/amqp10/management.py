@@ -14,20 +14,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, assert_never
+from typing import Final
 
 from amqp10broker.errors import PermissionDenied
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.operations.amqp_node import (
-    ADDRESS,
-    Asking,
-    Outcome,
-    Responded,
-    TokenOffered,
-    WaitingChange,
-    handle_request,
-)
-from amqp10broker.operations.caller import Caller
+from amqp10broker.operations.amqp_node import ADDRESS, handle_request
+from amqp10broker.operations.caller import Caller, Steps, Wait
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated
@@ -42,13 +34,13 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import ReplyTo, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.sessions.amqp10.attach import KEPT
 from amqp10broker.sessions.amqp10.flow_answers import ANSWERS_OWED_MAX
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.outcomes import check_no_transaction
-from amqp10broker.sessions.context import OfferToken, Post
+from amqp10broker.sessions.context import ToQueue
 
 REQUEST_CREDIT: Final = 8
 """Granted to the requesting half, again when half of it is left."""
@@ -163,9 +155,7 @@ class ManagementLinks:
         session: Session,
         owners: LinkOwners,
         caller: Callable[[], Caller],
-        reply_to: ReplyTo,
-        post: Post,
-        offer_token: OfferToken | None,
+        to_queue: ToQueue,
         *,
         message_bytes_max: Callable[[], int],
         write: Callable[[int], object],
@@ -174,12 +164,10 @@ class ManagementLinks:
         self._owners = owners
         self.write = write
         self._caller = caller
-        self._reply_to = reply_to
-        self._post = post
-        self._offer_token = offer_token
+        self._to_queue = to_queue
         self._message_bytes_max = message_bytes_max
         self._pairs: dict[str, Pair] = {}
-        self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Any], Outcome]]] = {}
+        self._asked: dict[RequestRef, tuple[Pair, Reply, Steps[bytes]]] = {}
         # The request that is not decided yet, and those behind it: they must see its changes.
         self._undecided: RequestRef | None = None
         self._held: deque[tuple[Pair, Reply, bytes]] = deque()
@@ -274,44 +262,31 @@ class ManagementLinks:
             pair.waiting.append(reply)
             self._held.append((pair, reply, payload))
             return
-        try:
-            outcome = self._handle(payload)
-        except DecodeError as error:
-            raise AmqpLinkError(Condition.DECODE_ERROR, error.description) from error
         reply = Reply(link)
         pair.waiting.append(reply)
-        self._go_on(pair, reply, outcome)
-
-    def _handle(self, payload: bytes) -> Outcome:
         try:
-            outcome = handle_request(self._caller(), payload)
+            self._advance(pair, reply, handle_request(self._caller(), payload), None)
+        except DecodeError as error:
+            pair.waiting.pop()
+            raise AmqpLinkError(Condition.DECODE_ERROR, error.description) from error
+
+    def _advance(self, pair: Pair, reply: Reply, steps: Steps[bytes], heard: Decided | Answer | None) -> None:
+        try:
+            wait = steps.send(heard)
+        except StopIteration as done:
+            reply.payload = done.value
         except PermissionDenied as error:
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
-        if isinstance(outcome, TokenOffered):
-            return self._offer(outcome)
-        return outcome
-
-    def _offer(self, offered: TokenOffered) -> Outcome:
-        if self._offer_token is None:
-            return offered.accepted
-        ref = self._reply_to.request()
-        self._offer_token(offered.token, ref)
-        return WaitingChange(ref, lambda decided: offered.accepted)
-
-    def _go_on(self, pair: Pair, reply: Reply, outcome: Outcome) -> None:
-        match outcome:
-            case Responded():
-                reply.payload = outcome.payload
-                self._hand_over(pair)
-            case Asking():
-                request = self._reply_to.request()
-                self._asked[request] = (pair, reply, outcome.respond)
-                self._post(outcome.handle, outcome.command(request))
-            case WaitingChange():
-                self._undecided = outcome.ref
-                self._asked[outcome.ref] = (pair, reply, outcome.respond)
-            case _:
-                assert_never(outcome)
+        else:
+            assert isinstance(wait, Wait), "the caller has no node"
+            self._asked[wait.ref] = (pair, reply, steps)
+            if wait.queue is None:
+                self._undecided = wait.ref
+            else:
+                assert wait.command is not None
+                self._to_queue((wait.queue, wait.command))
+            return
+        self._hand_over(pair)
 
     def on_decided(self, decided: Decided) -> None:
         """Carry out the requests behind a decided one. Raises `AmqpSessionError`."""
@@ -319,22 +294,18 @@ class ManagementLinks:
         if asked is None:
             return
         self._undecided = None
-        pair, reply, respond = asked
-        self._go_on(pair, reply, respond(decided))
+        self._advance(*asked, decided)
         while self._held and self._undecided is None:
             pair, reply, payload = self._held.popleft()
             try:
-                outcome = self._handle(payload)
+                self._advance(pair, reply, handle_request(self._caller(), payload), None)
             except DecodeError as error:
                 raise AmqpSessionError(Condition.DECODE_ERROR, error.description) from error
-            self._go_on(pair, reply, outcome)
 
     def on_answer(self, answer: Answer) -> None:
         asked = self._asked.pop(answer.request, None)
-        if asked is None:
-            return
-        pair, reply, respond = asked
-        self._go_on(pair, reply, respond(answer))
+        if asked is not None:
+            self._advance(*asked, answer)
 
     # --- responses --------------------------------------------------------------------------------
 

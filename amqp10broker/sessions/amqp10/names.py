@@ -7,13 +7,10 @@ all its sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.sessions.messages import LinkStolen, ToSession
 
 Key = tuple[str, bool]
-TellStolen = Callable[[SenderLink | ReceiverLink], object]
-"""Notifies a session that another one has attached the name of its link. One per session."""
 
 
 class LinkNames:
@@ -22,17 +19,17 @@ class LinkNames:
     __slots__ = ("_holders",)
 
     def __init__(self) -> None:
-        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, TellStolen]] = {}
+        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = {}
 
     def take(
-        self, link: SenderLink | ReceiverLink, tell_stolen: TellStolen
+        self, link: SenderLink | ReceiverLink, to_session: ToSession
     ) -> SenderLink | ReceiverLink | None:
         """Give a link its name; return the link of the same session that had it, for the caller to detach."""
         key = _key(link)
-        stolen, holder = self._holders.get(key, (None, tell_stolen))
-        self._holders[key] = link, tell_stolen
-        if stolen is not None and holder is not tell_stolen:
-            holder(stolen)
+        stolen, holder = self._holders.get(key, (None, to_session))
+        self._holders[key] = link, to_session
+        if stolen is not None and holder is not to_session:
+            holder(LinkStolen(stolen))
             return None
         return stolen
 

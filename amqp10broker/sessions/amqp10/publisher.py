@@ -64,12 +64,12 @@ from amqp10broker.sessions.amqp10.attach import (
     to_declare,
 )
 from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
-from amqp10broker.sessions.amqp10.kept_publisher import Entry, KeptPublisher
+from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher
 from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
 from amqp10broker.sessions.amqp10.times import PublisherTimes
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
-from amqp10broker.sessions.context import Post, SessionContext
+from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
@@ -118,7 +118,7 @@ class LinkPublisher:
     Attributes:
         exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes each
             message by its `to`.
-        kept: its state that survives this end of the link; None if none does.
+        resumable: its state that survives this end of the link; None if none does.
         auto: adapts its credit; None: that is fixed.
     """
 
@@ -129,7 +129,6 @@ class LinkPublisher:
         "_last_queues",
         "_links",
         "_permitted_at",
-        "_post",
         "_posting",
         "_read_at",
         "_reader",
@@ -137,6 +136,7 @@ class LinkPublisher:
         "_routes",
         "_session",
         "_tally",
+        "_to_queue",
         "_topics",
         "_topics_at",
         "address",
@@ -144,11 +144,11 @@ class LinkPublisher:
         "counters",
         "exchange",
         "exclusive_queue",
-        "kept",
         "last_error",
         "link",
         "queue",
         "ref",
+        "resumable",
         "settings",
         "temporary",
         "times",
@@ -164,7 +164,7 @@ class LinkPublisher:
         ref: PublisherRef,
         address: str | None,
         settings: FlowSettings,
-        post: Post,
+        to_queue: ToQueue,
         links: PublisherLinks,
         *,
         context: SessionContext,
@@ -172,10 +172,10 @@ class LinkPublisher:
         exclusive_queue: bool,
         topic: bool = False,
         temporary: DeclaredQueue | None = None,
-        kept: KeptPublisher | None = None,
+        resumable: ResumablePublisher | None = None,
     ) -> None:
         self._session = session
-        self._post = post
+        self._to_queue = to_queue
         self._links = links
         self._context = context
         self._routes = routes
@@ -189,7 +189,7 @@ class LinkPublisher:
         self._held: list[DeliveriesReceived] = []
         # The transaction in which it posts at present.
         self._posting: Transaction | None = None
-        self._permitted_at = context.access.version
+        self._permitted_at = context.access.changes.version
         self.link = link
         self.queue = queue
         self.exchange = exchange
@@ -203,12 +203,12 @@ class LinkPublisher:
         self.counters = ClientCounters()
         self.times = PublisherTimes(context.moment)
         self.auto: AutoCredit | None = None
-        self.kept = kept
-        if kept is not None:
-            kept.attached(self, ref, self._tally)
+        self.resumable = resumable
+        if resumable is not None:
+            resumable.attached(self, ref, self._tally)
         self._renew_readers()
         if queue is not None:
-            post(queue.handle, AttachPublisher(ref))
+            to_queue((queue.handle, AttachPublisher(ref)))
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
@@ -229,12 +229,12 @@ class LinkPublisher:
     @property
     def only_queue(self) -> DeclaredQueue | None:
         """The queue to which all messages go at once; None if they may go elsewhere, wait, or are tracked."""
-        elsewhere = self.kept is not None or self._held or self._reader.has_extra_keys
+        elsewhere = self.resumable is not None or self._held or self._reader.has_extra_keys
         return None if elsewhere else self.queue
 
     def _renew_readers(self) -> None:
         # Checks that readers have passed may have become invalid: which user-id a message may bear.
-        self._read_at = self._context.access.version
+        self._read_at = self._context.access.changes.version
         if self.exchange is not None:
             self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
         else:
@@ -252,10 +252,10 @@ class LinkPublisher:
         self.times.received(self.link.credit)
         if self.auto is not None:
             self._count_in(self.auto, event)
-        if self.kept is not None and not event.settled and event.txn_id is None:
+        if self.resumable is not None and not event.settled and event.txn_id is None:
             credit = self._credit_max
             ids, tags = event.delivery_ids, event.tags
-            self.kept.began(self.ref, ids, tags, second=self._second, credit=credit)
+            self.resumable.began(self.ref, ids, tags, second=self._second, credit=credit)
         if self._held:
             self._held.append(event)
         elif event.txn_id is None:
@@ -301,7 +301,7 @@ class LinkPublisher:
             self._posting = None
 
     def _take(self, event: DeliveriesReceived) -> None:
-        if self._read_at != self._context.access.version:
+        if self._read_at != self._context.access.changes.version:
             self._renew_readers()
         self._context.moment.measures.message_sizes.count(event.payloads)
         if self.queue is None and self.exchange is None:
@@ -323,16 +323,16 @@ class LinkPublisher:
         if not messages:
             return
         if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
-            if self._permitted_at != self._context.access.version:
+            if self._permitted_at != self._context.access.changes.version:
                 self._check_permission()
             self.counters.published += len(ids)
             if settled:
                 self.counters.published_settled += len(ids)
             self._default_exchange.count(len(ids), routed=True)
-            if self.kept is None:
-                self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+            if self.resumable is None:
+                self._to_queue((self.queue.handle, Publish(self.ref, ids, messages, settled)))
             else:
-                self._send(self.kept, (self.queue,), ids, messages, settled)
+                self._send(self.resumable, (self.queue,), ids, messages, settled)
             return
         if self.temporary is not None:
             self._check_there(self.temporary, ids, settled)
@@ -373,7 +373,7 @@ class LinkPublisher:
             access.write("exchange", "")
         except PermissionDenied as error:
             raise to_amqp_error(error) from error
-        self._permitted_at = access.version
+        self._permitted_at = access.changes.version
 
     def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
@@ -413,17 +413,17 @@ class LinkPublisher:
         if len(queues) > 1:
             self.counters.copies += (len(queues) - 1) * len(ids)
         self._last_queues = queues
-        if self.kept is not None:
-            self._send(self.kept, queues, ids, messages, settled)
+        if self.resumable is not None:
+            self._send(self.resumable, queues, ids, messages, settled)
             return
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
         for queue in queues:
-            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+            self._to_queue((queue.handle, Publish(self.ref, ids, messages, settled)))
 
     def _send(
         self,
-        kept: KeptPublisher,
+        resumable: ResumablePublisher,
         queues: Sequence[DeclaredQueue],
         ids: Sequence[int],
         messages: Sequence[Message],
@@ -431,11 +431,11 @@ class LinkPublisher:
     ) -> None:
         # For a link that is kept: what survives a restart is one commit with the messages.
         parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
-        if kept.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
-            refusal = self._links.commit(parts, partial(kept.noted, self.ref, ids))
+        if resumable.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
+            refusal = self._links.commit(parts, partial(resumable.noted, self.ref, ids))
             if isinstance(refusal, NoRoom) and len(ids) > 1:
                 for number, message in zip(ids, messages, strict=True):
-                    self._send(kept, queues, [number], [message], settled)
+                    self._send(resumable, queues, [number], [message], settled)
                 return
             if refusal is not None:
                 full = AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal)
@@ -443,11 +443,11 @@ class LinkPublisher:
                 return
         else:
             for handle, publish in parts:
-                self._post(handle, publish)
+                self._to_queue((handle, publish))
         # None of them has answered yet: an answer is a later event of the session.
         if len(queues) > 1:
             self._tally.expect(ids, len(queues))
-        kept.posted(self.ref, ids)
+        resumable.posted(self.ref, ids)
 
     def _hold(
         self,
@@ -665,9 +665,9 @@ class LinkPublisher:
             state = outcome if posting is None else TransactionalState(txn_id=posting.id, outcome=outcome)
             second = self._second
             self._session.settling.settle_received(ids, state, settled=not second)
-            if self.kept is not None:
+            if self.resumable is not None:
                 most = 2 * self._credit_max
-                self.kept.decided(self.ref, ids, outcome, second=second, most=most)
+                self.resumable.decided(self.ref, ids, outcome, second=second, most=most)
         self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
         if self.auto is not None:
@@ -685,13 +685,13 @@ class LinkPublisher:
 
     def on_resumed(self, event: DeliveryResumed) -> None:
         """Handle a delivery resumed from before the link was suspended (part 2, section 2.6.13)."""
-        kept = self.kept
-        entry = None if kept is None else kept.entries.get(event.tag)
-        if kept is None or entry is None:
+        resumable = self.resumable
+        entry = None if resumable is None else resumable.entries.get(event.tag)
+        if resumable is None or entry is None:
             return
         arrival = on_resumed(entry.outcome, settled=event.settled, aborted=event.aborted)
         if event.settled or arrival is Arrival.ABORTED:
-            kept.forget(entry)
+            resumable.forget(entry)
             return
         self._session.inbound.note_unsettled(event.delivery_id, self.link)
         if entry.outcome is None:
@@ -702,12 +702,12 @@ class LinkPublisher:
     def tell_late(self, entry: Entry, number: int) -> None:
         assert entry.outcome is not None
         self._session.settling.settle_received([number], entry.outcome, settled=not self._second)
-        if self._second and self.kept is not None:
-            self.kept.told(number, entry)
+        if self._second and self.resumable is not None:
+            self.resumable.told(number, entry)
 
     def on_settled(self, ids: Sequence[int]) -> None:
-        if self.kept is not None:
-            self.kept.settled(ids)
+        if self.resumable is not None:
+            self.resumable.settled(ids)
 
     def on_flow(self, flow: Flow) -> None:
         self.times.note(self.link.credit)
@@ -718,7 +718,7 @@ class LinkPublisher:
     def leave(self) -> None:
         self._held.clear()
         if self.queue is not None:
-            self._post(self.queue.handle, DetachPublisher(self.ref))
+            self._to_queue((self.queue.handle, DetachPublisher(self.ref)))
 
 
 def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:

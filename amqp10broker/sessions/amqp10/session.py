@@ -3,7 +3,7 @@ queues come out.
 
 Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
-The steps in which it runs are defined in `sessions/session_step.py`.
+The steps in which it runs are defined in `sessions/endpoint.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
-from amqp10broker.config import Config
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.caller import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -37,11 +36,10 @@ from amqp10broker.protocols.amqp10.events import (
 )
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
-from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.session_state import SessionState
+from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
 from amqp10broker.protocols.amqp10.unfinished import Unfinished
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
@@ -68,7 +66,8 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.mail import (
+from amqp10broker.sessions.endpoint import SessionEndpoint
+from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
     Committed,
@@ -76,7 +75,7 @@ from amqp10broker.sessions.mail import (
     Frames,
     LinkFree,
     LinkStolen,
-    SessionLetter,
+    SessionMessage,
     Stop,
     TransactionsDue,
     WriterReady,
@@ -88,8 +87,8 @@ IN_TURNS_MIN: Final = 4
 """The number of runs of transfers from which on interleaving of links is looked for."""
 
 
-class BrokerSession:
-    """One session of one client. `moment`: the time of the present step, set by the caller before each."""
+class BrokerSession(SessionEndpoint):
+    """One session of one client. `over`: it has ended or was ordered to stop, so that no step follows."""
 
     def __init__(
         self,
@@ -101,8 +100,8 @@ class BrokerSession:
         alarm: bool,
         unfinished: Unfinished | None = None,
     ) -> None:
+        super().__init__(context.moment)
         self._context = context
-        self.moment = context.moment
         self.reply_to = context.reply_to
         flow = context.flow_for(None)
         self._unfinished = unfinished or Unfinished()
@@ -113,18 +112,17 @@ class BrokerSession:
             frame_size_max=frame_size_max,
             window_closed=alarm,
             unfinished=self._unfinished,
+            on_fault=self._on_fault,
         )
-        self.session.on_fault = self._on_fault
         self.last_error: LastError | None = None
         self.session.receive_begin(channel, begin)
         self.session.begin()
         self.window_ms = self.alarm_ms = self.moment.ms
         self._window_open = True
-        self._stopped = False
+        self._stopped = self.over = False
         self._note_window()
-        self.mail: list[tuple[QueueHandle, Command]] = []
         self._owners = LinkOwners()
-        self.links = ClientLinks(self.session, context, self._owners, self._post, self.take_mail)
+        self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
         # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
@@ -135,45 +133,46 @@ class BrokerSession:
             self.session,
             self._owners,
             self._caller,
-            context.reply_to,
-            self._post,
-            context.offer_token,
+            self.to_queue,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
             write=self.pump,
         )
 
     # --- input ------------------------------------------------------------------------------------
 
-    def handle(self, letter: SessionLetter) -> None:
-        match letter:
+    def handle(self, message: SessionMessage) -> None:
+        match message:
             case Frames():
-                self.receive(letter.items)
+                self.receive(message.items)
             case list():
-                self.on_effects(letter)
+                self.on_effects(message)
             case Decided():
-                self.on_decided(letter)
+                self.on_decided(message)
             case WriterReady():
                 return
             case AlarmChanged():
-                self.on_alarm(on=letter.on)
+                self.on_alarm(on=message.on)
             case ConfigChanged():
-                self.on_config(letter.config)
+                self._context.config = message.config  # for grants from now on
+                self.links.on_config()
             case AccessChanged():
-                self.on_access_changed()
+                self.links.on_access_changed()
+                self._resume()
             case LinkStolen():
-                self.on_stolen(letter.link)
+                self.links.on_stolen(message.link)
+                self._resume()
             case LinkFree():
-                self._on_free(letter.link)
+                self._on_free(message.link)
             case Committed():
-                self._on_committed(letter.ref)
+                self._on_committed(message.ref)
             case TransactionsDue():
                 self._end_overdue()
             case Stop():
-                if letter.tell:
-                    self.end(letter.error)
+                if message.tell:
+                    self.end(message.error)
                 self._stopped = True
             case _:
-                assert_never(letter)
+                assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
         """Handle frames of the client. Raises `AmqpConnectionError`."""
@@ -282,10 +281,9 @@ class BrokerSession:
         if self.session.held.by_remote:
             self._resume()
 
-    def handle_undelivered(self, letter: SessionLetter) -> None:
-        """Handle an event that was still waiting when the session had ended."""
-        if isinstance(letter, list):
-            for effect in letter:
+    def handle_undelivered(self, message: SessionMessage) -> None:
+        if isinstance(message, list):
+            for effect in message:
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
@@ -311,19 +309,6 @@ class BrokerSession:
     def _undecided(self) -> bool:
         return self.links.undecided or self._management.undecided
 
-    def on_config(self, config: Config) -> None:
-        """Apply a new configuration to grants from now on."""
-        self._context.config = config
-        self.links.on_config()
-
-    def on_access_changed(self) -> None:
-        self.links.on_access_changed()
-        self._resume()
-
-    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        self.links.on_stolen(link)
-        self._resume()
-
     def _on_free(self, link: SenderLink | ReceiverLink) -> None:
         attach = self.links.take_claimed(link)
         if attach is not None and not self.session.ended:
@@ -347,7 +332,7 @@ class BrokerSession:
         """Write deliveries within the budget; return their bytes. Raises `AmqpConnectionError`."""
         written = 0
         session = self.session
-        while session.has_pending:
+        while session.outbound.turns:
             spent, events = session.pump(budget_bytes - written)
             written += spent
             if not events:
@@ -360,16 +345,12 @@ class BrokerSession:
                 self.links.on_queue_deleted(effect)
             self._resume()
         self._note_window()
+        self.over = self._stopped or session.state is SessionState.UNMAPPED
         return written
 
     @property
     def has_unsent(self) -> bool:
-        return self.session.has_pending
-
-    @property
-    def over(self) -> bool:
-        """Whether the session has ended or was ordered to stop, so that no step follows."""
-        return self._stopped or self.session.state is SessionState.UNMAPPED
+        return bool(self.session.outbound.turns)
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         return self.session.take_output()
@@ -399,12 +380,7 @@ class BrokerSession:
         if not self.session.ended:
             self.session.end(error)
 
-    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
-        mail, self.mail = self.mail, []
-        return mail
-
     def close(self) -> None:
-        """End the session, whatever the reason, and return everything to queues. May be called twice."""
         self._early.clear()
         self._context.transactions.clear()
         self._control_links.clear()
@@ -416,11 +392,6 @@ class BrokerSession:
         self._owners.clear()
 
     def release(self) -> None:
-        """Drop the parts of a closed session, which refer back to it, so that all are freed at once.
-
-        Otherwise, in a storm of sessions, the garbage collector would find hundreds of them together and stop
-        all other work while it frees them.
-        """
         del self.session.links, self.session, self.links, self._management
 
     # --- engine events ----------------------------------------------------------------------------
@@ -514,8 +485,8 @@ class BrokerSession:
             attach,
             self._context,
             commits,
-            post=self._post,
-            take_mail=self.take_mail,
+            to_queue=self.to_queue,
+            take_commands=self.take_commands,
             half_posted=self._half_posted,
         )
         self._owners.receivers[link] = owner
@@ -589,9 +560,7 @@ class BrokerSession:
             context.connection,
             node_name=context.node,
             propose=context.propose,
-            reply_to=context.reply_to,
+            new_request=context.reply_to.request,
+            offer_token=context.offer_token,
             report=partial(log_operation, context.log),
         )
-
-    def _post(self, handle: QueueHandle, command: Command) -> None:
-        self.mail.append((handle, command))

@@ -9,12 +9,14 @@ from __future__ import annotations
 from amqp10broker.protocols.amqp10.credit import Grant, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import PartialDelivery
 from amqp10broker.protocols.amqp10.disposition import Outcome
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 
 
 class ConsumerTimes:
     """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
     there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
+    `unsent_ms`: the first delivery that waits to be written; `request_ms`: the last request to the queue.
+    The consumer sets these three.
     """
 
     __slots__ = (
@@ -66,19 +68,6 @@ class ConsumerTimes:
             if has_credit:
                 self._moment.measures.receiver_credit_zero.count(now_ms - self.credit_ms)
             self.credit_ms = now_ms
-
-    def handed_over(self) -> None:
-        self.unsent_ms = self._moment.ms
-
-    @property
-    def now_ms(self) -> int:
-        return self._moment.ms
-
-    def requested(self) -> None:
-        self.request_ms = self._moment.ms
-
-    def settled(self) -> None:
-        self.settled_ms = self._moment.ms
 
     @property
     def idle_ms(self) -> int:

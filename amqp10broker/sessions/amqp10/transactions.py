@@ -17,7 +17,7 @@ from amqp10broker.protocols.amqp10.faults import unknown_transaction
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
 from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 
 
 class Holder(Protocol):
@@ -187,9 +187,6 @@ class ConflictError(Exception):
         self.transaction = transaction
 
 
-def _nobody() -> None: ...
-
-
 class Transactions:
     """The open transactions of one session."""
 
@@ -201,9 +198,14 @@ class Transactions:
         moment: Moment | None = None,
         *,
         timeout_ms: int = 0,
-        watch: Callable[[], None] = _nobody,
+        watch: Callable[[Transactions], None] = lambda transactions: None,
     ) -> None:
-        """Begin without transactions. `timeout_ms`: for how long a transaction may be open; 0: no limit."""
+        """Begin without transactions.
+
+        Args:
+            timeout_ms: for how long a transaction may be open; 0: no limit.
+            watch: called when the time of a transaction begins to run, or that of another still does.
+        """
         self._numbers = numbers or TransactionNumbers()
         self._moment = moment or Moment()
         self._timeout_ms = timeout_ms
@@ -246,7 +248,7 @@ class Transactions:
             acquirer.end(transaction)
         self._forget(transaction)
 
-    def rolled_back(self, transaction: Transaction, then: Callable[[], None] = _nobody) -> int:
+    def rolled_back(self, transaction: Transaction, then: Callable[[], None] = lambda: None) -> int:
         """Roll a transaction back. `then`: called for each delivery that was acquired in it and partly sent,
         when that is aborted. Returns the number of calls of `then` to come.
         """
@@ -295,13 +297,13 @@ class Transactions:
     def watch(self) -> None:
         """Have the session notified when the first transaction times out, if any will."""
         if self.due_ms is not None:
-            self._watch()
+            self._watch(self)
 
     def work(self, transaction: Transaction) -> None:
         """Note work in a transaction, which starts its timeout: before it holds nothing."""
         if transaction.due_ms is None and self._timeout_ms:
             transaction.due_ms = self._moment.ms + self._timeout_ms
-            self._watch()
+            self._watch(self)
 
     # --- posting and deciding ---------------------------------------------------------------------
 

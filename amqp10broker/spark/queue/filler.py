@@ -8,7 +8,7 @@ the sync and the settling, they are in the spool and in the queue: hence "at lea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.spark.queue.deduplication import SeenIds, digest, unpack
 from amqp10broker.spark.queue.segments import segment_bytes
@@ -17,41 +17,12 @@ from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from amqp10broker.spark.queue.link import QueueLink
+
 Decode = Callable[[Sequence[bytes]], "pa.RecordBatch"]
 """Decodes encoded messages into rows, one each, in order."""
 
 _UNKNOWN: Final = 2**63
-
-
-class MessageSource(Protocol):
-    """A queue: `link.QueueLink`, or a test's model."""
-
-    @property
-    def losses(self) -> int:
-        """Count the lost connections, after which messages that were settled may arrive again."""
-
-    def count(self) -> int | None:
-        """Return how many messages the queue has now; None if that is unknown."""
-
-    def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
-        """Return encoded messages, which stay unsettled until `settle` or `drop`.
-
-        Args:
-            wait_s: how long to wait for the first one; 0 takes only messages that are there.
-
-        Raises:
-            SparkSourceError: the broker is away for too long, or refuses. All messages are in the queue
-                again.
-        """
-
-    def settle(self) -> None:
-        """Settle the messages received. Those that cannot be settled arrive again."""
-
-    def drop(self) -> None:
-        """Return the unsettled messages to the queue."""
-
-    def close(self) -> None:
-        """Close the connection to the broker."""
 
 
 class SegmentFiller:
@@ -60,7 +31,7 @@ class SegmentFiller:
     """
 
     def __init__(
-        self, source: MessageSource, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
+        self, source: QueueLink, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
     ) -> None:
         self._source = source
         self._spool = spool

@@ -29,9 +29,9 @@ _LOG: Final = logging.getLogger("amqp10broker.spark")
 
 
 class QueueLink:
-    """A receiver for one queue that connects on demand. The `MessageSource` of a `SegmentFiller`.
+    """A receiver for one queue that connects on demand.
 
-    `losses` grows when a connection ends abnormally.
+    `losses` counts the lost connections, after which messages that were settled may arrive again.
     """
 
     def __init__(self, options: QueueOptions) -> None:
@@ -43,15 +43,25 @@ class QueueLink:
         self._grants = CreditPacing(options.link_credit)
 
     def count(self) -> int | None:
-        # Raises SparkSourceError if the broker is away for too long or refuses.
+        """Return how many messages the queue has now; None if that is unknown. Raises as `receive`."""
         return with_retries(self._options.connection, self._count, queue=self._options.queue)
 
     def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
+        """Return encoded messages, which stay unsettled until `settle` or `drop`.
+
+        Args:
+            wait_s: how long to wait for the first one; 0 takes only messages that are there.
+
+        Raises:
+            SparkSourceError: the broker is away for too long, or refuses. All messages are in the queue
+                again.
+        """
         return with_retries(
             self._options.connection, lambda: self._receive(count, wait_s), queue=self._options.queue
         )
 
     def settle(self) -> None:
+        """Settle the messages received. Those that cannot be settled arrive again."""
         assert self._client is not None
         assert self._receiver is not None
         count = len(self._receiver.end.unsettled)
@@ -70,6 +80,7 @@ class QueueLink:
             self.close()
 
     def drop(self) -> None:
+        """Return the unsettled messages to the queue."""
         # Released explicitly: RabbitMQ 4.3 counts messages that return from a lost connection as failed
         # deliveries, which a quorum queue limits, but does not count released ones.
         if self._receiver is not None:

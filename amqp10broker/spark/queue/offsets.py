@@ -52,7 +52,7 @@ class QueueOffsets:
         """Return the offset before the oldest segment: a new checkpoint on an old spool reads all that it
         holds.
         """
-        return {"spool": self.spool.id, "segment": self.spool.oldest - 1}
+        return self._offset(self.spool.oldest - 1)
 
     def stop_at_what_is_there(self) -> None:
         """Take no more messages than the queue has at the next call of `latest`."""
@@ -97,11 +97,6 @@ class QueueOffsets:
     def segments(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolFile]:
         """Return the segments of a range; the result for a range never changes."""
         return self.spool.between(self._number(start), self._number(end))
-
-    def parts(self, end: Mapping[str, Any]) -> int | None:
-        """Return how many parts the batch that ends there is cut into; None for one per segment."""
-        parts = end.get("parts", self._parts)  # an earlier version did not record it
-        return None if parts is None else int(parts)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Remove the segments up to `end`, which Spark will not request again."""

@@ -84,7 +84,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         offsets = self._opened()
-        return parts(offsets.spool, offsets.segments(start, end), offsets.parts(end))
+        return parts(offsets.spool, offsets.segments(start, end), int(end["parts"]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, SegmentPart):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
@@ -50,16 +50,11 @@ class StreamBounds:
     declaration_id: str | None = None
 
 
-class StreamEnds(Protocol):
-    """A source of a stream's bounds."""
-
-    def bounds(self) -> StreamBounds:
-        """Return the current bounds. Raises `ClientError` if the connection or its session or link
-        has ended.
-        """
-
-
 class ManagedEnds:
+    """Asks the management. As in `ProbedEnds`, `bounds` raises `ClientError` if the connection, its session
+    or link has ended.
+    """
+
     def __init__(self, management: Management, stream: str) -> None:
         self._management = management
         self._stream = stream
@@ -130,6 +125,9 @@ def not_a_stream(queue: str, kind: str) -> QueueUnusable:
         f"'{queue}' is a {kind} queue and no stream: read it with the option queue (and spoolLocation), or "
         "name a stream"
     )
+
+
+StreamEnds = ManagedEnds | ProbedEnds
 
 
 def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:

@@ -42,8 +42,7 @@ class StreamOffset:
     """A place in a stream between two batches.
 
     Attributes:
-        cut: of the batch that ends here. None where a query begins, and for offsets written by hand or by a
-            version without cuts.
+        cut: of the batch that ends here. None where a query begins, and for offsets written by hand.
         initial: a query without checkpoint begins here. Spark requests it again when it repeats the first
             batch, and it may differ by then.
     """

@@ -168,7 +168,7 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if options.fail_on_data_loss:
                 raise declared_again(options, first.next)
             return all_gone(options, last)
-        if last.cut is None:  # written by an earlier version: cut it as the current one would
+        if last.cut is None:  # written by hand
             return plan(options, first.next, last.next, bounds) if first.next < last.next else []
         cut = last.cut
         if not first.initial and first.next != cut.start - cut.lost:

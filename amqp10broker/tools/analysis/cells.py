@@ -43,7 +43,6 @@ STREAM_KINDS: Final = (
 LINK_KINDS: Final = (EventKind.LINK_IN, EventKind.LINK_OUT)
 # `queue_depth` is of the object itself, not of the queue of a link.
 DEPTH_KINDS: Final = (EventKind.QUEUE, EventKind.CONNECTION_OUT)
-KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 _NS: Final = 1_000_000_000
 _ROUNDING: Final = 1e-9
 _NEVER: Final = 2**63 - 1
@@ -79,7 +78,6 @@ class Cell:
     queue_credit_max: int
     depth_max: int
     bytes_max: int
-    first_ns: int
     last_ns: int
 
 
@@ -164,7 +162,6 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
         F.max(counted("queue_credit")).alias("queue_credit_max"),
         F.max(F.when(_is(DEPTH_KINDS), counted("queue_depth")).otherwise(F.lit(0))).alias("depth_max"),
         F.max(counted("bytes")).alias("bytes_max"),
-        F.min(ts).alias("first_ns"),
         F.max(ts).alias("last_ns"),
     )
     # Events that do not count are dropped here and not before: a test of each event costs more.

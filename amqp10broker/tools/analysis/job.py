@@ -54,19 +54,19 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
     progress.say(
         f"{len(recording.runs)} runs, {recording.files} files, {recording.bytes / 1e6:,.1f} MB in {folder}"
     )
-    measured = measure_all(recording, sum_up(recording, spark, progress))
+    measured = measure_all(recording, sum_up(recording, spark))
     names = {run["run_id"]: read_names(recording.folder, run["run_id"]) for run in recording.runs}
     events = sum(each.figures.events for each in measured)
     if not events:
         raise NothingToAnalyse(str(folder), "no event lies in the time that counts (behind the warm-up)")
     progress.say(f"{events:,} events counted")
-    waits = name_waits(look_for_waits(recording, spark, progress), names)
+    waits = name_waits(look_for_waits(recording, spark), names)
     found = configurations(measured)
     together = groups(found)
     recommended = recommend_all(together, aim)
     tables = tables_of(measured, found, comparisons(together), recommended, waits)
     analysed = Analysed(recording, measured, together, recommended, aim.describe(), waits)
-    html = report(analysed, progress.say)
+    html = report(analysed)
     try:
         files = write_tables(output, tables)
         _write_whole(output / REPORT, html)
@@ -76,27 +76,21 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
     return Result(output / REPORT, (output / REPORT, *files), tuple(recommended), events, len(recording.runs))
 
 
-def sum_up(recording: RecordingData, spark: SparkSession, progress: ProgressLines) -> list[Cell]:
+def sum_up(recording: RecordingData, spark: SparkSession) -> list[Cell]:
     """Return all cells of all runs, by the pass over the events."""
-    return _asked(recording, spark, progress, lambda events: collect(aggregate(events)))
+    return _asked(recording, spark, lambda events: collect(aggregate(events)))
 
 
-def look_for_waits(
-    recording: RecordingData, spark: SparkSession, progress: ProgressLines
-) -> list[tuple[Any, ...]]:
+def look_for_waits(recording: RecordingData, spark: SparkSession) -> list[tuple[Any, ...]]:
     """Return the longest waits of single links, as rows of `waits.find_waits`."""
-    return _asked(recording, spark, progress, find_waits)
+    return _asked(recording, spark, find_waits)
 
 
 def _asked(
-    recording: RecordingData,
-    spark: SparkSession,
-    progress: ProgressLines,
-    question: Callable[[DataFrame], list[_Row]],
+    recording: RecordingData, spark: SparkSession, question: Callable[[DataFrame], list[_Row]]
 ) -> list[_Row]:
-    events = cut(read_events(spark, recording.folder), recording.spans)
-    with explained(recording.folder), progress.watching(spark):
-        return question(events)
+    with explained(recording.folder):
+        return question(cut(read_events(spark, recording.folder), recording.spans))
 
 
 def measure_all(recording: RecordingData, cells: Sequence[Cell]) -> list[Measured]:

@@ -1,21 +1,21 @@
 """The report: one HTML file, to be read from top to bottom.
 
-It begins with the recommendation and its certainty, then has for each group of configurations the pictures
-that explain it, the figures as tables, and the definitions. Layout and fixed texts are in the template
+It begins with the recommendation and its certainty, then has for each group of configurations the figures
+and the reasons of waits as tables, and the definitions. Layout and fixed texts are in the template
 `report.html`.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count, groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
-from amqp10broker.tools.analysis import pictures
 from amqp10broker.tools.analysis.configurations import (
     Compared,
     ConfigurationFigures,
@@ -25,10 +25,8 @@ from amqp10broker.tools.analysis.configurations import (
     describe_settings,
     written_value,
 )
-from amqp10broker.tools.analysis.drawing import as_svg, plain, style
-from amqp10broker.tools.analysis.figures import Measured
+from amqp10broker.tools.analysis.figures import SIDES, Measured
 from amqp10broker.tools.analysis.inputs import RecordingData
-from amqp10broker.tools.analysis.pictures import Swept
 from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation, undecided, written
 from amqp10broker.tools.analysis.statistics import Estimate
 from amqp10broker.tools.analysis.waits import LinkWait
@@ -52,6 +50,8 @@ _STREAM_COLUMNS: Final = (
 # The compared figures, and whether the highest is the best.
 _COMPARED: Final = (("throughput_per_s", True), ("confirm_p99_ms", False), ("end_to_end_p99_ms", False))
 _WAITS_SHOWN: Final = 20
+# Characters that XML does not allow even escaped; names of queues and cases may contain them.
+_CONTROL: Final = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,6 @@ class Analysed:
     waits: Sequence[LinkWait]
 
 
-class _Picture(NamedTuple):
-    # A figure of matplotlib, or None; SVG in the page.
-    image: Any
-    title: str
-    caption: str
-
-
 class _Table(NamedTuple):
     # A table with the number of its left-aligned columns and the numbers of its emphasised rows.
 
@@ -85,19 +78,13 @@ class _Table(NamedTuple):
     chosen: Sequence[int] = ()
 
 
-class _ReportSection(NamedTuple):
-    heading: str | None
-    pictures: list[_Picture]
-    tables: tuple[_Table, ...]
-
-
 class _Section(NamedTuple):
     heading: str
-    parts: list[_ReportSection]
+    parts: list[tuple[str | None, list[_Table]]]
 
 
-def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
-    """Return the report as HTML. `say` is called with a text for each group before its pictures."""
+def report(analysed: Analysed) -> str:
+    """Return the report as HTML."""
     from jinja2 import Environment, StrictUndefined
 
     recording, measured = analysed.recording, analysed.measured
@@ -112,23 +99,27 @@ def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -
     template = environment.from_string(Path(__file__).with_name("report.html").read_text("utf-8"))
     dropped = sum(each.figures.events_dropped for each in measured)
     first = min(run["began_ns"] for run in recording.runs) / 1e9
-    with style():
-        html: str = template.render(
-            analysed=analysed,
-            name=recording.folder.resolve().name,
-            runs=_so_many(len(measured), "run"),
-            configurations=_so_many(sum(map(len, analysed.groups)), "configuration"),
-            began=time.strftime("%Y-%m-%d %H:%M", time.gmtime(first)),
-            events=sum(each.figures.events for each in measured),
-            dropped=dropped,
-            machines=_machines(recording),
-            notices=list(_notices(analysed, dropped)),
-            undecided=undecided(analysed.recommended),
-            interval=interval,
-            waits=_waits(analysed),
-            sections=list(_sections(analysed, say)),
-        )
+    html: str = template.render(
+        analysed=analysed,
+        name=recording.folder.resolve().name,
+        runs=_so_many(len(measured), "run"),
+        configurations=_so_many(sum(map(len, analysed.groups)), "configuration"),
+        began=time.strftime("%Y-%m-%d %H:%M", time.gmtime(first)),
+        events=sum(each.figures.events for each in measured),
+        dropped=dropped,
+        machines=_machines(recording),
+        notices=list(_notices(analysed, dropped)),
+        undecided=undecided(analysed.recommended),
+        interval=interval,
+        waits=_waits(analysed),
+        sections=list(_sections(analysed)),
+    )
     return html
+
+
+def plain(text: str) -> str:
+    """Replace each character that XML does not allow."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _notices(analysed: Analysed, dropped: int) -> Iterator[str]:
@@ -190,26 +181,21 @@ def interval(known: Estimate) -> str:
     return f"{written(known.mean)} ± {written(known.half_width)} (95 %, {known.repetitions} repetitions)"
 
 
-def _sections(analysed: Analysed, say: Callable[[str], None]) -> Iterator[_Section]:
-    numbers = count(1)
+def _sections(analysed: Analysed) -> Iterator[_Section]:
     pairs = list(zip(analysed.groups, analysed.recommended, strict=True))
-    swept = [(members, one) for members, one in pairs if len({each.settings for each in members}) > 1]
     fixed = [each for members, _ in pairs if len({m.settings for m in members}) == 1 for each in members]
-    for number, (members, one) in enumerate(swept, 1):
-        say(f"drawing sweep {number} of {len(swept)}")
-        yield _Section(describe_group(members[0].group), list(_rates(analysed, members, one, numbers)))
+    for members, one in pairs:
+        if len({each.settings for each in members}) > 1:
+            yield _Section(describe_group(members[0].group), list(_rates(analysed, members, one)))
     for name in dict.fromkeys(each["benchmark"] for each in fixed):
-        say(f"drawing the cases of {name}")
         own = [each for each in fixed if each["benchmark"] == name]
-        yield _Section(f"{name}: cases with one setting each", [_cases(analysed, own, numbers)])
+        tables = _tables(analysed, own, None, case_names(own))
+        yield _Section(f"{name}: cases with one setting each", [(None, tables)])
 
 
 def _rates(
-    analysed: Analysed,
-    members: Sequence[ConfigurationFigures],
-    one: Recommendation | NoRecommendation,
-    numbers: Iterator[int],
-) -> Iterator[_ReportSection]:
+    analysed: Analysed, members: Sequence[ConfigurationFigures], one: Recommendation | NoRecommendation
+) -> Iterator[tuple[str | None, list[_Table]]]:
     def limit(each: ConfigurationFigures) -> tuple[bool, float]:
         rate = each["rate_limit_per_s"]
         return rate is not None, rate or 0.0
@@ -223,61 +209,23 @@ def _rates(
             heading = "as fast as it goes"
         recommended = isinstance(one, Recommendation) and one.chosen.rate_limit_per_s == rate
         chosen = one.chosen.settings if isinstance(one, Recommendation) and recommended else None
-        made = _drawn(_pictures(own, chosen), numbers)
-        yield _ReportSection(
-            heading, made, (_configurations_table(own, chosen), _streams_table(analysed, own))
-        )
+        yield heading, _tables(analysed, own, chosen)
 
 
-def _drawn(wanted: Iterable[_Picture], numbers: Iterator[int]) -> list[_Picture]:
+def _tables(
+    analysed: Analysed,
+    members: Sequence[ConfigurationFigures],
+    chosen: Settings | None,
+    labels: Sequence[str] = (),
+) -> list[_Table]:
+    first = "case" if labels else "link credit / window / queue credit"
+    labels = labels or [describe_settings(each.settings) for each in members]
+    marked = [number for number, each in enumerate(members) if each.settings == chosen]
     return [
-        each._replace(image=as_svg(each.image, next(numbers), each.title))
-        for each in wanted
-        if each.image is not None
+        _configurations_table(members, first, labels, marked),
+        _stalls_table(members, first, labels, marked),
+        _streams_table(analysed, members),
     ]
-
-
-def _pictures(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> Iterator[_Picture]:
-    swept = Swept.of(members)
-    whiskers = (
-        "A point is the mean over repetitions, its whisker the 95 % interval of that mean: none where there "
-        "is one repetition, and one with an arrow goes on beyond the picture."
-    )
-    if swept is not None:
-        source = members[0].runs[0].throughput_source.capitalize()
-        yield _Picture(
-            pictures.over_setting(members, swept, pictures.THROUGHPUT, chosen),
-            "Throughput",
-            f"{source}, by {swept}. {whiskers}",
-        )
-        yield _Picture(
-            pictures.over_setting(members, swept, pictures.LATENCY, chosen),
-            "Latency",
-            f"99 of 100 messages were faster. {whiskers}",
-        )
-    many = len(members) > pictures.BARS_MAX
-    yield _Picture(
-        pictures.stalls(pictures.some(members, chosen), chosen),
-        "Why links wait",
-        "Share of the time of all links of a side, by reason; what is left empty, they did not wait. "
-        "* recommended." + (f" A selection of {len(members)}." if many else ""),
-    )
-
-
-def _cases(
-    analysed: Analysed, members: Sequence[ConfigurationFigures], numbers: Iterator[int]
-) -> _ReportSection:
-    # Configurations of one benchmark without varied settings.
-    labels = case_names(members)
-    wanted = (
-        _Picture(
-            pictures.stalls(members[: pictures.BARS_MAX], None, labels[: pictures.BARS_MAX]),
-            "Why links wait, by case",
-            "Share of the time of all links of a side, by reason; what is left empty, they did not wait.",
-        ),
-    )
-    tables = _configurations_table(members, None, labels), _streams_table(analysed, members)
-    return _ReportSection(None, _drawn(wanted, numbers), tables)
 
 
 def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
@@ -306,17 +254,31 @@ def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compar
 
 
 def _configurations_table(
-    members: Sequence[ConfigurationFigures], chosen: Settings | None, labels: Sequence[str] = ()
+    members: Sequence[ConfigurationFigures], first: str, labels: Sequence[str], chosen: Sequence[int]
 ) -> _Table:
     columns = [column for column in _COLUMNS if any(column[0] in each.estimates for each in members)]
     rows = []
-    for each, label in zip(members, labels or [describe_settings(m.settings) for m in members], strict=True):
+    for each, label in zip(members, labels, strict=True):
         cells = [_cell(each.estimates.get(name), factor) for name, _, factor in columns]
         rows.append([label, str(len(each.runs)), *cells])
-    first = "case" if labels else "link credit / window / queue credit"
     headings = [first, "runs", *(heading for _, heading, _ in columns)]
-    marked = [number for number, each in enumerate(members) if each.settings == chosen]
-    return _Table(headings, rows, f"Figures of {len(members)} configurations", chosen=marked)
+    return _Table(headings, rows, f"Figures of {len(members)} configurations", chosen=chosen)
+
+
+def _stalls_table(
+    members: Sequence[ConfigurationFigures], first: str, labels: Sequence[str], chosen: Sequence[int]
+) -> _Table:
+    # The reasons of a side, the most frequent first; empty where its links did not wait.
+    rows = []
+    for each, label in zip(members, labels, strict=True):
+        cells = []
+        for side in SIDES.values():
+            own = [(share, reason) for (of, reason), share in each.stalls.items() if of == side and share]
+            cells.append(", ".join(f"{reason} {share:.0%}" for share, reason in sorted(own, reverse=True)))
+        rows.append([label, *cells])
+    headings = [first, *(f"{side} wait for" for side in SIDES.values())]
+    waited = any(any(cells) for _, *cells in rows)
+    return _Table(headings, rows if waited else [], "Why links wait", texts=len(headings), chosen=chosen)
 
 
 def _cell(known: Estimate | None, factor: float) -> str:

@@ -22,7 +22,7 @@ _CLUSTER_PARTITIONS: Final = 4
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
     """Start a session. `master`: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``. Raises
-    `CannotStart` if java, pyspark, matplotlib or jinja2 is missing, or Java does not start.
+    `CannotStart` if java, pyspark or jinja2 is missing, or Java does not start.
     """
     check_installed()
     conf = {
@@ -51,7 +51,7 @@ def check_installed() -> None:
     """
     try:
         require_spark()
-        require("matplotlib", "jinja2")
+        require("jinja2")
     except MissingExtraError as error:
         raise CannotStart(f"the analysis needs more than is installed: {error}") from error
 

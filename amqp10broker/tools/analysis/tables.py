@@ -35,7 +35,7 @@ from amqp10broker.tools.analysis.waits import LinkWait
 Row = dict[str, Any]
 Columns = dict[str, str]
 
-# Quantiles of latency curves, in pictures and tables.
+# Quantiles of latency curves.
 CURVE: Final = (
     0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999,
 )  # fmt: skip

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import field
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.observe.frames.link_state import DispositionObserved, FlowObserved, TransferObserved
 from amqp10broker.protocols import serial
-from amqp10broker.protocols.amqp10.performatives import Begin, Disposition, Flow, Role, Transfer
+from amqp10broker.protocols.amqp10.performatives import Flow, Transfer
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, within
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
 from amqp10broker.tools.replay.pace import FREE_MIN, PublisherWait, allowed_at, rate_of
 from amqp10broker.tools.replay.script import RecordedConnection
 
@@ -74,7 +75,11 @@ class RecordedConsumer:
         self._size = 0
 
     def flow(self, at: float, body: Flow) -> None:
-        count = 0 if body.delivery_count is None else serial.diff(body.delivery_count, self.link.base)
+        count = (
+            0
+            if body.delivery_count is None
+            else serial.diff(body.delivery_count, self.link.state.initial_count)
+        )
         done = self.finished[-1][1] if self.finished else 0
         unfinished = 0 if self.settled else max(0, count - done)
         self.grants.append(RecordedGrant(at, count, body.link_credit or 0, unfinished))
@@ -116,43 +121,22 @@ def consumers(part: RecordedConnection) -> list[RecordedConsumer]:
         return []
     ledger = Ledger10()
     found: dict[LedgerLink, RecordedConsumer] = {}
-    windows: dict[LedgerSession, int] = {}
     for step in part.steps:
-        body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
-        if not step.sent:
-            ledger.came(channel, body)
-            session = ledger.remote(channel)
-            if isinstance(body, Transfer) and session is not None:
-                link = session.remote_links.get(body.handle)
-                if link in found:
-                    found[link].carry(at, step.frame.payload_bytes, body)
-                    left = windows.get(session)
-                    found[link].window_used_up |= left is not None and left <= 1
-                if session in windows:
-                    windows[session] -= 1
-            continue
-        session = ledger.sessions.get(channel)
-        if isinstance(body, Disposition) and body.role is Role.RECEIVER and session is not None:
-            done: dict[LedgerLink, int] = {}
-            for number in within(session.got, body.first, body.last):
-                link = session.got[number][0]
-                done[link] = done.get(link, 0) + 1
-            for link, deliveries in done.items():
-                if link in found:
-                    found[link].finish(at, deliveries)
-        ledger.sent(channel, body)
-        session = ledger.sessions.get(channel)
-        if session is None:
-            continue
-        if isinstance(body, Begin):
-            windows[session] = body.incoming_window
-        elif isinstance(body, Flow):
-            if body.next_incoming_id is not None:
-                under_way = serial.diff(session.next_incoming, body.next_incoming_id)
-                windows[session] = body.incoming_window - under_way
-            link = None if body.handle is None else session.links.get(body.handle)
-            if link is not None and not link.sends and not link.left_out and body.link_credit is not None:
+        body: Any = step.frame.body
+        at = step.at_ns / _NS
+        for event in ledger.apply(step.direction, step.frame.channel, body):
+            if not isinstance(event, FlowObserved | TransferObserved | DispositionObserved):
+                continue
+            link = ledger.links.get(event.link)
+            if link is None or link.sends or link.left_out:
+                continue
+            if isinstance(event, FlowObserved) and event.grants:
                 found.setdefault(link, RecordedConsumer(link)).flow(at, body)
+            elif isinstance(event, DispositionObserved) and step.sent and link in found:
+                found[link].finish(at, len(event.delivery_ids))
+            elif isinstance(event, TransferObserved) and link in found:
+                found[link].carry(at, step.frame.payload_bytes, body)
+                found[link].window_used_up |= event.session.windows["out"].left == 0
     return list(found.values())
 
 

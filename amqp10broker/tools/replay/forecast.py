@@ -198,7 +198,7 @@ def _of_session(
     if not spoken or round_trip is None:
         return
     paces = [pace_of(publisher, round_trip) for publisher in spoken]
-    credit, window = max(map(_credit, spoken)), session.session.window
+    credit, window = max(map(_credit, spoken)), session.session.begun["out"].incoming_window
     checks = _simulated(spoken, paces, credit, window, round_trip)
     yield KnownSession(part.number, part.over, tuple(spoken), tuple(paces), window, round_trip, tuple(checks))
 

@@ -1,4 +1,4 @@
-"""The state of an AMQP 0-9-1 connection: channels, consumers, deliveries, confirms, ends."""
+"""What a comparison of two AMQP 0-9-1 connections needs beyond their state: answers, outcomes, ends."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.observe.frames.channel_state import (
+    ChannelEvent,
+    ChannelOpened,
+    ConsumerAsked,
+    ConsumerEnded,
+    MessageDelivered,
+    MessagesConfirmed,
+    ObservedChannel,
+    ObservedChannels,
+    ObservedConsumer,
+)
+from amqp10broker.observe.frames.link_state import Direction
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
-    BasicConsume,
-    BasicConsumeOk,
     BasicDeliver,
-    BasicGet,
     BasicGetEmpty,
     BasicGetOk,
     BasicNack,
-    BasicPublish,
-    BasicRecover,
-    BasicRecoverAsync,
-    BasicReject,
     BasicReturn,
     ChannelClose,
-    ChannelCloseOk,
     ChannelFlow,
-    ChannelOpen,
-    ConfirmSelect,
     ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
@@ -33,21 +35,22 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionStart,
     ConnectionTune,
     ConnectionUnblocked,
-    Method,
     QueueDeclare,
     QueueDeclareOk,
 )
 
 _MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
+_NO_REPLIES: Final = (*_MESSAGES, BasicCancel, ChannelFlow, ChannelClose)
 
 
 @dataclass(eq=False, slots=True)
 class LedgerConsumer:
-    """One consumer, or all deliveries of a channel by basic.get."""
+    """One consumer, or all deliveries of a channel by basic.get. `ids`: delivery-tags in order; `cancelled`:
+    by the broker.
+    """
 
+    state: ObservedConsumer
     queue: str
-    tag: str = ""
-    no_ack: bool = False
     ids: list[int] = field(default_factory=list)
     cancelled: bool = False
 
@@ -57,149 +60,71 @@ class LedgerConsumer:
 
 @dataclass(eq=False, slots=True)
 class LedgerChannel:
-    """One channel. `published`: messages so far; with confirms this is the number of the last one."""
+    """One channel. `error`: of the broker's close; `tags`: of each delivery the consumer, and its place."""
 
-    number: int
-    gone: bool = False
+    state: ObservedChannel
     error: str | None = None
-    confirms: bool = False
-    published: int = 0
     outcomes: dict[int, str] = field(default_factory=dict)
     returned: dict[str, int] = field(default_factory=dict)
     replies: list[str] = field(default_factory=list)
     gets: dict[int, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    consumers: list[LedgerConsumer] = field(default_factory=list)
+    consumers: dict[ObservedConsumer, LedgerConsumer] = field(default_factory=dict)
     tags: dict[int, tuple[LedgerConsumer, int]] = field(default_factory=dict)
-    unsettled: dict[int, None] = field(default_factory=dict)
-    stopped: bool = False
-    _by_tag: dict[str, LedgerConsumer] = field(default_factory=dict)
-    _unnamed: list[LedgerConsumer] = field(default_factory=list)
-    _getting: list[bool] = field(default_factory=list)
+    got: LedgerConsumer = field(init=False)
     _naming: list[bool] = field(default_factory=list)
-    _unconfirmed: dict[int, None] = field(default_factory=dict)
-    _got: LedgerConsumer | None = None
+
+    def __post_init__(self) -> None:
+        self.got = LedgerConsumer(self.state.getter, "basic.get")
 
     def __str__(self) -> str:
-        return f"channel {self.number}"
+        return f"channel {self.state.number}"
 
-    def sent(self, method: Method) -> None:
-        match method:
-            case ConfirmSelect():
-                self.confirms = True
-            case BasicPublish():
-                self.published += 1
-                if self.confirms:
-                    self._unconfirmed[self.published] = None
-            case QueueDeclare() if not method.no_wait:
-                self._naming.append(not method.queue)
-            case BasicConsume():
-                consumer = LedgerConsumer(method.queue, method.consumer_tag, method.no_ack)
-                self.consumers.append(consumer)
-                if method.consumer_tag:
-                    self._by_tag[method.consumer_tag] = consumer
-                else:
-                    self._unnamed.append(consumer)
-            case BasicGet():
-                self._getting.append(method.no_ack)
-            case BasicAck() | BasicNack() | BasicReject():
-                for tag in self.meant(method):
-                    del self.unsettled[tag]
-            case BasicRecover() | BasicRecoverAsync():
-                self.unsettled.clear()
+    def take(self, event: ChannelEvent) -> None:
+        match event:
+            case ConsumerAsked():
+                self.consumers[event.consumer] = LedgerConsumer(event.consumer, event.consumer.queue)
+            case ConsumerEnded() if event.by_broker:
+                self.consumers[event.consumer].cancelled = True
+            case MessageDelivered():
+                consumer = self.consumers.get(event.consumer, self.got)
+                self.tags[event.delivery_tag] = (consumer, len(consumer.ids))
+                consumer.ids.append(event.delivery_tag)
+            case MessagesConfirmed():
+                outcome = "refused (basic.nack)" if event.refused else "confirmed"
+                self.outcomes |= dict.fromkeys(event.numbers, outcome)
             case _:
                 pass
 
-    def meant(self, method: BasicAck | BasicNack | BasicReject) -> list[int]:
-        """Return the delivery-tags that a settlement of the client covers."""
-        if isinstance(method, BasicReject) or not method.multiple:
-            return [method.delivery_tag] if method.delivery_tag in self.unsettled else []
-        if not method.delivery_tag:
-            return list(self.unsettled)
-        return [tag for tag in self.unsettled if tag <= method.delivery_tag]
-
-    def came(self, method: Method) -> None:
+    def replied(self, method: Any) -> None:
         match method:
-            case BasicDeliver():
-                consumer = self._by_tag.get(method.consumer_tag)
-                if consumer is not None:
-                    self._delivered(consumer, method.delivery_tag, consumer.no_ack)
-            case BasicGetOk():
-                if self._got is None:
-                    self._got = LedgerConsumer("basic.get")
-                self._delivered(
-                    self._got, method.delivery_tag, self._getting.pop(0) if self._getting else False
-                )
-                self.gets[len(self.gets) + 1] = "a message"
-            case BasicGetEmpty():
-                del self._getting[:1]
-                self.gets[len(self.gets) + 1] = "no message"
-            case BasicAck() | BasicNack():
-                self._confirmed(method)
+            case QueueDeclareOk() if self._naming and self._naming.pop(0):
+                self.names.append(method.queue)
+            case BasicGetOk() | BasicGetEmpty():
+                answer = "a message" if isinstance(method, BasicGetOk) else "no message"
+                self.gets[len(self.gets) + 1] = answer
             case BasicReturn():
                 reply = f"{method.reply_code} {method.reply_text}"
                 self.returned[reply] = self.returned.get(reply, 0) + 1
-            case BasicCancel():
-                cancelled = self._by_tag.get(method.consumer_tag)
-                if cancelled is not None:
-                    cancelled.cancelled = True
-            case ChannelFlow():
-                self.stopped = not method.active
             case ChannelClose():
                 self.error = f"{method.reply_code} {method.reply_text}"
-                self.gone = True
-            case _:
-                self._replied(method)
-
-    def _replied(self, method: Method) -> None:
-        self.replies.append(method.NAME)
-        match method:
-            case QueueDeclareOk():
-                if self._naming and self._naming.pop(0):
-                    self.names.append(method.queue)
-            case BasicConsumeOk():
-                known = self._by_tag.get(method.consumer_tag)
-                if known is None and self._unnamed:
-                    known = self._unnamed.pop(0)
-                    known.tag = method.consumer_tag
-                    self._by_tag[method.consumer_tag] = known
-            case ChannelCloseOk():
-                self.gone = True
             case _:
                 pass
+        if not isinstance(method, _NO_REPLIES):
+            self.replies.append(method.NAME)
 
-    def _delivered(self, consumer: LedgerConsumer, tag: int, no_ack: bool) -> None:
-        self.tags[tag] = (consumer, len(consumer.ids))
-        consumer.ids.append(tag)
-        if not no_ack:
-            self.unsettled[tag] = None
-
-    @property
-    def got(self) -> LedgerConsumer:
-        if self._got is None:
-            self._got = LedgerConsumer("basic.get")
-        return self._got
-
-    def _confirmed(self, method: BasicAck | BasicNack) -> None:
-        outcome = "confirmed" if isinstance(method, BasicAck) else "refused (basic.nack)"
-        numbers = [method.delivery_tag]
-        if method.multiple:
-            numbers = []
-            for number in self._unconfirmed:
-                if method.delivery_tag and number > method.delivery_tag:
-                    break
-                numbers.append(number)
-        for number in numbers:
-            self._unconfirmed.pop(number, None)
-            self.outcomes[number] = outcome
+    def asked(self, method: Any) -> None:
+        if isinstance(method, QueueDeclare) and not method.no_wait:
+            self._naming.append(not method.queue)
 
 
 class Ledger091:
-    """The state of one connection. `error`: of the broker's close; None without one. `answers`: number of
+    """The ledger of one connection. `error`: of the broker's close; None without one. `answers`: number of
     frames of the broker that begin or end something, or answer the client.
     """
 
     def __init__(self) -> None:
+        self.state = ObservedChannels()
         self.started: ConnectionStart | None = None
         self.tuned: ConnectionTune | None = None
         self.opened = False
@@ -207,34 +132,36 @@ class Ledger091:
         self.closed = False
         self.error: str | None = None
         self.blocked = False
-        self.channels: dict[int, LedgerChannel] = {}
-        self.all_channels: list[LedgerChannel] = []
+        self.channels: dict[ObservedChannel, LedgerChannel] = {}
         self.answers = 0
 
-    def sent(self, number: int, method: Any) -> LedgerChannel | None:
-        """Record a method of the client; return the channel that it opens."""
-        match method:
-            case ChannelOpen():
-                channel = self.channels[number] = LedgerChannel(number)
-                self.all_channels.append(channel)
-                return channel
-            case ConnectionClose():
-                self.closing = True
-            case ChannelClose() | ChannelCloseOk():
-                channel_gone = self.channels.get(number)
-                if channel_gone is not None and isinstance(method, ChannelCloseOk):
-                    del self.channels[number]
-            case _:
-                known = self.channels.get(number)
-                if known is not None:
-                    known.sent(method)
-        return None
+    def channel(self, number: int) -> LedgerChannel | None:
+        """Return the channel of this number, if it was opened and is not closed by both sides."""
+        found = self.state.by_number.get(number)
+        return None if found is None else self.channels.get(found)
 
-    def came(self, number: int, method: Any) -> None:
+    def apply(self, direction: Direction, number: int, method: Any) -> None:
+        """Record a frame; `method`: None for contents."""
         if method is None:
             return
-        self.answers += not isinstance(method, _MESSAGES)
+        if direction == "out":
+            self.answers += not isinstance(method, _MESSAGES)
+        self._of_connection(direction, method)
+        channel = self.channel(number)
+        if channel is not None:
+            (channel.replied if direction == "out" else channel.asked)(method)
+        for event in self.state.apply(direction, number, method):
+            if isinstance(event, ChannelOpened):
+                self.channels[event.channel] = LedgerChannel(event.channel)
+            elif channel is not None:
+                channel.take(event)
+
+    def _of_connection(self, direction: Direction, method: Any) -> None:
         match method:
+            case ConnectionClose() if direction == "in":
+                self.closing = True
+            case _ if direction == "in":
+                pass
             case ConnectionStart():
                 self.started = method
             case ConnectionTune():
@@ -248,8 +175,4 @@ class Ledger091:
             case ConnectionCloseOk():
                 self.closed = True
             case _:
-                channel = self.channels.get(number)
-                if channel is not None:
-                    channel.came(method)
-                    if isinstance(method, ChannelCloseOk):
-                        del self.channels[number]
+                pass

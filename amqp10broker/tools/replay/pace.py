@@ -13,12 +13,18 @@ from dataclasses import field
 from enum import Enum
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Role, Transfer
+from amqp10broker.observe.frames.link_state import (
+    DispositionObserved,
+    FlowObserved,
+    ObservedSession,
+    TransferObserved,
+)
+from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, within
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
 from amqp10broker.tools.replay.script import RecordedConnection
 
 # Fewer messages give no forecast.
@@ -84,6 +90,10 @@ class RecordedPublisher:
         self.ends_at.append(transfers)
         self._size = self._frames = 0
 
+    def grant(self, at: float) -> None:
+        if self.link.limit > (self.grants[-1][1] if self.grants else 0):
+            self.grants.append((at, self.link.limit))
+
     def confirm(self, at: float, numbers: Sequence[int]) -> None:
         places = [self._places.pop(number) for number in numbers if number in self._places]
         if places:
@@ -98,7 +108,7 @@ class RecordedSession:
     transfers that it allowed since the begin.
     """
 
-    session: LedgerSession
+    session: ObservedSession
     publishers: list[RecordedPublisher] = field(default_factory=list)
     transfers: int = 0
     windows: list[tuple[float, int]] = field(default_factory=list)
@@ -136,46 +146,36 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
     if part.protocol is not Protocol.AMQP_10:
         return []
     ledger = Ledger10()
-    sessions: dict[LedgerSession, RecordedSession] = {}
+    sessions: dict[ObservedSession, RecordedSession] = {}
     links: dict[LedgerLink, RecordedPublisher] = {}
+
     for step in part.steps:
-        body, channel, at = step.frame.body, step.frame.channel, step.at_ns / _NS
-        if step.sent:
-            ledger.sent(channel, body)
-            session = ledger.sessions.get(channel)
-            if not isinstance(body, Transfer) or session is None:
-                continue
-            recorded = sessions.setdefault(session, RecordedSession(session))
-            recorded.transfers += 1
-            link = session.links.get(body.handle)
-            if link is not None and link.sends and not link.left_out:
-                if link not in links:
-                    links[link] = RecordedPublisher(link, recorded)
-                    recorded.publishers.append(links[link])
-                links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
-            continue
-        before = {link: link.limit for link in links} if isinstance(body, Flow) else {}
-        ledger.came(channel, body)
-        session = ledger.remote(channel)
+        body: Any = step.frame.body
+        channel, at = step.frame.channel, step.at_ns / _NS
+        events = ledger.apply(step.direction, channel, body)
+        session = ledger.state.session(step.direction, channel)
         if session is None:
             continue
         recorded = sessions.setdefault(session, RecordedSession(session))
-        recorded.windows.append((at, recorded.transfers + session.window_left))
-        if isinstance(body, Flow):
-            for link in session.all_links:
-                if link.sends and link.attached and not link.left_out:
-                    if link not in links:
-                        links[link] = RecordedPublisher(link, recorded)
-                        recorded.publishers.append(links[link])
-                    if link.limit > before.get(link, 0):
-                        links[link].grants.append((at, link.limit))
-        elif isinstance(body, Disposition) and body.role is Role.RECEIVER:
-            numbers: dict[LedgerLink, list[int]] = {}
-            for number in within(session.own, body.first, body.last):
-                numbers.setdefault(session.own[number], []).append(number)
-            for link, ids in numbers.items():
-                if link in links:
-                    links[link].confirm(at, ids)
+        if not step.sent:
+            recorded.windows.append((at, recorded.transfers + (session.windows["in"].left or 0)))
+        elif isinstance(body, Transfer):
+            recorded.transfers += 1
+        for event in events:
+            if not isinstance(event, FlowObserved | TransferObserved | DispositionObserved):
+                continue
+            link = ledger.links.get(event.link)
+            if link is None or not link.sends or link.left_out:
+                continue
+            if link not in links:
+                links[link] = RecordedPublisher(link, recorded)
+                recorded.publishers.append(links[link])
+            if isinstance(event, TransferObserved):
+                links[link].carry(at, step.frame.payload_bytes, body, recorded.transfers)
+            elif isinstance(event, FlowObserved):
+                links[link].grant(at)
+            elif not step.sent:
+                links[link].confirm(at, sorted(event.delivery_ids))
     return list(sessions.values())
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import field
+from typing import Any, ClassVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
 from amqp10broker.protocols.amqp091.methods import ConnectionClose
 from amqp10broker.protocols.amqp10.performatives import Close
+from amqp10broker.protocols.preface import Protocol
 from amqp10broker.tools.replay.differences import Difference, DifferenceKind
 from amqp10broker.tools.replay.script import RecordedConnection, Step
 
@@ -29,13 +31,18 @@ class Player(ABC):
     `over`: why nothing more can be played; None during the replay.
     """
 
-    part: RecordedConnection
-    reader: FrameSplitter
+    protocol: ClassVar[Protocol]
+    header: ClassVar[bytes]
+    heartbeat: ClassVar[bytes]
     controls: list[tuple[int, bool]]
+    # The ledgers of the recording and of the replay, of the protocol.
+    _was: Any
+    _now: Any
 
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         self.part = part
         self.login = login
+        self.reader = FrameSplitter(self.protocol)
         self.place = 0
         self.unsent = bytearray()
         self.over: str | None = None
@@ -50,8 +57,8 @@ class Player(ABC):
     def next_step(self) -> Step | None:
         """Return the next frame of the client; None behind the last."""
         steps = self.part.steps
-        while self.place < len(steps) and not steps[self.place].sent:
-            self.hear(steps[self.place])
+        while self.place < len(steps) and not (step := steps[self.place]).sent:
+            self._was.apply("out", step.frame.channel, step.frame.body)
             self.place += 1
         return steps[self.place] if self.place < len(steps) else None
 
@@ -77,6 +84,19 @@ class Player(ABC):
         self.place += 1
         self.say(step)
 
+    def start(self) -> None:
+        """Begin the login on a new socket."""
+        self.write(self.header)
+
+    def beat(self) -> None:
+        """Send a heartbeat to the broker."""
+        self.write(self.heartbeat)
+
+    def send(self, data: bytes) -> None:
+        """Write a frame that counts as played."""
+        self.played += 1
+        self.write(data)
+
     def write(self, data: bytes) -> None:
         self.unsent += data
         self.sent_bytes += len(data)
@@ -91,9 +111,10 @@ class Player(ABC):
         return Difference(kind, self.part.number, str(where), said)
 
     @property
-    @abstractmethod
     def answers(self) -> int:
         """Return how many frames of the broker so far begin or end something."""
+        answers: int = self._now.answers
+        return answers
 
     def broker_closes(self, close: type[Close | ConnectionClose]) -> bool:
         return next((not step.sent for step in self.part.steps if isinstance(step.frame.body, close)), False)
@@ -102,14 +123,6 @@ class Player(ABC):
     def says_close(self) -> bool:
         """Return whether the recorded connection was closed by a close frame, by either side."""
         return any(isinstance(step.frame.body, Close | ConnectionClose) for step in self.part.steps)
-
-    @abstractmethod
-    def start(self) -> None:
-        """Begin the login on a new socket."""
-
-    @abstractmethod
-    def hear(self, step: Step) -> None:
-        """Process a step of the recorded broker."""
 
     @abstractmethod
     def take(self, frame: TracedFrame) -> None:
@@ -138,10 +151,6 @@ class Player(ABC):
     @abstractmethod
     def heartbeat_s(self) -> float:
         """Return the interval of heartbeats in seconds; 0 for none."""
-
-    @abstractmethod
-    def beat(self) -> None:
-        """Send a heartbeat to the broker."""
 
     @abstractmethod
     def differences(self) -> Iterator[Difference]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols.amqp091.framing import (
     END,
     FRAME_MIN_SIZE,
@@ -56,9 +56,14 @@ _MADE_HERE: Final = (
 
 
 class Player091(Player):
+    protocol = Protocol.AMQP_091
+    header = AMQP_091_HEADER
+    heartbeat = HEARTBEAT
+    _was: Ledger091
+    _now: Ledger091
+
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameSplitter(Protocol.AMQP_091)
         self.ready = True
         self._was = Ledger091()
         self._now = Ledger091()
@@ -69,30 +74,17 @@ class Player091(Player):
         self._publishing: dict[int, bool] = {}
         self.controls = _look_through(part)
 
-    @property
-    def answers(self) -> int:
-        return self._now.answers
-
-    def start(self) -> None:
-        self.write(AMQP_091_HEADER)
-
     def heartbeat_s(self) -> float:
         return self._heartbeat_s / 2
 
-    def beat(self) -> None:
-        self.write(HEARTBEAT)
-
     # --- frames of the broker -----------------------------------------------------------------------
-
-    def hear(self, step: Step) -> None:
-        self._was.came(step.frame.channel, step.frame.body)
 
     def take(self, frame: TracedFrame) -> None:
         if frame.channel < 0:
             self.over = f"the broker does not speak AMQP 0-9-1: {frame.said}"
             return
         body = frame.body
-        self._now.came(frame.channel, body)
+        self._now.apply("out", frame.channel, body)
         match body:
             case ConnectionClose():
                 self._say(0, ConnectionCloseOk())
@@ -128,19 +120,19 @@ class Player091(Player):
                 pass
         if self._was.opened and not now.opened:
             return "connection.open-ok"
-        was = self._was.channels.get(number)
+        was = self._was.channel(number)
         other = None if was is None else self._channels.get(was)
-        if was is None or other is None or other.gone or was in self._given_up:
+        if was is None or other is None or other.state.ended or was in self._given_up:
             return None
         if len(other.replies) < len(was.replies):
             return f"{was.replies[len(other.replies)]} on {was}"
         if len(other.gets) < len(was.gets):
             return f"the answer to basic.get on {was}"
         match body:
-            case BasicPublish() if now.blocked or other.stopped:
+            case BasicPublish() if now.blocked or other.state.stopped:
                 return "the broker to read publishes"
             case BasicAck() | BasicNack() | BasicReject():
-                for tag in was.meant(body):
+                for tag in was.state.named(body):
                     consumer, place = was.tags[tag]
                     if len(_same(consumer, was, other).ids) <= place:
                         return f"delivery {place + 1} of {consumer} on {was}"
@@ -151,13 +143,13 @@ class Player091(Player):
         return None
 
     def _channel_owes(self, was: LedgerChannel, now: LedgerChannel | None) -> str | None:
-        if now is None or was in self._given_up or (now.gone and not was.gone):
+        if now is None or was in self._given_up or (now.state.ended and not was.state.ended):
             return None
         if len(now.replies) < len(was.replies):
             return f"{was.replies[len(now.replies)]} on {was}"
         if len(now.gets) < len(was.gets):
             return f"the answer to basic.get on {was}"
-        for consumer in was.consumers:
+        for consumer in was.consumers.values():
             other = _same(consumer, was, now)
             if len(other.ids) < len(consumer.ids):
                 return f"delivery {len(other.ids) + 1} of {consumer} on {was}"
@@ -167,7 +159,7 @@ class Player091(Player):
             return f"{len(was.outcomes) - len(now.outcomes)} confirms on {was}"
         if sum(now.returned.values()) < sum(was.returned.values()):
             return f"basic.return on {was}"
-        if was.error is not None and not now.gone:
+        if was.error is not None and not now.state.ended:
             return f"channel.close of {was}"
         return None
 
@@ -176,7 +168,7 @@ class Player091(Player):
             return None
         if self._was.opened and not self._now.opened:
             return "connection.open-ok"
-        for channel in self._was.all_channels:
+        for channel in self._was.channels.values():
             owed = self._channel_owes(channel, self._channels.get(channel))
             if owed is not None:
                 return owed
@@ -187,7 +179,7 @@ class Player091(Player):
         return None
 
     def give_up(self, step: Step) -> None:
-        was = self._was.channels.get(step.frame.channel)
+        was = self._was.channel(step.frame.channel)
         if not self._now.opened:
             self.lost("the broker does not answer")
         self._given_up.add(self._was if was is None else was)
@@ -196,14 +188,12 @@ class Player091(Player):
 
     def say(self, step: Step) -> None:
         body, number, frame = step.frame.body, step.frame.channel, step.frame
-        was = self._was.channels.get(number)
+        was = self._was.channel(number)
         now = None if was is None else self._channels.get(was)
-        tags = (
-            was.meant(body)
-            if was is not None and isinstance(body, BasicAck | BasicNack | BasicReject)
-            else []
-        )
-        opened = None if body is None else self._was.sent(number, body)
+        tags: list[int] = []
+        if was is not None and isinstance(body, BasicAck | BasicNack | BasicReject):
+            tags = was.state.named(body)
+        self._was.apply("in", number, body)
         if self.over is not None or self._now.error is not None or isinstance(body, _MADE_HERE):
             return
         match body:
@@ -222,12 +212,12 @@ class Player091(Player):
             case ConnectionClose():
                 self._say(0, body)
             case ChannelOpen():
+                self._say(number, body)
+                opened, channel = self._was.channel(number), self._now.channel(number)
                 assert opened is not None
-                channel = self._now.sent(number, body)
                 assert channel is not None
                 self._channels[opened] = channel
-                self._send(frame.data)
-            case _ if was is None or now is None or now.gone:
+            case _ if was is None or now is None or now.state.ended:
                 self._publishing[number] = False
             case None:
                 self._content(number, frame)
@@ -258,8 +248,8 @@ class Player091(Player):
         tags: dict[str, str] = {}
         for was, now in self._channels.items():
             chosen.update(zip(was.names, now.names, strict=False))
-            for consumer in was.consumers:
-                tags[consumer.tag] = _same(consumer, was, now).tag
+            for consumer in was.consumers.values():
+                tags[consumer.state.tag] = _same(consumer, was, now).state.tag
         given: dict[str, Any] = {}
         for field in fields(method):
             value = getattr(method, field.name)
@@ -273,12 +263,12 @@ class Player091(Player):
         if not self._publishing.get(number):
             return
         if frame.data[0] != FRAME_BODY:
-            self._send(frame.data)
+            self.send(frame.data)
             return
         room = self._frame_max - FRAME_OVERHEAD
         for start in range(0, frame.payload_bytes, room):
             size = min(room, frame.payload_bytes - start)
-            self._send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
+            self.send(HEADER.pack(FRAME_BODY, number, size) + bytes(size) + END)
 
     def _settle(
         self,
@@ -292,31 +282,27 @@ class Player091(Player):
         for tag in tags:
             consumer, place = was.tags[tag]
             ids = _same(consumer, was, now).ids
-            if place < len(ids) and ids[place] in now.unsettled:
+            if place < len(ids) and ids[place] in now.state.unsettled:
                 mine.append(ids[place])
         if not mine:
             return
         if not isinstance(body, BasicReject) and body.multiple:
             last = max(mine)
-            if now.meant(replace(body, delivery_tag=last)) == sorted(mine):
-                self._say(now.number, replace(body, delivery_tag=last))
+            if now.state.named(replace(body, delivery_tag=last)) == sorted(mine):
+                self._say(now.state.number, replace(body, delivery_tag=last))
                 return
             body = replace(body, multiple=False)
         for tag in mine:
-            self._say(now.number, replace(body, delivery_tag=tag))
+            self._say(now.state.number, replace(body, delivery_tag=tag))
 
     def _say(self, number: int, method: Method) -> None:
-        self._now.sent(number, method)
-        self._send(method_frame(number, method))
-
-    def _send(self, data: bytes) -> None:
-        self.played += 1
-        self.write(data)
+        self._now.apply("in", number, method)
+        self.send(method_frame(number, method))
 
     def close(self) -> None:
         if not self._now.closing and self.over is None and self._now.opened and self._now.error is None:
             close = ConnectionClose(200, "the recording ends here")
-            self._now.sent(0, close)
+            self._now.apply("in", 0, close)
             self.write(method_frame(0, close))
 
     # --- differences --------------------------------------------------------------------------------
@@ -325,7 +311,7 @@ class Player091(Player):
         yield from self.ends()
         if self.over is None and (said := other_end(self._was.error, self._now.error)):
             yield self.difference(DifferenceKind.ERROR, "", said)
-        for channel in self._was.all_channels:
+        for channel in self._was.channels.values():
             if channel in self._channels:
                 yield from self._of_channel(channel, self._channels[channel])
 
@@ -349,7 +335,7 @@ class Player091(Player):
             yield self.difference(
                 DifferenceKind.MISSING, was, f"{missing} of {len(was.outcomes)} confirms did not come"
             )
-        for consumer in was.consumers:
+        for consumer in was.consumers.values():
             other = _same(consumer, was, now)
             if (missing := len(consumer.ids) - len(other.ids)) > 0:
                 said = f"{missing} of {len(consumer.ids)} messages did not come"
@@ -362,8 +348,8 @@ class Player091(Player):
 def _same(consumer: LedgerConsumer, was: LedgerChannel, now: LedgerChannel) -> LedgerConsumer:
     if consumer is was.got:
         return now.got
-    place = was.consumers.index(consumer)
-    return now.consumers[place] if place < len(now.consumers) else LedgerConsumer(consumer.queue)
+    place, others = list(was.consumers.values()).index(consumer), list(now.consumers.values())
+    return others[place] if place < len(others) else LedgerConsumer(consumer.state, consumer.queue)
 
 
 def _look_through(part: RecordedConnection) -> list[tuple[int, bool]]:
@@ -372,13 +358,9 @@ def _look_through(part: RecordedConnection) -> list[tuple[int, bool]]:
     ledger = Ledger091()
     controls: list[tuple[int, bool]] = []
     for step in part.steps:
-        if step.sent:
-            ledger.sent(step.frame.channel, step.frame.body)
-            if step.frame.body is not None and not isinstance(step.frame.body, _MESSAGES):
-                controls.append((step.index, True))
-            continue
-        before = ledger.answers
-        ledger.came(step.frame.channel, step.frame.body)
-        if ledger.answers > before:
-            controls.append((step.index, False))
+        before, body = ledger.answers, step.frame.body
+        ledger.apply(step.direction, step.frame.channel, body)
+        asks = body is not None and not isinstance(body, _MESSAGES)
+        if asks if step.sent else ledger.answers > before:
+            controls.append((step.index, step.sent))
     return controls

@@ -6,10 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from amqp10broker.observe.frames.reader import FrameSplitter, TracedFrame
+from amqp10broker.observe.frames.link_state import (
+    DetachObserved,
+    DispositionObserved,
+    EndObserved,
+    LinkEvent,
+    ObservedSession,
+)
+from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
+    MIN_MAX_FRAME_SIZE,
     Attach,
     Begin,
     Close,
@@ -29,7 +37,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.preface import AMQP_10_HEADER, SASL_HEADER, Protocol
 from amqp10broker.tools.replay.differences import Difference, DifferenceKind, other_end, otherwise
-from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink, LedgerSession, error_text, within
+from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
 from amqp10broker.tools.replay.player import Player, ReplayLogin
 from amqp10broker.tools.replay.script import RecordedConnection, Step
 
@@ -38,37 +46,28 @@ _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
+    protocol = Protocol.AMQP_10
+    header = SASL_HEADER
+    heartbeat = HEARTBEAT
+    _was: Ledger10
+    _now: Ledger10
+
     def __init__(self, part: RecordedConnection, login: ReplayLogin) -> None:
         super().__init__(part, login)
-        self.reader = FrameSplitter(Protocol.AMQP_10)
         self.ready = False
         self._was = Ledger10()
         self._now = Ledger10()
-        self._sessions: dict[LedgerSession, LedgerSession] = {}
+        self._sessions: dict[ObservedSession, ObservedSession] = {}
         self._links: dict[LedgerLink, LedgerLink] = {}
-        self._given_up: set[LedgerLink | LedgerSession | Ledger10] = set()
+        self._given_up: set[LedgerLink | ObservedSession | Ledger10] = set()
         self._unsent: dict[LedgerLink, set[int]] = {}
-        self._closing = False
         self.controls, self._lengths = _look_through(part)
 
-    @property
-    def answers(self) -> int:
-        return self._now.answers
-
-    def start(self) -> None:
-        self.write(SASL_HEADER)
-
     def heartbeat_s(self) -> float:
-        opened = self._now.opened
+        opened = self._now.state.opened.get("out")
         return 0.0 if opened is None else (opened.idle_time_out or 0) / 2000
 
-    def beat(self) -> None:
-        self.write(HEARTBEAT)
-
     # --- frames of the broker -----------------------------------------------------------------------
-
-    def hear(self, step: Step) -> None:
-        self._was.came(step.frame.channel, step.frame.body)
 
     def take(self, frame: TracedFrame) -> None:
         body = frame.body
@@ -85,8 +84,11 @@ class Player10(Player):
                 if frame.channel < 0 and frame.data not in (SASL_HEADER, AMQP_10_HEADER):
                     self.over = f"the broker does not speak AMQP 1.0: {frame.said}"
             case _:
-                self._now.came(frame.channel, body)
-                self._answer(frame.channel, body)
+                events = self._now.apply("out", frame.channel, body)
+                if isinstance(body, Close):
+                    self._answer_close(body)
+                for event in events:
+                    self._answer(event, body)
 
     def _log_in(self, offered: SaslMechanisms) -> None:
         login = self.login
@@ -101,26 +103,23 @@ class Player10(Player):
         init = SaslInit(mechanism=Symbol(mechanism), initial_response=response)
         self.write(encode_frame(0, init.encode(), TYPE_SASL))
 
-    def _answer(self, channel: int, body: Any) -> None:
-        # A detach, end or close of the broker is answered at once; the recorded answer is omitted then.
-        match body:
-            case Close():
-                if not self._now.closing:
-                    self._say(0, Close())
-                    why = f"the broker closed the connection with {error_text(body.error) or 'no error'}"
-                    if body.error is not None and body.error.description:
-                        why = f"{why}: {body.error.description}"
-                    self.over = None if self.broker_closes(Close) else why
-                self.closed = True
-            case End():
-                session = next((each for each in self._now.sessions.values() if each.gone), None)
-                if session is not None:
-                    self._say(session.channel, End())
-            case Detach():
-                for session in self._now.sessions.values():
-                    for handle, link in list(session.links.items()):
-                        if link.gone:
-                            self._say(session.channel, Detach(handle=handle, closed=body.closed))
+    def _answer_close(self, body: Close) -> None:
+        if "in" not in self._now.state.closed:
+            self._say(0, Close())
+            why = f"the broker closed the connection with {self._now.error or 'no error'}"
+            if body.error is not None and body.error.description:
+                why = f"{why}: {body.error.description}"
+            self.over = None if self.broker_closes(Close) else why
+        self.closed = True
+
+    def _answer(self, event: LinkEvent, body: Any) -> None:
+        # A detach or end of the broker is answered at once; the recorded answer is omitted then.
+        match event:
+            case EndObserved(answered=False):
+                self._say(event.session.channel, End())
+            case DetachObserved(answered=False):
+                handle = event.link.handles["in"]
+                self._say(event.session.channel, Detach(handle=handle, closed=body.closed))
             case _:
                 pass
 
@@ -130,35 +129,38 @@ class Player10(Player):
         body, channel = step.frame.body, step.frame.channel
         if isinstance(body, Open):
             return None if self.ready else "the login"
-        if self._was.opened is not None and self._now.opened is None:
+        if self._lacks_open():
             return "the broker's open"
         if isinstance(body, Close):
             return self.still_owed()
-        was = self._was.sessions.get(channel)
+        was = self._was.state.session("in", channel)
         if was is None or isinstance(body, Begin):
             return None
         now = self._sessions.get(was)
-        if now is None or now.gone:
+        if now is None or now.ended:
             return None
-        if was.begun and not now.begun and was not in self._given_up:
+        if was.established and not now.established and was not in self._given_up:
             return f"the answer to begin on channel {channel}"
         match body:
             case End():
                 return self._session_owes(was, now)
-            case Detach() | Flow() | Transfer() if body.handle is not None:
-                link = was.links.get(body.handle)
+            case Detach() | Flow() | Transfer():
+                link = self._was.link(channel, body.handle)
                 return None if link is None else self._link_lacks(step, link, now)
             case Disposition():
-                return self._settling_lacks(was, now, body)
+                return self._settling_lacks(was, body)
             case _:
                 pass
         return None
 
-    def _link_lacks(self, step: Step, was: LedgerLink, session: LedgerSession) -> str | None:
+    def _lacks_open(self) -> bool:
+        return "out" in self._was.state.opened and "out" not in self._now.state.opened
+
+    def _link_lacks(self, step: Step, was: LedgerLink, session: ObservedSession) -> str | None:
         now, body = self._links.get(was), step.frame.body
-        if now is None or now.gone:
+        if now is None or now.state.ended:
             return None
-        if was.attached and not now.attached and was not in self._given_up:
+        if was.state.attached and not now.state.attached and was not in self._given_up:
             return f"the attach of {was}"
         match body:
             case Detach():
@@ -166,34 +168,41 @@ class Player10(Player):
             case Flow():
                 if was.sends or was in self._given_up or body.delivery_count is None:
                     return None
-                counted = min(serial.diff(body.delivery_count, was.base), was.whole)
+                counted = min(serial.diff(body.delivery_count, was.state.initial_count), was.whole)
                 return f"delivery {now.whole + 1} of {was}" if now.whole < counted else None
             case Transfer():
                 begins = self._lengths[step.index][0] == 0
-                if begins and now.begun >= now.limit:
+                if begins and len(now.ids) >= now.limit:
                     return None if now in self._given_up else f"credit for {was}"
-                if session.window_left < 1 and session not in self._given_up:
-                    return f"the incoming-window of the {session}"
+                if not session.windows["in"].left and session not in self._given_up:
+                    return f"the incoming-window of the session on channel {session.channel}"
             case _:
                 pass
         return None
 
-    def _settling_lacks(self, was: LedgerSession, now: LedgerSession, body: Disposition) -> str | None:
+    def _named(self, was: ObservedSession, body: Disposition) -> Iterator[tuple[LedgerLink, list[int]]]:
+        # The recorded deliveries to the client that a disposition names: links, and places in them.
+        last = body.first if body.last is None else body.last
+        for link, numbers in was.named("in", body.role, ((body.first, last),)):
+            found = self._was.links[link]
+            yield found, sorted(found.places[number] for number in numbers)
+
+    def _settling_lacks(self, was: ObservedSession, body: Disposition) -> str | None:
         if body.role is Role.SENDER:
             return None
-        for number in within(was.got, body.first, body.last):
-            link, place = was.got[number]
+        for link, places in self._named(was, body):
             other = self._links.get(link)
-            if other is None or other.gone or link in self._given_up:
+            if other is None or other.state.ended or link in self._given_up:
                 continue
-            if other.whole <= place:
-                return f"delivery {place + 1} of {link}"
+            for place in places:
+                if other.whole <= place:
+                    return f"delivery {place + 1} of {link}"
         return None
 
     def _link_owes(self, was: LedgerLink, now: LedgerLink | None) -> str | None:
-        if now is None or was in self._given_up or (now.gone and not was.gone):
+        if now is None or was in self._given_up or (now.state.ended and not was.state.ended):
             return None
-        if was.attached and not now.attached:
+        if was.state.attached and not now.state.attached:
             return f"the attach of {was}"
         if not was.sends and now.whole < was.whole:
             return f"delivery {now.whole + 1} of {was}"
@@ -203,29 +212,29 @@ class Player10(Player):
         owed = len(was.outcomes) if unsent is None else sum(each not in unsent for each in was.outcomes)
         if len(now.outcomes) < owed:
             return f"{owed - len(now.outcomes)} outcomes of {was}"
-        if was.gone and was.error is not None and not now.gone:
+        if was.state.ended and was.error is not None and not now.state.ended:
             return f"the broker's detach of {was}"
         return None
 
-    def _session_owes(self, was: LedgerSession, now: LedgerSession | None) -> str | None:
-        if now is None or now.gone or was in self._given_up:
+    def _session_owes(self, was: ObservedSession, now: ObservedSession | None) -> str | None:
+        if now is None or now.ended or was in self._given_up:
             return None
-        if was.begun and not now.begun:
+        if was.established and not now.established:
             return f"the answer to begin on channel {was.channel}"
-        for link in was.all_links:
+        for link in self._was.links_of(was):
             owed = self._link_owes(link, self._links.get(link))
             if owed is not None:
                 return owed
-        if was.gone and was.error is not None:
-            return f"the broker's end of the {was}"
+        if was.ended and was in self._was.errors:
+            return f"the broker's end of the session on channel {was.channel}"
         return None
 
     def still_owed(self) -> str | None:
         if self._was in self._given_up or self.over is not None:
             return None
-        if self._was.opened is not None and self._now.opened is None:
+        if self._lacks_open():
             return "the broker's open"
-        for session in self._was.all_sessions:
+        for session in self._was.sessions:
             owed = self._session_owes(session, self._sessions.get(session))
             if owed is not None:
                 return owed
@@ -234,38 +243,37 @@ class Player10(Player):
         return None
 
     def give_up(self, step: Step) -> None:
-        body = step.frame.body
-        was = self._was.sessions.get(step.frame.channel)
+        body, channel = step.frame.body, step.frame.channel
+        was = self._was.state.session("in", channel)
         if was is None or isinstance(body, Open | Begin | Close):
-            if isinstance(body, Open) or self._now.opened is None:
+            if isinstance(body, Open) or "out" not in self._now.state.opened:
                 self.lost("the broker does not answer")
             self._given_up.add(self._was)
             return
         now = self._sessions.get(was)
         match body:
             case End():
-                self._given_up |= {was, *was.all_links}
+                self._given_up |= {was, *self._was.links_of(was)}
             case Disposition():
-                self._given_up |= {was.got[number][0] for number in within(was.got, body.first, body.last)}
-            case Transfer() if now is not None and (link := was.links.get(body.handle)) is not None:
-                other = self._links.get(link)
-                if other is not None and other.begun >= other.limit:
-                    self._given_up.add(other)
-                elif now.window_left < 1:
-                    self._given_up.add(now)
+                self._given_up |= {link for link, _ in self._named(was, body)}
+            case Detach() | Flow() | Transfer() if (link := self._was.link(channel, body.handle)) is not None:
                 self._given_up.add(link)
-            case Detach() | Flow() if body.handle is not None and body.handle in was.links:
-                self._given_up.add(was.links[body.handle])
-        if now is not None and not now.begun:
+                other = self._links.get(link)
+                if isinstance(body, Transfer) and now is not None:
+                    if other is not None and len(other.ids) >= other.limit:
+                        self._given_up.add(other)
+                    elif not now.windows["in"].left:
+                        self._given_up.add(now)
+        if now is not None and not now.established:
             self._given_up.add(was)
 
     # --- frames of the client -----------------------------------------------------------------------
 
     def say(self, step: Step) -> None:
         body, channel, frame = step.frame.body, step.frame.channel, step.frame
-        was = self._was.sessions.get(channel)
+        was = self._was.state.session("in", channel)
         now = None if was is None else self._sessions.get(was)
-        began = self._was.sent(channel, body)
+        events = self._was.apply("in", channel, body)
         if self.over is not None or (self._now.error is not None and isinstance(body, Close)):
             return
         match body:
@@ -278,36 +286,44 @@ class Player10(Player):
             case Close():
                 self._say_as_it_was(frame)
             case Begin():
-                assert isinstance(began, LedgerSession)
-                self._sessions[began] = self._now.sent(channel, body)  # type: ignore[assignment]
-                self._send(frame.data)
-            case _ if was is None or now is None or now.gone:
+                begun = zip(events, self._say_as_it_was(frame), strict=True)
+                self._sessions |= {each.session: other.session for each, other in begun}
+            case _ if now is None or now.ended:
                 return
             case Attach():
-                assert isinstance(began, LedgerLink)
-                if began.left_out:
-                    self.left_out[began.left_out] = None
-                    return
-                body = self._addressed(body)
-                self._links[began] = self._now.sent(channel, body)  # type: ignore[assignment]
-                self._send(encode_frame(channel, body.encode()))
+                self._attach(channel, body)
             case End():
                 self._say_as_it_was(frame)
             case Flow():
-                self._flow(was, now, body)
+                self._flow(now, body, self._was.link(channel, body.handle))
             case Transfer():
-                self._transfer(step, was, now, body)
+                self._transfer(step, now, body, self._was.link(channel, body.handle))
             case Disposition():
-                self._settle(was, now, body)
+                self._settle(now, body, [event for event in events if isinstance(event, DispositionObserved)])
             case Detach():
-                if body.handle in now.links:
+                if body.handle in now.links["in"]:
                     self._say_as_it_was(frame)
             case _:
                 pass
 
+    def _attach(self, channel: int, body: Attach) -> None:
+        was = self._was.link(channel, body.handle)
+        assert was is not None
+        if was.left_out:
+            self.left_out[was.left_out] = None
+            return
+        self._say(channel, self._addressed(body))
+        now = self._now.link(channel, body.handle)
+        assert now is not None
+        self._links[was] = now
+
     def _addressed(self, body: Attach) -> Attach:
         # An attach to an address that the recorded broker chose must use the one chosen by this broker.
-        chosen = {was.address: now.address for was, now in self._links.items() if was.dynamic and now.address}
+        chosen = {
+            was.state.address: now.state.address
+            for was, now in self._links.items()
+            if getattr(was.state.terminus, "dynamic", False) and now.state.address
+        }
         given: dict[str, Any] = {}
         for name in ("source", "target"):
             end = getattr(body, name)
@@ -316,59 +332,47 @@ class Player10(Player):
                 given[name] = replace(end, address=chosen[address])
         return replace(body, **given) if given else body
 
-    def _flow(self, was: LedgerSession, now: LedgerSession, body: Flow) -> None:
+    def _flow(self, now: ObservedSession, body: Flow, was: LedgerLink | None) -> None:
         # With current counts; credit and windows as recorded.
-        given: dict[str, Any] = {"next_outgoing_id": now.next_outgoing}
-        if now.begun:
-            given["next_incoming_id"] = now.next_incoming
+        given: dict[str, Any] = {"next_outgoing_id": now.windows["in"].next_id}
+        if now.established:
+            given["next_incoming_id"] = now.windows["out"].next_id
         if body.handle is not None:
-            link = was.links.get(body.handle)
-            if link is None:
-                # The broker detached it while the flow was in flight.
-                return
-            other = self._links.get(link)
-            if other is None or other.gone:
+            other = None if was is None else self._links.get(was)
+            if was is None or other is None or other.state.ended:
+                # A broker detached it while the flow was in flight.
                 return
             if body.delivery_count is not None:
-                counted = serial.diff(body.delivery_count, link.base)
-                if not other.sends:
-                    counted = min(counted, other.begun) if counted > 0 else counted
-                    given["delivery_count"] = serial.add(other.base, counted)
-                else:
-                    given["delivery_count"] = serial.add(other.base, other.begun)
+                begun = len(other.ids)
+                counted = serial.diff(body.delivery_count, was.state.initial_count)
+                counted = begun if other.sends or counted > begun else counted
+                given["delivery_count"] = serial.add(other.state.initial_count, counted)
         self._say(now.channel, replace(body, **given))
 
-    def _transfer(self, step: Step, was: LedgerSession, now: LedgerSession, body: Transfer) -> None:
-        link = was.links.get(body.handle)
-        other = None if link is None else self._links.get(link)
-        if link is None or other is None or other.gone:
+    def _transfer(self, step: Step, now: ObservedSession, body: Transfer, was: LedgerLink | None) -> None:
+        other = None if was is None else self._links.get(was)
+        if was is None or other is None or other.state.ended:
             return
         offset, whole = self._lengths[step.index]
-        if (
-            (offset == 0 and other.begun >= other.limit)
-            or now.window_left < 1
-            or body.handle not in now.links
-        ):
-            self._unsent.setdefault(link, set()).add(link.ids[-1])
-        if link.ids[-1] in self._unsent.get(link, ()):
+        covered = offset > 0 or len(other.ids) < other.limit
+        if not covered or not now.windows["in"].left or body.handle not in now.links["in"]:
+            self._unsent.setdefault(was, set()).add(was.ids[-1])
+        if was.ids[-1] in self._unsent.get(was, ()):
             return
         if isinstance(body.state, TransactionalState):
             self.left_out[_SENT_WITHOUT] = None
             body = replace(body, state=None)
         size = step.frame.payload_bytes
-        room = self._now.frame_size_max - FRAME_HEADER_BYTES - len(body.encode())
+        opened = self._now.state.opened.get("out")
+        frame_size_max = MIN_MAX_FRAME_SIZE if opened is None else opened.max_frame_size
+        room = frame_size_max - FRAME_HEADER_BYTES - len(body.encode())
         payload = content(offset, size, whole)
         for start in range(0, size or 1, room):
-            last = start + room >= size
-            piece = (
-                replace(body, more=body.more or not last)
-                if start == 0
-                else Transfer(handle=body.handle, more=body.more or not last)
-            )
-            self._now.sent(now.channel, piece)
-            self._send(encode_frame(now.channel, piece.encode() + payload[start : start + room]))
+            more = body.more or start + room < size
+            piece = replace(body, more=more) if start == 0 else Transfer(handle=body.handle, more=more)
+            self._say(now.channel, piece, payload[start : start + room])
 
-    def _settle(self, was: LedgerSession, now: LedgerSession, body: Disposition) -> None:
+    def _settle(self, now: ObservedSession, body: Disposition, events: list[DispositionObserved]) -> None:
         if isinstance(body.state, TransactionalState):
             self.left_out[_SENT_WITHOUT] = None
             body = replace(body, state=body.state.outcome)
@@ -376,29 +380,27 @@ class Player10(Player):
             self._say(now.channel, body)
             return
         numbers: list[int] = []
-        for number in within(was.got, body.first, body.last):
-            link, place = was.got[number]
+        for event in events:
+            link = self._was.links[event.link]
             other = self._links.get(link)
-            if other is not None and not other.gone and other.whole > place:
-                numbers.append(other.ids[place])
+            if other is not None and not other.state.ended:
+                places = (link.places[number] for number in event.delivery_ids)
+                numbers += [other.ids[place] for place in places if other.whole > place]
         for first, last in serial.ranges(numbers):
             self._say(now.channel, replace(body, first=first, last=None if first == last else last))
 
-    def _say(self, channel: int, body: Any) -> None:
-        self._now.sent(channel, body)
-        self._send(encode_frame(channel, body.encode()))
+    def _say(self, channel: int, body: Any, payload: bytes = b"") -> list[LinkEvent]:
+        self.send(encode_frame(channel, body.encode() + payload))
+        return self._now.apply("in", channel, body)
 
-    def _say_as_it_was(self, frame: TracedFrame) -> None:
-        self._now.sent(frame.channel, frame.body)
-        self._send(frame.data)
-
-    def _send(self, data: bytes) -> None:
-        self.played += 1
-        self.write(data)
+    def _say_as_it_was(self, frame: TracedFrame) -> list[LinkEvent]:
+        self.send(frame.data)
+        return self._now.apply("in", frame.channel, frame.body)
 
     def close(self) -> None:
-        if not self._now.closing and self.over is None and self._now.opened is not None:
-            self._now.sent(0, Close())
+        state = self._now.state
+        if "in" not in state.closed and self.over is None and "out" in state.opened:
+            state.apply("in", 0, Close())
             self.write(encode_frame(0, Close().encode()))
 
     # --- differences --------------------------------------------------------------------------------
@@ -408,27 +410,32 @@ class Player10(Player):
         yield from self.ends()
         if self.over is None and (said := other_end(was.error or None, now.error or None)):
             yield self.difference(DifferenceKind.ERROR, "", said)
-        for session in was.all_sessions:
+        for session in was.sessions:
             other = self._sessions.get(session)
             if other is None:
                 continue
-            if said := other_end(session.error, other.error):
-                yield self.difference(DifferenceKind.ERROR, session, said)
-            if session.begun and other.begun and session.window != other.window:
-                said = f"incoming-window {session.window} in the recording, {other.window} now"
-                yield self.difference(DifferenceKind.CREDIT, session, said)
-            for link in session.all_links:
+            where = f"session on channel {session.channel}"
+            if said := other_end(was.errors.get(session), now.errors.get(other)):
+                yield self.difference(DifferenceKind.ERROR, where, said)
+            if session.established and other.established:
+                before, after = (each.begun["out"].incoming_window for each in (session, other))
+                if before != after:
+                    said = f"incoming-window {before} in the recording, {after} now"
+                    yield self.difference(DifferenceKind.CREDIT, where, said)
+            for link in was.links_of(session):
                 if link in self._links:
                     yield from self._of_link(link, self._links[link])
 
     def _of_link(self, was: LedgerLink, now: LedgerLink) -> Iterator[Difference]:
         if said := other_end(was.error, now.error):
             yield self.difference(DifferenceKind.ERROR, was, said)
-        if was.attached and not now.attached:
+        if was.state.attached and not now.state.attached:
             yield self.difference(DifferenceKind.MISSING, was, "the broker did not attach it")
         unsent = self._unsent.get(was, ())
         if unsent:
-            said = f"{len(unsent)} of {was.begun} messages were not sent: no credit or window came for them"
+            said = (
+                f"{len(unsent)} of {len(was.ids)} messages were not sent: no credit or window came for them"
+            )
             yield self.difference(DifferenceKind.CREDIT, was, said)
         if None not in (was.first_credit, now.first_credit) and was.first_credit != now.first_credit:
             said = f"credit {was.first_credit} at first in the recording, {now.first_credit} now"
@@ -472,16 +479,11 @@ def _look_through(part: RecordedConnection) -> tuple[list[tuple[int, bool]], dic
     parts: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for step in part.steps:
         body, channel = step.frame.body, step.frame.channel
-        if not step.sent:
-            before = ledger.answers
-            ledger.came(channel, body)
-            if ledger.answers > before:
-                controls.append((step.index, False))
-            continue
-        ledger.sent(channel, body)
-        if isinstance(body, _STRUCTURE):
-            controls.append((step.index, True))
-        if isinstance(body, Transfer):
+        before = ledger.answers
+        ledger.apply(step.direction, channel, body)
+        if isinstance(body, _STRUCTURE) if step.sent else ledger.answers > before:
+            controls.append((step.index, step.sent))
+        if step.sent and isinstance(body, Transfer):
             pieces = parts.setdefault((channel, body.handle), [])
             pieces.append((step.index, step.frame.payload_bytes))
             if not body.more or body.aborted:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.observe.frames.link_state import Direction
 from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Record, RecordedFrame
 from amqp10broker.protocols.amqp091.methods import ConnectionOpen
@@ -21,6 +22,10 @@ class Step:
     at_ns: int
     sent: bool
     frame: TracedFrame
+
+    @property
+    def direction(self) -> Direction:
+        return "in" if self.sent else "out"
 
 
 @dataclass(slots=True)

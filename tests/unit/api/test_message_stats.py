@@ -23,7 +23,7 @@ def test_what_was_published_and_what_was_delivered_are_groups() -> None:
     counters.published = 3
     assert message_stats.of_queue(tally(counters, consumption)) == {"publish": 3}
     counters.published = 0
-    consumption.join(Consumer())
+    consumption.join(Consumer().counted)
     assert message_stats.of_queue(tally(counters, consumption)) == {
         "deliver": 1,
         "deliver_no_ack": 2,

@@ -59,9 +59,9 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
     """A refusal and an allowance both, and both are forgotten."""
     access.read("queue", "r-1")
     assert refused(lambda: access.read("queue", "q"))
-    before = access.version
+    before = access.changes.version
     set_permission(users, "guest", "/", Permission(read="^q$"))
-    assert access.version != before
+    assert access.changes.version != before
     access.read("queue", "q")
     assert refused(lambda: access.read("queue", "r-1"))
 

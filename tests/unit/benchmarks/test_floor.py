@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
     """Two connections in one load process, measured like a broker."""
     with OwnBroker(BrokerSettings(max_link_credit=100), floor=()) as floor:
-        what = spec.Load(floor.endpoint, publish_and_consume(("q",), ("q",), size_bytes=20))
+        what = spec.Load(floor.endpoint, publish_and_consume("q", size_bytes=20))
         taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
     (total,) = taken.result.counts
     assert total.delivered >= 1000

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.Settle) -> None:
     """Two connections in one load process, each way to acknowledge, prefetch-count respected."""
     connections = publish_and_consume(
-        ("q",), ("q",), size_bytes=20, credit=50, settle=settle, in_flight_max=100, amqp091=True
+        "q", size_bytes=20, credit=50, settle=settle, in_flight_max=100, amqp091=True
     )
     with OwnBroker(BrokerSettings(), floor=()) as floor:
         what = spec.Load(floor.endpoint, connections)

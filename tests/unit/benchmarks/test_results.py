@@ -1,4 +1,4 @@
-"""Medians, tables, report and picture."""
+"""Medians, tables and report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def document(name: str, rows: list[results.Row]) -> dict[str, object]:
         "command": f"python -m benchmarks {name}",
         "revision": None,
         "machine": {"cpu": "x", "cores": 2, "kernel": "6", "python": "3.11", "load_average_1_min": 0.1},
-        "picture": None,
         "columns": ["rate_per_s", "cpu_us"],
         "rows": rows,
         "tables": [],

@@ -101,7 +101,7 @@ def test_without_java_or_pyspark_it_says_what_to_install(
 
 
 @pytest.mark.parametrize("how", [[], ["--follow"]])
-@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas", "matplotlib", "jinja2"])
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas", "jinja2"])
 def test_without_a_package_it_says_which_extra_has_it(
     recording: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, package: str, how: list[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from amqp10broker.cli import completion, main
 
-NAMES = [name for names in main.HOMES.values() for name in names]
+NAMES = [name for names in main.homes().values() for name in names]
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)

@@ -6,7 +6,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -68,7 +68,6 @@ def test_bad_values_exit_with_2_and_one_sentence(
 @pytest.mark.parametrize(
     "argv",
     [
-        [],
         ["serve", "--prot", "1"],
         ["serve", "--max-link", "5"],
         ["set", "port", "1"],
@@ -189,20 +188,23 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
         home: [command.name for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS]
-        for home in main.HOMES
+        for home in main.homes()
     }
-    assert found == {home: list(names) for home, names in main.HOMES.items()}
+    assert found == {home: list(names) for home, names in main.homes().items()}
+
+
+REGISTRY: Final = "amqp10broker.operations.registry"
 
 
 @pytest.mark.parametrize(
-    "modules",
-    ["main", *(f"{home}" for home in main.HOMES), "status"],
+    ("modules", "without"),
+    [
+        *((home, ("trio", "structlog", "argon2")) for home in main.homes()),
+        *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
+    ],
 )
-def test_the_command_line_starts_without_trio_and_structlog(modules: str) -> None:
-    """Importing Trio takes longer than all that ``--help`` and ``status`` do; so does the client."""
-    code = (
-        f"import sys, amqp10broker.cli.{modules};"
-        "print({'trio', 'structlog', 'amqp10broker.protocols.amqp10.codec', 'argon2'} & set(sys.modules))"
-    )
+def test_the_command_line_starts_without_trio_and_structlog(modules: str, without: tuple[str, ...]) -> None:
+    """Importing Trio takes longer than all that ``--help`` does; only commands of operations need these."""
+    code = f"import sys, amqp10broker.cli.{modules}; print(set({without}) & set(sys.modules))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"

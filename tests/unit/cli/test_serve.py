@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,8 @@ def run(
     async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
         if before is not None:
             raise before
-        on_up([("127.0.0.1", 5672), ("::1", 5672)], [])
+        addresses = [("127.0.0.1", 5672), ("::1", 5672)]
+        on_up(SimpleNamespace(addresses=addresses, tls_addresses=[]))
         during()
         await trio.lowlevel.checkpoint()
         if after is not None:

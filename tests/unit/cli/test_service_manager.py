@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_it_is_told_when_the_broker_listens(tmp_path: Path, monkeypatch: pytest.
     async def run_broker(config: Config, on_up: Callable[..., None]) -> None:
         with pytest.raises(BlockingIOError):
             manager.recv(100)
-        on_up([("127.0.0.1", 5672)], [])
+        on_up(SimpleNamespace(addresses=[("127.0.0.1", 5672)], tls_addresses=[]))
         heard.append(manager.recv(100))
 
     monkeypatch.setattr(serve, "run_broker", run_broker)

@@ -102,7 +102,7 @@ class BrokerEnd:
             for session in self.sessions.values():
                 session.pump(1 << 30)
                 out += session.session.take_output()
-                for handle, command in session.take_mail():
+                for handle, command in session.take_commands():
                     assert isinstance(handle, QueueBox)
                     handle.queue.apply(command, 0)
                     moved = True

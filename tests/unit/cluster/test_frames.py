@@ -9,33 +9,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.frames import BODY_BYTES_MAX, BadFrame, Decoder, encode
+from amqp10broker.cluster.frames import (
+    BODY_BYTES_MAX,
+    JOINED_BYTES_MAX,
+    BadFrame,
+    Decoder,
+    encode,
+    encode_joined,
+)
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 
 FRAMES = st.builds(
     PeerFrame,
-    st.sampled_from(FrameKind),
+    st.sampled_from([kind for kind in FrameKind if kind is not FrameKind.JOINED]),
     st.integers(0, 2**32 - 1),
     st.binary(max_size=300),
-    st.integers(0, 255),
 )
 
 
 def encoded(frames: list[PeerFrame]) -> bytes:
-    return b"".join(
-        piece for frame in frames for piece in encode(frame.kind, frame.group, [frame.body], frame.flags)
-    )
+    return b"".join(piece for frame in frames for piece in encode(frame.kind, frame.group, [frame.body]))
 
 
 def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
     """A frame built without the codec."""
-    checked = struct.pack("<BBI", kind, 0, 7) + body
+    checked = struct.pack("<BI", kind, 7) + body
     size = len(checked) + 4 if length is None else length
     return struct.pack("<I", size) + checked + struct.pack("<I", crc32(checked))
 
 
 def test_layout_is_the_documented_one() -> None:
-    """Length, kind, flags, group, body, checksum: little-endian."""
+    """Length, kind, group, body, checksum: little-endian."""
     assert b"".join(encode(FrameKind.LETTER, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
     assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.LETTER, 7, b"abc")]
 
@@ -103,11 +107,41 @@ def test_unknown_kind_ends_the_connection() -> None:
         Decoder().feed(raw(99, b""))
 
 
-@pytest.mark.parametrize("length", [0, 9, BODY_BYTES_MAX + 11, 2**32 - 1])
+@pytest.mark.parametrize("length", [0, 8, BODY_BYTES_MAX + 10, 2**32 - 1])
 def test_length_that_no_frame_has_ends_the_connection_at_once(length: int) -> None:
     """Nothing is awaited, or kept, for it."""
     with pytest.raises(BadFrame, match="a frame of"):
         Decoder().feed(raw(16, b"", length=length))
+
+
+def test_messages_of_many_groups_are_one_frame() -> None:
+    """They come out one by one, as if each had come alone."""
+    messages = [(group, b"%d" % group) for group in range(500)]
+    data = b"".join(encode_joined(messages))
+    assert len(data) == struct.unpack_from("<I", data)[0] + 4, "it is one frame"
+    assert Decoder().feed(data) == [PeerFrame(FrameKind.RAFT, *message) for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"), [((1, JOINED_BYTES_MAX, 1), 3), ((JOINED_BYTES_MAX - 9, 1), 1), ((), 0)]
+)
+def test_a_joined_frame_does_not_grow_above_its_bound(sizes: tuple[int, ...], count: int) -> None:
+    """A large message goes alone."""
+    data = b"".join(encode_joined([(7, bytes(size)) for size in sizes]))
+    assert [len(frame.body) for frame in Decoder().feed(data)] == list(sizes)
+    at = frames = 0
+    while at < len(data):
+        at, frames = at + 4 + struct.unpack_from("<I", data, at)[0], frames + 1
+    assert frames == count
+
+
+@pytest.mark.parametrize(
+    "body", [b"1234567", struct.pack("<II", 7, 3) + b"ab", struct.pack("<II", 7, 0) + b"a"]
+)
+def test_a_joined_frame_that_is_cut_ends_the_connection(body: bytes) -> None:
+    """What it is about would be guessed."""
+    with pytest.raises(BadFrame, match="cut"):
+        Decoder().feed(raw(FrameKind.JOINED, body))
 
 
 def test_body_above_the_bound_is_not_sent() -> None:
@@ -120,7 +154,7 @@ def test_body_above_the_bound_is_not_sent() -> None:
 def test_large_frame_in_many_reads_keeps_only_what_came() -> None:
     """A promise of 80 MiB is not believed."""
     decoder = Decoder()
-    head = struct.pack("<IBBI", BODY_BYTES_MAX + 10, 16, 0, 1)
+    head = struct.pack("<IBI", BODY_BYTES_MAX + 9, 16, 1)
     assert decoder.feed(head) == []
     assert decoder.feed(b"xyz") == []
     assert decoder.waiting_bytes == len(head) + 3

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
@@ -26,6 +25,7 @@ from amqp10broker.cluster.membership import (
 )
 from amqp10broker.raft.config import Add, Configuration, Promote, Remove
 from amqp10broker.raft.errors import ChangeRefused, NotReady
+from amqp10broker.raft.ids import member_id, node_of
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
 

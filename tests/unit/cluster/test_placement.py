@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster import placement
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.placement import Placed, WantedQueue
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.raft.ids import member_id, node_of
 from tests.support.handles import IdleHandle
 
 LOCAL = {"x-queue-leader-locator": "client-local"}
@@ -45,7 +45,7 @@ class Cluster:
             for n in range(1, self._count + 1)
         ]
         wanted = WantedQueue(kind, arguments or {}, definition or {}, exclusive, lasting)
-        found = self._placement.place(wanted, nodes, self.queues, len(self.queues))
+        found = self._placement(wanted, nodes, self.queues, len(self.queues))
         self.add(kind, found)
         return found
 

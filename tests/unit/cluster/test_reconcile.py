@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.ids import member_id, node_of
 from amqp10broker.cluster.reconcile import (
     Drop,
     Grow,
@@ -16,6 +15,7 @@ from amqp10broker.cluster.reconcile import (
     next_change,
     target_size,
 )
+from amqp10broker.raft.ids import member_id, node_of
 
 UP = NodeState()
 DOWN = NodeState(running=False)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from amqp10broker.cluster.lane_messages import LetterBatch
-from amqp10broker.cluster.letters_codec import BadLetter, encode_letters
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues import commands as c
@@ -41,6 +41,10 @@ class Box(MachineHandle[VolatileQueue]):
             self.told += effects
 
 
+def unused(*given: Any) -> Any:
+    raise AssertionError("queues without a log use no link")
+
+
 class Node:
     """One of three; what it sends lies in `net` until it is carried.
 
@@ -52,25 +56,21 @@ class Node:
         self.number = number
         self.net = net
         self.waiting = 0
-        self.up: dict[int, None] = {}
+        self.port = LinkPort(
+            *(number, net.incarnations[number], self.send, lambda node: self.waiting),
+            *(unused, unused, unused, unused),
+        )
+        self.port.incarnations = net.incarnations
+        self.up = self.port.connected
         self.catalog = make_catalog(SimpleNamespace(start_queue=lambda spec: IdleHandle()))
         self.vhost = self.catalog.lookup_vhost(VHOST)
-        self.replies = ReplyQueues(
-            number, lambda: net.incarnations, self, self.catalog.find_vhost, Box, lambda: "secret"
-        )
+        self.replies = ReplyQueues(self.port, self.catalog.find_vhost, Box, lambda: "secret")
         self.catalog.node_directory = cast("Any", SimpleNamespace(reply_queue=self.replies.find))
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
         if node in self.up:
             self.net.frames.append((self.number, node, PeerFrame(kind, group, b"".join(body))))
         return node in self.up
-
-    def waiting_bytes(self, node: int) -> int:
-        return self.waiting
-
-    @property
-    def connected(self) -> Collection[int]:
-        return self.up
 
     def requester(self, vhost: str = VHOST) -> tuple[DeclaredQueue, c.ConsumerRef]:
         """A queue for replies, whose consumer has credit for two."""
@@ -244,23 +244,16 @@ def test_a_node_that_is_found_says_what_it_has(net: Net) -> None:
 
 def test_only_replies_reach_it_from_elsewhere(net: Net) -> None:
     """Whoever knows the secret is a node; but what cannot be is told."""
-    queue, ref = net.nodes[1].requester()
-    name = queue.name.encode()
-    letters = b"".join(
-        encode_letters(LetterBatch(0, 1, 0, [c.Unsubscribe(ref, (), (), 0, c.DeliveryOutcome.REQUEUE)]))
-    )
-    head = b"\x01\x00" + len(name).to_bytes(2, "little") + b"/" + name
+    queue, _ = net.nodes[1].requester()
     for kind, body in (
-        (FrameKind.REPLIES, head + letters),
-        (FrameKind.REPLIES, head),
+        (FrameKind.REPLIES, row(TEXT, TEXT).encode(("/", queue.name))),
         (FrameKind.REPLIES, b"\x01"),
-        (FrameKind.REPLIES, b"\x01\x00\x00\x00\xff" + letters),
         (FrameKind.REPLY_QUEUES, b"\xff"),
         (FrameKind.REPLY_QUEUES, b"[]"),
         (FrameKind.REPLY_QUEUES, b'{"queues": 1}'),
         (FrameKind.REPLY_QUEUES, b'{"opened": ["/", "q"]}'),
         (FrameKind.REPLY_QUEUES, b"[" * 100_000),
     ):
-        with pytest.raises(BadLetter):
+        with pytest.raises(BadBytes):
             net.nodes[1].replies.received(2, PeerFrame(kind, 0, body))
     assert queue.handle.figures().consumers == 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_members import next_change
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.raft.config import Add, Configuration, Promote, Remove
+from amqp10broker.raft.ids import member_id
 
 A, B, C = (member_id(number) for number in (1, 2, 3))
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster import system_store
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.cluster.system_store import SystemStore, found, is_member, left_alone
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
@@ -18,9 +17,10 @@ from amqp10broker.cluster.transactions import (
     transaction_of,
 )
 from amqp10broker.metadata.vhost_requests import SetParameter
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, run_of
+from amqp10broker.raft.ids import member_id
 from amqp10broker.raft.ready import Ready
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
@@ -93,7 +93,7 @@ def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk:
     runs = (
         run_of(2, 1, Kind.EMPTY, (b"",)),
         commands(3, 1, b"a", b"\xff"),
-        run_of(5, 1, Kind.CONFIG, (encode_config(config),)),
+        run_of(5, 1, Kind.CONFIG, (codec.CONFIG.encode(config),)),
         commands(6, 2, b"cc", b"d"),
     )
     told: list[int] = []

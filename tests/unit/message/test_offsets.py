@@ -9,7 +9,7 @@ from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.convert import _head_to_amqp091, to_amqp091
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.offsets import delivered, delivered_with_time, filter_values, kept, kept_now
+from amqp10broker.message.offsets import delivered, delivered_with_time, filter_values, kept
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp10.codec import encode
@@ -56,16 +56,6 @@ def test_a_delivery_may_have_its_time_as_well(offset: int, time_ms: int, long: b
     assert type(decode_head(head)[1][ENQUEUED]) is Timestamp
     assert list(decode_head(head)[1])[-1] == OFFSET
     assert content == published[1]
-
-
-def test_a_chunk_from_when_an_offset_was_a_ulong_is_delivered_with_longs() -> None:
-    """Older data folders hold such chunks."""
-    messages = kept([message(), message({Symbol("x-a"): "x" * 5000}), message()])
-    before = [(head[:-1] + b"\x80", content) for head, content in messages]
-    assert kept_now(before) == messages
-    assert kept_now(messages) is messages
-    assert decode_head(delivered(kept_now(before), 7)[2][0])[1][OFFSET] == Long(9)
-    assert len({id(head) for head, _ in kept_now(before)}) == 2  # equal heads are still one object
 
 
 def test_a_time_that_the_publisher_wrote_is_replaced() -> None:

@@ -11,7 +11,6 @@ import pytest
 from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.changes import NUMBERS_RESERVED
-from amqp10broker.metadata.definitions_export import export
 from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
@@ -43,6 +42,7 @@ from tests.support.declaring import (
     delete_policy,
     delete_user,
     delete_vhost,
+    export,
     load,
     put_policy,
     put_user,
@@ -276,19 +276,6 @@ def test_a_stream_has_an_id_of_its_own() -> None:
     assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
     assert declare(catalog, vhost, "q2", durable=True)[0].declaration_id == ""
     assert all("declaration_id" not in entry for entry in export(catalog)["queues"])
-
-
-def test_a_stream_of_a_version_without_ids_has_its_number() -> None:
-    """Which no other queue of the data folder ever has."""
-    catalog, kept = furnished()
-    queue, _ = declare(catalog, "/", "s", durable=True, arguments={"x-queue-type": "stream"})
-    entries = list(kept.entries())
-    for key, value in entries:
-        if key == ("queue", "/", "s"):
-            del value["declaration_id"]
-    again = Catalog(furnished()[0]._host)
-    restore(again, entries)
-    assert again.lookup_vhost("/").lookup("s").declaration_id == str(queue.number)
 
 
 def test_numbers_are_reserved_before_they_are_given() -> None:

@@ -14,7 +14,6 @@ import pytest
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import export
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.node_requests import SetClusterName
 from amqp10broker.metadata.nodes import ClusterFacts
@@ -23,7 +22,16 @@ from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost_requests import KeepUnknown
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.declaring import add_user, add_vhost, bind, declare, declare_exchange, load, put_policy
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    declare,
+    declare_exchange,
+    export,
+    load,
+    put_policy,
+)
 from tests.support.kept_entries import Host
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")

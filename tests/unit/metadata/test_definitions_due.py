@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
@@ -16,6 +15,7 @@ from amqp10broker.metadata.node_requests import JoinNode, SetClusterName
 from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue_requests import DeleteQueue
+from amqp10broker.raft.ids import node_of
 from tests.support.declaring import declare
 from tests.support.kept_entries import Watched, kept_catalog, restarted
 

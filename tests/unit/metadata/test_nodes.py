@@ -32,7 +32,7 @@ class Here:
     def __init__(self, placed: Placed) -> None:
         self.placed = placed
 
-    def place(self, *wanted: object) -> Placed:
+    def __call__(self, *wanted: object) -> Placed:
         return self.placed
 
 

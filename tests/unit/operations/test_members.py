@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import trio
 
-from amqp10broker.cluster.ids import node_of
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
-from amqp10broker.operations.caller import Job
 from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.raft.ids import node_of
 from tests.support.cluster_node import FakeNode
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
@@ -36,8 +34,7 @@ class World(Broker):
         """Perform one, and have it finished."""
         named = {node.number: name for name, node in self.catalog.nodes.items()}
         caller = replace(self.caller(None), node_name=named.get(self.cluster.number, "alone"))
-        result = self.do(operation, caller=caller, **given)
-        return result.then(trio.run(result.run)) if isinstance(result, Job) else result
+        return self.do(operation, caller=caller, **given)
 
     def nodes(self, name: str) -> list[int]:
         """Where a queue has members."""

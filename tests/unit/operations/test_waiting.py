@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import trio
 
 from amqp10broker.errors import NotFound, Unavailable
-from amqp10broker.operations.caller import Job
 from amqp10broker.operations.snapshot import SummaryView, WaitingView, WaitView, document
 from tests.support.cluster_node import FakeNode
 from tests.support.managing import Broker
@@ -50,8 +48,7 @@ class World(Broker):
         self.node = Looked(self.cluster)
 
     def run(self, operation: str, /, **given: Any) -> Any:
-        result = self.do(operation, caller=replace(self.caller(None), node_name="a"), **given)
-        return result.then(trio.run(result.run)) if isinstance(result, Job) else result
+        return self.do(operation, caller=replace(self.caller(None), node_name="a"), **given)
 
 
 def told(summary: SummaryView, *lines: WaitingView) -> dict[str, Any]:

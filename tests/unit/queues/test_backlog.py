@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.classic.backlog import HEAD_MESSAGES_MAX, HEADS_IN_MEMORY, Backlog
-from amqp10broker.queues.classic.store import PAGE_MESSAGES_MAX, Handle, MemoryStore
+from amqp10broker.queues.classic.store import PAGE_MESSAGES_MAX, Handle, Store
 
 HEAD = make_head(None, None, "", "q")
 MANY = 100_000
@@ -15,7 +15,7 @@ MOST = HEAD_MESSAGES_MAX + PAGE_MESSAGES_MAX + BATCH
 """A batch that meets a head with room goes there as a whole."""
 
 
-class CountingStore(MemoryStore):
+class CountingStore(Store):
     """Counts the messages that are in pages, as if they were elsewhere."""
 
     in_memory = False

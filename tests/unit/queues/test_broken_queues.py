@@ -18,9 +18,9 @@ from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.stream.consumer import StreamConsumer
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 
 NOW_MS = 1000

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.delayed import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
-from amqp10broker.queues.classic.store import MemoryStore
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import TICK, Inspect, Publish, Purge
 from amqp10broker.queues.effects import Answer
 from amqp10broker.queues.settings import Overflow, QueueSettings
@@ -141,7 +141,7 @@ def test_many_that_are_due_at_once_go_in_parts() -> None:
     assert queue.deadline() is None
 
 
-class CountingStore(MemoryStore):
+class CountingStore(Store):
     """Says how many messages are in pages."""
 
     def __init__(self) -> None:

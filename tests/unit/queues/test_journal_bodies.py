@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import Handle, MemoryPacks
+from amqp10broker.queues.quorum.bodies import Handle, Packs
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
 
 HEAD = make_head(None, None, "", "q")
 PAGES = 20
 
 
-class _CountedPacks(MemoryPacks):
+class _CountedPacks(Packs):
     def __init__(self) -> None:
+        super().__init__()
         self.read_packs = 0
 
     def read(self, handle: Handle) -> bytes:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from amqp10broker.cluster.groups import Groups
-from amqp10broker.cluster.member import Member
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
@@ -23,30 +21,30 @@ from amqp10broker.queues.commands import (
     Delete,
     DeliveryOutcome,
     Inspect,
-    PeerId,
     Publish,
     Settle,
     Subscribe,
     Tick,
     Touch,
 )
-from amqp10broker.queues.durability import DurabilityBackend
-from amqp10broker.queues.effects import Answer, Confirmed, DeadLetters, Effect, Unconfirmed
-from amqp10broker.queues.outlook import QueueProgress
+from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
+from amqp10broker.queues.effects import Answer, Confirmed, Unconfirmed
+from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.command_codec import decode_commands
 from amqp10broker.queues.quorum.commands import Letters
-from amqp10broker.queues.quorum.durability import GroupMember, QuorumInLog, QuorumInMemory
+from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, decode_places
+from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, PLACES
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 from tests.support.fake_log import MemoryScratch
 
@@ -121,37 +119,28 @@ class Journal:
 class Bench:
     """Wakes a keeper as `runtime/queues/queue_task.py` does."""
 
-    def __init__(self, backend: DurabilityBackend[Any]) -> None:
-        self.backend = backend
+    def __init__(self, make: Callable[[Wake, PublishEffects], DurabilityBackend[Any]]) -> None:
         self.wakes = 0
         self.indexes: list[int] = []
         self.told: list[tuple[str, list[int]]] = []
-        backend.wake = self._wake
-        backend.hand_over = self._hand_over
+        backend = self.backend = make(self._wake, self._publish)
         list(backend.recover(NOW_MS))
         self.wake()
 
     def _wake(self) -> None:
         self.wakes += 1
 
-    def _hand_over(
-        self,
-        effects: Mapping[PeerId, list[Effect]],
-        dead_letters: Sequence[DeadLetters] = (),
-        dead: Sequence[object] = (),
-        *,
-        index: int = 0,
-    ) -> None:
-        self.indexes.append(index)
-        for effect in effects.get(PUBLISHER.reply_to, ()):
+    def _publish(self, batch: EffectBatch) -> None:
+        self.indexes.append(batch.index)
+        for effect in batch.effects.get(PUBLISHER.reply_to, ()):
             assert isinstance(effect, Confirmed | Unconfirmed | Answer)
             said = [effect.ready] if isinstance(effect, Answer) else list(effect.ids)
             self.told.append((type(effect).__name__, said))
 
     def wake(self, *commands: Command, now_ms: int = NOW_MS) -> None:
-        self.backend.carry_out(list(commands), now_ms)
-        self.backend.keep(now_ms)
-        self.backend.tell()
+        self.backend.apply(list(commands), now_ms)
+        self.backend.flush(now_ms)
+        self.backend.publish()
 
     def publish(self, number: int, now_ms: int = NOW_MS) -> None:
         self.wake(Publish(PUBLISHER, [number], [MESSAGE], False), now_ms=now_ms)
@@ -176,13 +165,15 @@ def quorum(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
     groups = Groups(lambda: NOW_MS, lambda *_: None)
 
-    def begin(machine: QuorumInLog) -> GroupMember:
+    def begin(machine: QuorumInLog) -> Member:
         member = Member(7, store.me, store, machine, groups, lambda: 0.5)
         groups.add(member)
         return member
 
-    backend = QuorumInLog(queue, journal, store, begin, states)  # type: ignore[arg-type]
-    return Bench(backend), journal
+    bench = Bench(
+        lambda wake, publish: QuorumInLog(queue, wake, publish, journal, store, begin, states)  # type: ignore[arg-type]
+    )
+    return bench, journal
 
 
 def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> tuple[Bench, Journal]:
@@ -198,12 +189,12 @@ def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_th
     """The sync was begun before it, and nobody asks for another one."""
     journal = Journal()
     store = ClassicStore(7, journal, Spool(MemoryScratch), RECORD_BYTES)  # type: ignore[arg-type]
-    backend = ClassicInJournal(
-        lambda before: ClassicQueue("q", durable=True, store=store),
-        journal,  # type: ignore[arg-type]
-        store,
+    bench = Bench(
+        lambda wake, publish: ClassicInJournal(
+            lambda before: ClassicQueue("q", durable=True, store=store),
+            *(wake, publish, journal, store),  # type: ignore[arg-type]
+        )
     )
-    bench = Bench(backend)
     consumer = new_asker("1.2").consumer()
     bench.wake(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     durable = (make_head(Header(durable=True), None, "", "q"), b"a")
@@ -311,7 +302,7 @@ def test_a_question_to_a_quorum_queue_is_answered_in_its_place_and_is_not_in_the
 
 
 def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
-    """A lane is told how far its letters were carried out with all that came of them, or may forget some."""
+    """A link is told how far its letters were carried out with all that came of them, or may forget some."""
     bench, journal = opened()
     queue, key = bench.backend.queue, ASKER.id[:2]
     for number in (1, 2):
@@ -320,14 +311,14 @@ def test_what_came_of_several_entries_is_told_as_of_the_last() -> None:
     journal.sync_all()
     bench.wake()
     assert bench.told == [("Confirmed", [1]), ("Confirmed", [2])]
-    assert bench.indexes == [queue.node_lanes.entry]
+    assert bench.indexes == [queue.node_links.entry]
     bench.wake(Letters(*key, 3, 3, 0, [AttachPublisher(PUBLISHER)]))  # type: ignore[arg-type]
     journal.sync_all()
     bench.wake()
-    assert bench.indexes[1:] == [queue.node_lanes.entry], "that it was carried out is told, too"
+    assert bench.indexes[1:] == [queue.node_links.entry], "that it was carried out is told, too"
 
 
-def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_committed() -> None:
+def test_a_part_of_a_commit_is_told_to_links_and_sent_to_members_when_it_is_committed() -> None:
     """Where the only member of a queue is of a cluster: its state is ahead of what others may hear."""
     states = States()
     bench, journal = opened(states=states)
@@ -340,16 +331,16 @@ def test_a_part_of_a_commit_is_told_to_lanes_and_sent_to_members_when_it_is_comm
     ]
     bench.wake(letters[0])
     before = journal.ticket
-    backend.carry_out_part(letters[1:], NOW_MS)
-    backend.tell()
+    backend.apply_part(letters[1:], NOW_MS)
+    backend.publish()
     backend.snapshot_for(5)
-    assert (backend.queue.lane_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
+    assert (backend.queue.link_last(*key), backend.ahead, backend.done(*key)) == (2, True, 0)
     assert (bench.told, states.begun) == ([], [])
     journal.sync(before)
-    backend.tell()
+    backend.publish()
     assert (bench.told, backend.done(*key), states.begun) == ([("Confirmed", [1])], 1, [])
     journal.sync_all()
-    backend.tell()
+    backend.publish()
     assert bench.told[1:] == [("Confirmed", [2])]
     assert (backend.ahead, backend.done(*key), states.begun) == (False, 2, [5])
 
@@ -370,7 +361,8 @@ def test_what_is_due_happens_before_a_question_is_answered() -> None:
     """As time passed with the question while that was in the log; the entry says only that it passed."""
     settings = replace(DEFAULTS, message_ttl_ms=100)
     in_journal, journal = opened(settings)
-    for bench in (in_journal, Bench(QuorumInMemory(QuorumQueue("q", settings=settings, now_ms=NOW_MS)))):
+    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
+    for bench in (in_journal, Bench(lambda wake, publish: QuorumInMemory(queue, wake, publish))):
         bench.publish(1)
         journal.sync_all()
         bench.wake()
@@ -379,7 +371,7 @@ def test_what_is_due_happens_before_a_question_is_answered() -> None:
             journal.sync(journal.ticket)
             bench.wake(now_ms=NOW_MS + late)
             assert bench.told[-1] == ("Answer", [count])
-    entries = [decode_commands(each[decode_places(each)[1] :]).commands for each in journal.entries]
+    entries = [decode_commands(each[PLACES.decode_part(each)[1] :]).commands for each in journal.entries]
     assert [type(each) for (each,) in entries] == [Publish, Tick]
 
 
@@ -390,15 +382,14 @@ def test_what_a_quorum_queue_has_not_told_is_refused_when_it_cannot_be_kept(end:
     first = journal.ticket
     bench.publish(2)
     journal.sync(first)
-    bench.backend.keep(NOW_MS)
+    bench.backend.flush(NOW_MS)
     if end == "storage_failed":
-        bench.backend.tell()
+        bench.backend.publish()
         bench.backend.storage_failed()
     else:
-        (unanswered,) = bench.backend.unanswered()
+        (unanswered,) = bench.backend.abandon()
         assert isinstance(unanswered, Publish)
         assert unanswered.ids == [2]
-        bench.backend.abandon()
     # What was durable is told all the same, and first.
     assert bench.told == [("Confirmed", [1]), ("Unconfirmed", [2])][: 1 if end == "abandon" else 2]
     assert not bench.backend.busy
@@ -443,10 +434,13 @@ class FullShelf(MemoryShelf):
 
 def stream(shelf: MemoryShelf | None = None) -> tuple[Bench, Syncs, list[bool]]:
     log, syncs, full = StreamLog(shelf or MemoryShelf()), Syncs(), []
-    backend = StreamBackend(
-        StreamQueue("s", log), log, syncs, lambda _, error: full.append(error is not None)
+    bench = Bench(
+        lambda wake, publish: StreamBackend(
+            *(StreamQueue("s", log), wake, publish, log),
+            *(syncs, lambda _, error: full.append(error is not None)),
+        )
     )
-    return Bench(backend), syncs, full
+    return bench, syncs, full
 
 
 def test_a_stream_has_one_sync_under_way_and_what_comes_meanwhile_makes_the_next_chunk() -> None:
@@ -481,13 +475,16 @@ def test_a_part_of_a_commit_is_written_to_a_stream_when_the_journal_has_the_comm
     """Before, a loss of power would leave it without the other queues' parts. It is one chunk of its own."""
     log, syncs, journal = StreamLog(MemoryShelf()), Syncs(), Journal()
     commits = StreamCommits(7, journal)
-    backend = StreamBackend(
-        StreamQueue("s", log), log, syncs, lambda _, error: None, cast("Any", journal), commits
+    bench = Bench(
+        lambda wake, publish: StreamBackend(
+            *(StreamQueue("s", log), wake, publish, log),
+            *(syncs, lambda _, error: None, cast("Any", journal), commits),
+        )
     )
-    bench = Bench(backend)
-    backend.carry_out_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
+    backend = bench.backend
+    backend.apply_part([Publish(PUBLISHER, [1, 2], [MESSAGE, MESSAGE], True)], NOW_MS)
     journal.ticket += 1  # the end of the commit
-    backend.tell()
+    backend.publish()
     bench.wake()
     assert (backend.busy, log.next_offset, syncs.asked) == (True, 0, [])
     journal.sync(journal.ticket - 1)
@@ -512,5 +509,5 @@ def test_a_stream_that_ends_while_the_disk_is_full_takes_the_alarm_with_it_and_n
     bench, syncs, full = stream(shelf)
     shelf.full = True
     bench.publish(1)
-    bench.backend.end()
+    bench.backend.abandon()
     assert full == [True, False]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, KeptLinksInJournal
+from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, ResumableLinksInJournal
 from tests.support.small_journal import SmallJournal
 
 Found = dict[int, tuple[bytes, set[bytes]]]
@@ -17,7 +17,7 @@ class Kept:
     def __init__(self, journal: SmallJournal) -> None:
         self.journal = journal
         self.asked = 0
-        self.links = KeptLinksInJournal(journal, self._ask)
+        self.links = ResumableLinksInJournal(journal, self._ask)
 
     def _ask(self) -> None:
         self.asked += 1

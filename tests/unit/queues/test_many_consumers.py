@@ -26,9 +26,9 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker
 from tests.support.channel_world import World
 from tests.support.steps import steps_of

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, MemoryPacks, PagedBodies
-from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, OrderedEntries
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, Packs, PagedBodies
+from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, OrderedEntries
 
 HEAD = make_head(None, None, "", "q")
 
@@ -58,12 +58,12 @@ def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
     """Delayed messages are due in any order; who reads one after the other has the page opened."""
     read: list[int] = []
 
-    class Packs(MemoryPacks):
+    class CountedPacks(Packs):
         def read_at(self, handle: object, at: int, length: int) -> bytes:
             read.append(length)
             return super().read_at(handle, at, length)
 
-    bodies = PagedBodies(Packs())
+    bodies = PagedBodies(CountedPacks())
     given = [(make_head(None, None, "", f"k{number % 7}"), b"%d" % number * 9) for number in range(10 * 4096)]
     bodies.put(0, given)
     bodies.drop([5, 6])
@@ -113,32 +113,32 @@ def test_a_random_walk_agrees_with_a_dictionary(seed: int) -> None:
 
 
 def test_a_line_gives_up_to_a_block_at_a_time() -> None:
-    lane = OrderedEntries()
-    lane.append(range(BLOCK_MAX), [1] * BLOCK_MAX, None)
-    lane.append(range(BLOCK_MAX, BLOCK_MAX + 5), [2] * 5, None)
-    keys, sizes, expiries = lane.take(BLOCK_MAX + 5, 0)
+    line = OrderedEntries()
+    line.append(range(BLOCK_MAX), [1] * BLOCK_MAX, None)
+    line.append(range(BLOCK_MAX, BLOCK_MAX + 5), [2] * 5, None)
+    keys, sizes, expiries = line.take(BLOCK_MAX + 5, 0)
     assert (keys, sizes, expiries) == (list(range(BLOCK_MAX)), [1] * BLOCK_MAX, None)
-    assert lane.take(9, 0)[0] == list(range(BLOCK_MAX, BLOCK_MAX + 5))
-    assert (lane.length, lane.take(1, 0)) == (0, ([], [], None))
+    assert line.take(9, 0)[0] == list(range(BLOCK_MAX, BLOCK_MAX + 5))
+    assert (line.length, line.take(1, 0)) == (0, ([], [], None))
 
 
 def test_a_line_stops_before_what_has_expired() -> None:
-    lane = OrderedEntries()
-    lane.append([1, 2, 3, 4], [1] * 4, [NEVER, 50, 10, NEVER])
-    assert lane.take(9, 10) == ([1, 2], [1, 1], [NEVER, 50])
-    assert lane.take(9, 10) == ([], [], [])
-    assert lane.take_expired(10) == ([3], [1])
-    assert lane.take(9, 10)[0] == [4]
-    assert lane.expiring == 0
+    line = OrderedEntries()
+    line.append([1, 2, 3, 4], [1] * 4, [NEVER, 50, 10, NEVER])
+    assert line.take(9, 10) == ([1, 2], [1, 1], [NEVER, 50])
+    assert line.take(9, 10) == ([], [], [])
+    assert line.take_expired(10) == ([3], [1])
+    assert line.take(9, 10)[0] == [4]
+    assert line.expiring == 0
 
 
 def test_entries_put_back_are_merged_by_key() -> None:
-    lane = OrderedEntries()
-    lane.append(range(10), [1] * 10, None)
-    lane.take(6, 0)
-    lane.put_back([(4, 1, NEVER), (5, 1, 99)])
-    lane.put_back([(1, 1, NEVER), (0, 1, NEVER)])
-    lane.put_back([(3, 1, NEVER)])
-    assert lane.length == 9
-    taken = [key for _ in range(9) for key in lane.take(1, 0)[0]]
+    line = OrderedEntries()
+    line.append(range(10), [1] * 10, None)
+    line.take(6, 0)
+    line.put_back([(4, 1, NEVER), (5, 1, 99)])
+    line.put_back([(1, 1, NEVER), (0, 1, NEVER)])
+    line.put_back([(3, 1, NEVER)])
+    assert line.length == 9
+    taken = [key for _ in range(9) for key in line.take(1, 0)[0]]
     assert taken == [0, 1, 3, 4, 5, 6, 7, 8, 9]

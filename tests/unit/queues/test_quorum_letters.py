@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, PublishRejected, Refusal, TimedOut
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined, split
+from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow, QueueSettings
@@ -61,16 +61,16 @@ class Entries(Bench):
 
     @property
     def kept(self) -> list[object]:
-        lane = self.queue.lanes[NODE, START]
-        return [(index, type(effect)) for index, _, effect in lane.kept]
+        link = self.queue.links[NODE, START]
+        return [(index, type(effect)) for index, _, effect in link.kept]
 
 
 def test_letters_are_carried_out_and_numbered() -> None:
     bench = Entries()
     told = bench.entry(letters(1, publish("a"), publish("b", "c")))
     assert [type(each) for each in told] == [Confirmed, Confirmed]
-    assert (bench.queue.ready, bench.queue.lane_last(NODE, START)) == (3, 2)
-    assert bench.queue.lane_last(NODE, START + 1) == 0
+    assert (bench.queue.ready, bench.queue.link_last(NODE, START)) == (3, 2)
+    assert bench.queue.link_last(NODE, START + 1) == 0
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "duplicate_enqueue_test")
@@ -79,10 +79,10 @@ def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
     """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""
     bench = Entries(**FULL)
     bench.entry(letters(1, publish("a"), Purge(SESSION.request())))
-    before = bench.queue.lanes[NODE, START]
+    before = bench.queue.links[NODE, START]
     state = asdict(before)
     assert not bench.entry(letters(first, publish("x", "y"), Purge(SESSION.request()), heard=1))
-    assert asdict(bench.queue.lanes[NODE, START]) == state
+    assert asdict(bench.queue.links[NODE, START]) == state
     assert (bench.queue.ready, bench.queue.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
     bench.entry(letters(3, publish("z")))
     assert bench.bodies(bench.entry(letters(4, *reading()))) == ["z"]
@@ -118,7 +118,7 @@ def test_what_others_may_not_say_is_not_carried_out() -> None:
     queue = bench.queue
     assert (queue.ready, queue.consumers, queue.publishers, queue.deleted) == (1, 0, 0, False)
     assert queue.next_index == 3
-    assert bench.bodies(bench.entry(letters(queue.lane_last(NODE, START) + 1, *reading()))) == ["mine"]
+    assert bench.bodies(bench.entry(letters(queue.link_last(NODE, START) + 1, *reading()))) == ["mine"]
 
 
 def test_a_question_in_letters_is_answered_in_its_place() -> None:
@@ -179,15 +179,17 @@ def test_nodes_are_in_the_snapshot() -> None:
     bodies = bench.queue.parts()[0].bodies
     restored = decode_snapshot("q", data, bodies)
     assert encode_snapshot(restored) == data
-    assert restored.lanes == bench.queue.lanes
+    assert list(restored.links) == list(bench.queue.links)
     assert restored.suspects == bench.queue.suspects == {(4, 1): None, (5, 1): bench.now}
     assert restored.deadline() == bench.queue.deadline() == bench.now + 60_000
-    assert restored.resume(NODE, START, 0, {}) == bench.queue.resume(NODE, START, 0, {})
+    found, wanted = (queue.resume(NODE, START, 0, {}) for queue in (restored, bench.queue))
+    assert replace(found, kept=()) == replace(wanted, kept=())
+    assert [type(effect) for *_, effect in found.kept] == [type(effect) for *_, effect in wanted.kept]
     for queue in (restored, bench.queue):
         queue.apply(letters(4, Purge(SESSION.request())), bench.now)
         queue.apply(Letters(8, 2, 1, 1, 0, [publish("x")]), bench.now)
         assert not queue.take_effects()
-    assert restored.lane_last(NODE, START) == 5
+    assert restored.link_last(NODE, START) == 5
 
 
 def test_bytes_of_letters_say_where_messages_lie() -> None:
@@ -238,22 +240,13 @@ def test_letters_that_follow_each_other_are_joined() -> None:
     assert numbers(joined([one, Tick(), two])) == [(1, 1, 4, 1), (2, 3, 6, 1)]
 
 
-def test_long_publishes_in_letters_are_split() -> None:
-    many = Publish(PUBLISHER, range(70_000), [message("x")] * 70_000, False)
-    (found,) = split([letters(1, publish("a"), many)])
-    assert isinstance(found, Letters)
-    assert [len(each.messages) for each in found.commands if isinstance(each, Publish)] == [1, 65_535, 4_465]
-    short = [letters(1, publish("a"))]
-    assert split(short) is short
-
-
-def test_a_lane_ends_with_its_node() -> None:
+def test_a_link_ends_with_its_node() -> None:
     bench = Entries()
     bench.entry(letters(1, AttachPublisher(PUBLISHER), publish("a")))
     later = Letters(NODE, START + 1, 1, 1, 0, [publish("b", session=ReplyTo(PeerId(NODE, START + 1, 1), ""))])
     bench.entry(later)
     bench.entry(NodeGone(NODE, START))
-    assert list(bench.queue.lanes) == [(NODE, START + 1)]
+    assert list(bench.queue.links) == [(NODE, START + 1)]
     assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
     assert not bench.entry(letters(1, publish("late")))
     assert bench.queue.ready == 2

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.groups import LATER_MS
-from amqp10broker.cluster.ids import member_id
 from amqp10broker.queues.commands import (
     DELETE,
     Credit,
@@ -23,16 +21,19 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
-from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Add, Configuration, Promote
 from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
-from amqp10broker.raft.ready import Ready
+from amqp10broker.raft.groups import LATER_MS
+from amqp10broker.raft.ids import member_id
+from amqp10broker.raft.ready import Ready, Role, Status
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal
@@ -66,7 +67,7 @@ def test_followers_tell_nothing() -> None:
     leader = opened(world)
     told: list[int] = []
     for node in world.nodes.values():
-        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
     consumer = world.client.consumer()
     leader.work(Subscribe(consumer, False), Credit(consumer, 0, 10, False, 0))
     world.publish(leader)
@@ -85,7 +86,7 @@ def test_a_leader_that_was_deposed_tells_nothing() -> None:
     assert leader is not old
     told: list[int] = []
     for node in world.nodes.values():
-        node.backend.hand_over = lambda *_, node=node, **__: told.append(node.number)  # type: ignore[assignment, misc]
+        node.publish = lambda _, node=node: told.append(node.number)  # type: ignore[method-assign, misc]
     world.publish(leader, 3)
     world.settle_down(world.even)
     assert set(told) == {leader.number}
@@ -158,7 +159,7 @@ def test_who_leads_has_carried_out_what_it_left_for_later() -> None:
     assert behind(world, old) == [1, 1]
     found: list[list[int]] = []
     for node in world.nodes.values():
-        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -179,7 +180,7 @@ def test_who_leads_has_applied_all_that_was_confirmed_before() -> None:
     assert {numbers(world, node) == [] for node in others} == {True}, "they do not know it yet"
     found: list[list[int]] = []
     for node in others:
-        node.backend.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[misc]
+        node.on_lead = lambda leads, node=node: found.append(numbers(world, node))  # type: ignore[method-assign, misc]
     world.crash(old.number)
     world.settle_down(lambda: bool(found))
     assert found == [[0, 1, 2]]
@@ -198,12 +199,12 @@ def test_parts_of_another_state_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
     new = world.nodes[4]
     received = new.snapshots.received
 
-    def after_it(node: int, kind: Any, group: int, body: bytes) -> None:
+    def after_it(node: int, group: int, body: bytes, answer: bool) -> None:
         if len(late) == 3:
             transfer = bytes(8)
-            received(node, kind, group, transfer + body[8:])
-        late.append(kind)
-        received(node, kind, group, body)
+            received(node, group, transfer + body[8:], answer)
+        late.append(answer)
+        received(node, group, body, answer)
 
     new.snapshots.received = after_it  # type: ignore[method-assign]
     world.settle_down(world.even)
@@ -369,14 +370,14 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
     world.settle_down(world.even)
     told: dict[int, list[object]] = {number: [] for number in world.nodes}
     for node in world.nodes.values():
-        node.backend.hand_over = told_to(told[node.number])
+        node.publish = told_to(told[node.number])
         world.part(node.number)
     world.publish(leader)
     for node in list(world.nodes.values()):
-        node.backend.carry_out([DELETE], world.now)
+        node.backend.apply([DELETE], world.now)
         assert node.backend.queue.deleted
-        node.backend.keep(world.now)
-        node.backend.tell()
+        node.backend.flush(world.now)
+        node.backend.publish()
         node.backend.delete()
         assert sum(node.journal.live.values()) == 0
         assert node.groups.get(GROUP) is None
@@ -386,13 +387,13 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
 
 
 def told_to(told: list[object]) -> Any:
-    """A `HandOver` that notes all effects."""
+    """Note all effects."""
 
-    def hand_over(effects: Mapping[object, list[object]], *_: object, **__: object) -> None:
-        for batch in effects.values():
-            told.extend(batch)
+    def publish(batch: EffectBatch) -> None:
+        for effects in batch.effects.values():
+            told.extend(effects)
 
-    return hand_over
+    return publish
 
 
 def test_a_member_whose_machine_fails_is_left_out_and_the_others_go_on(
@@ -674,7 +675,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     journal = SmallJournal(10**6)
     store = member_of_three(journal)
     config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
-    run = run_of(2, 1, Kind.CONFIG, (encode_config(config),))
+    run = run_of(2, 1, Kind.CONFIG, (CONFIG.encode(config),))
     store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
@@ -684,3 +685,19 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     found = member_of_three(journal.again())
     assert found.stored is not None
     assert found.stored.point == Point(2, 1, config)
+
+
+def test_the_task_of_a_queue_wakes_when_its_member_leads_or_leads_no_more_and_for_no_other_election() -> None:
+    """With thousands of queues, a wake for each step of an election takes longer than the election."""
+    world = World(1)
+    leader = opened(world)
+    world.settle_down(world.even)
+    follower = next(node for node in world.nodes.values() if node is not leader)
+    for node in (follower, leader):
+        node.woken = False
+        for role in (Role.PRE_CANDIDATE, Role.CANDIDATE, Role.FOLLOWER):
+            node.backend.status(Status(role, 9, None, False))
+        assert node.woken is (node is leader)
+        assert not node.leads
+    follower.backend.status(Status(Role.LEADER, 9, follower.me, True))
+    assert follower.woken

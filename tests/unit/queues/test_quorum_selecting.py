@@ -10,7 +10,7 @@ from amqp10broker.message.filters import wanted
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome
 from amqp10broker.queues.effects import CreditReply
-from amqp10broker.queues.outlook import Looking
+from amqp10broker.queues.queue_status import Looking
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, SessionGone
 from amqp10broker.queues.quorum.queue import QuorumQueue

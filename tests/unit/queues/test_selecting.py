@@ -18,7 +18,7 @@ from amqp10broker.queues.commands import (
     Settle,
 )
 from amqp10broker.queues.effects import SubscribeRefused
-from amqp10broker.queues.outlook import Looking
+from amqp10broker.queues.queue_status import Looking
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.selecting import SQL, coloured, selector

@@ -6,8 +6,8 @@ import pytest
 
 from amqp10broker.message.message import make_head
 from amqp10broker.queues import spool as spool_module
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies
-from amqp10broker.queues.spool import Spool, SpoolPacks
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, Packs, PagedBodies
+from amqp10broker.queues.spool import Spool
 from tests.support.fake_log import MemoryScratch
 
 HEAD = make_head(None, None, "", "q")
@@ -49,7 +49,7 @@ def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> None:
     spool = Spool(Files())
-    bodies = PagedBodies(SpoolPacks(spool))
+    bodies = PagedBodies(Packs(spool))
     count = 4096 * (OPEN_PAGES_MAX + 4)
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(count)])
     assert spool.bytes_used > 4 * 4096 * 4
@@ -62,6 +62,6 @@ def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> N
 
 
 def test_without_room_they_stay_in_memory() -> None:
-    bodies = PagedBodies(SpoolPacks(Spool(FullScratch)))
+    bodies = PagedBodies(Packs(Spool(FullScratch)))
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(4096 * (OPEN_PAGES_MAX + 2))])
     assert bodies.fetch([7]) == [(HEAD, b"7")]

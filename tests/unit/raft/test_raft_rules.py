@@ -511,6 +511,22 @@ def test_a_transfer_goes_to_another_voter_that_is_reached(to: int, why: str) -> 
     assert stage.play(f"transfer 1 {to}") == [f"refused: ChangeRefused: {why}"]
 
 
+def test_what_has_no_answer_is_sent_again_less_and_less_often() -> None:
+    """A node that is slower than the first time-out would be given more to do than it can."""
+    stage = Stage(LEADING)
+    stage.play("propose 1 a\ndeliver 1 2\ndeliver 2 1\ndeliver 1 2\ndeliver 2 1\ndrop * *")
+    waits = []
+    for _ in range(6):
+        waits.append(stage.raft(1).deadline - stage.group.now)
+        stage.play("time-out 1\ndrop * *")
+    first, *others = waits
+    assert first == leader.RETRY_MS, "it may only be late"
+    assert others == [leader.RETRY_MS << doubled for doubled in (0, 1, 2, 2, 2)]
+    stage.play("time-out 1\nrun")
+    stage.play("propose 1 b")
+    assert stage.raft(1).deadline - stage.group.now == leader.RETRY_MS, "all have answered since"
+
+
 def test_a_read_asks_a_majority_whether_they_still_follow() -> None:
     """Its index is the commit of the moment when it was asked for (the dissertation, section 6.4)."""
     stage = Stage(LEADING)

@@ -12,7 +12,6 @@ from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, DATA
 from amqp10broker.tools.replay.differences import otherwise
-from amqp10broker.tools.replay.ledger10 import within
 from amqp10broker.tools.replay.player10 import content
 from amqp10broker.tools.replay.script import read_script
 from tests.support.tape import Tape
@@ -41,23 +40,6 @@ def test_a_made_message_has_its_length_however_it_is_cut(whole: int, cuts: list[
 def test_what_is_too_short_for_a_message_has_its_length_all_the_same(whole: int) -> None:
     """It was none in the recording."""
     assert len(content(0, whole, whole)) == whole
-
-
-@pytest.mark.parametrize(
-    ("known", "first", "last", "found"),
-    [
-        ([1, 2, 3], 2, None, [2]),
-        ([1, 2, 3], 2, 3, [2, 3]),
-        ([1, 2, 3], 0, 2**31 - 1, [1, 2, 3]),
-        ([2**32 - 1, 0, 1], 2**32 - 1, 0, [2**32 - 1, 0]),
-        ([1, 2, 3], 3, 1, []),
-    ],
-)
-def test_ranges_of_delivery_ids_find_those_that_are_known(
-    known: list[int], first: int, last: int | None, found: list[int]
-) -> None:
-    """Across the wrap, and without going through a range that is as long as the numbers go."""
-    assert list(within(dict.fromkeys(known), first, last)) == found
 
 
 def test_answers_that_differ_are_told_by_pairs() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, Subscribe
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.queues.figures import QueueStats
+from amqp10broker.queues.stats import QueueStats
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
-from amqp10broker.sessions.moment import Moment
+from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.askers import new_asker
 
@@ -32,8 +32,8 @@ class Wire:
         self.queue.apply(Publish(new_asker("2.1").publisher(), numbers, contents, True), 0)
         self.queue.take_effects()
 
-    def _put(self, handle: QueueHandle, command: Command) -> None:
-        handle.post(command)
+    def _put(self, command: QueueCommand) -> None:
+        command[0].post(command[1])
 
     def post(self, command: Command) -> None:
         """Put one letter."""

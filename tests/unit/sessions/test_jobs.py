@@ -10,7 +10,7 @@ from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.errors import LimitExceeded, NotFound, ResourceLocked, Unavailable
 from amqp10broker.message.amqp091 import make_head
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues.commands import (
     Credit,
     DeliveryOutcome,
@@ -56,8 +56,8 @@ def letters(queue: DeclaredQueue) -> list[Any]:
     return handle.letters  # type: ignore[no-any-return]
 
 
-def post(handle: Any, command: Any) -> None:
-    handle.post(command)
+def post(command: QueueCommand) -> None:
+    command[0].post(command[1])
 
 
 def publishing(*names: str) -> tuple[PublishOne, list[DeclaredQueue]]:

@@ -287,7 +287,7 @@ def test_nothing_is_left_of_what_waits_when_its_session_ends(way: str) -> None:
         service.on_decided(scene.slow.decide())
     scene.world.settle()
     assert scene.world.take_trace() == []
-    assert service.take_mail() == []
+    assert service.take_commands() == []
     assert set(scene.world.vhost.queues) == {"new", "newer"}
     assert scene.counts("new", "newer") == [0, 0]
 

@@ -108,7 +108,7 @@ class Peer:
             self.service.pump(1_000_000)
             lines += self.take()
             moved = False
-            for handle, command in self.service.take_mail():
+            for handle, command in self.service.take_commands():
                 handle.post(command)
             for box in self.broker.host.boxes.values() if self.queues_work else ():
                 for reply_to, effects in box.work().items():

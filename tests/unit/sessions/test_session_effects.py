@@ -21,7 +21,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.effects import PublishRejected as Refused
-from amqp10broker.sessions.mail import ACCESS_CHANGED
+from amqp10broker.sessions.messages import ACCESS_CHANGED
 from tests.support.declaring import declare
 from tests.support.notation import message
 from tests.support.puppet import Puppet

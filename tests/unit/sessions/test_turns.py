@@ -6,22 +6,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqp10broker.sessions.mail import SessionLetter
-from amqp10broker.sessions.session_step import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, write
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, SessionEndpoint
+from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.messages import SessionMessage
 
 BUFFER = 65_536
 
 
-class Much:
+class Much(SessionEndpoint):
     """A side that never runs out of deliveries: a buffer of pieces each time."""
 
     has_unsent = True
 
     def __init__(self, piece_bytes: Sequence[int]) -> None:
+        super().__init__(Moment())
         self._sizes = iter(piece_bytes)
         self._out: list[bytes] = []
 
-    def handle(self, letter: SessionLetter) -> None:
+    def handle(self, letter: SessionMessage) -> None:
         raise AssertionError("no letters come")
 
     def pump(self, budget_bytes: int) -> int:
@@ -31,6 +34,14 @@ class Much:
 
     def take_output(self) -> Sequence[bytes]:
         return self._out
+
+    def counted(self) -> ClientCounters:
+        raise AssertionError("it has no counters")
+
+    def close(self) -> None:
+        raise AssertionError("it does not end")
+
+    release = close
 
 
 class Socket:
@@ -67,13 +78,13 @@ class Socket:
 def test_a_turn_has_more_writes_of_large_messages(pieces: list[int], writes: int) -> None:
     """They cost little each, and who consumes them must keep up with reads that bring many at once."""
     outlet = Socket()
-    write(Much(pieces), outlet)
+    Much(pieces).write_output(outlet)
     assert (outlet.writes, outlet.wanted) == (writes, 1)
 
 
 @pytest.mark.parametrize("buffers", [0, 1, 5])
 def test_a_turn_ends_where_the_socket_takes_no_more(buffers: int) -> None:
     outlet = Socket(buffers)
-    write(Much([131_072] * 99), outlet)
+    Much([131_072] * 99).write_output(outlet)
     # With no room the side is asked all the same: for answers.
     assert (outlet.writes, outlet.wanted) == (max(1, buffers), 1)

@@ -11,6 +11,7 @@ import pytest
 from amqp10broker.cli import main
 from amqp10broker.errors import StorageError
 from amqp10broker.metadata.plan import NUMBERS, Put
+from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.runtime.journal.data import FURNISHED
 from amqp10broker.storage.catalog_log import open_catalog_log
 from amqp10broker.storage.check import Checked, check_folder
@@ -21,7 +22,6 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL
 from amqp10broker.storage.stream_files import FileShelf, part_of
-from amqp10broker.storage.stream_log import StreamLog
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog
 from tests.support.streams import make_room

@@ -69,7 +69,7 @@ def give_one_unmarked(queue: TotalQueue) -> None:
 
 
 def put_one_in_again(queue: TotalQueue) -> None:
-    """What a lane that does not know its numbers does: the same publish twice."""
+    """What a link that does not know its numbers does: the same publish twice."""
     give(queue, "three", "a:3")
     queue.remove("three", "a:3")
 

@@ -17,7 +17,6 @@ from amqp10broker.observe.frames.records import (
 )
 from amqp10broker.protocols.preface import Protocol
 from amqp10broker.testing import linting
-from amqp10broker.testing.process import recorded_in
 
 BEGAN_NS = 1_000
 
@@ -47,7 +46,7 @@ def test_only_connections_that_began_with_the_test_are_looked_at(tmp_path: Path)
     assert shown == [(3, 1_003), (3, 1_004)]
     for name in ("first", "second"):
         (tmp_path / name).write_text("\n".join(LINES) + '\n{"connection": 3, "at_ns": 1005, "dir')
-    lives = [list(read_lines(lines)) for lines in recorded_in(str(tmp_path), BEGAN_NS)]
+    lives = [list(read_lines(lines)) for lines in linting.lines_in(str(tmp_path), BEGAN_NS)]
     assert [[each.at_ns for each in life] for life in lives] == [[1_003, 1_004]] * 2
 
 
@@ -59,6 +58,6 @@ def test_nobody_can_say_what_was_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "full").write_text("".join(f"{line}\n" for line in LINES))
     monkeypatch.setattr(linting, "FILE_BYTES_MAX", 1024 * 1024)
     with pytest.raises(AssertionError, match="is full"):
-        list(recorded_in(str(tmp_path), BEGAN_NS))
+        list(linting.lines_in(str(tmp_path), BEGAN_NS))
     with pytest.raises(BrokerError, match="frames are not kept"):
-        recorded_in("", BEGAN_NS)
+        list(linting.lines_in("", BEGAN_NS))

@@ -1,0 +1,110 @@
+"""The consumers at one node of one replicated queue: the deliveries that their sessions have.
+
+Deliveries that never reached the node count as `missed`: the queue has them in its numbers of the consumer,
+and the sessions do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from amqp10broker.protocols.serial import MASK
+from amqp10broker.queues.commands import Cancel, Command, ConsumerRef, Credit, GiveBack, Settle, Subscribe
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, TimedOut
+from amqp10broker.queues.selecting import encoded
+
+
+class RemoteConsumer:
+    """A consumer of this node.
+
+    Attributes:
+        seen: deliveries of the present epoch that its session has.
+        selects: it gets some messages only; the queue answers a drain when the search has ended.
+        held: deliveries that it has not settled.
+    """
+
+    __slots__ = (
+        "active",
+        "cancelled",
+        "counted",
+        "draining",
+        "epoch",
+        "held",
+        "missed",
+        "seen",
+        "selects",
+        "settled",
+    )
+
+    def __init__(self, command: Subscribe) -> None:
+        self.settled = command.settled
+        self.counted = command.counted
+        self.selects = encoded(command.filters) is not None
+        self.draining = self.cancelled = False
+        self.seen = self.missed = self.epoch = self.held = 0
+        self.active: bool | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is cancelled and holds nothing."""
+        return self.cancelled and (self.held <= 0 or self.settled)
+
+    def note(self, command: Credit | Settle | GiveBack | Cancel) -> None:
+        """Count a command of its session."""
+        match command:
+            case Credit():
+                self.draining = command.drain and self.selects
+            case Settle():
+                self.held -= len(command.keys)
+            case GiveBack():
+                self.held -= self.seen - command.seen + len(command.keys)
+                self.seen, self.epoch = command.seen, command.epoch
+            case Cancel():
+                self.cancelled = True
+
+    def counts(self, effect: Deliver | CreditReply | ActiveChanged | TimedOut) -> bool:
+        """Count an effect for its session; return whether the session gets it."""
+        match effect:
+            case Deliver():
+                if self.cancelled or effect.epoch != self.epoch:
+                    return False
+                self.seen += len(effect.keys)
+                self.held += len(effect.keys)
+            case CreditReply():
+                self.draining = self.draining and not effect.drain
+            case ActiveChanged():
+                self.active = effect.active
+            case TimedOut():
+                self.held -= len(effect.keys)
+        return True
+
+    def delivery_count(self, count: int) -> int:
+        """Return the queue's delivery count as the session counts."""
+        return (count - self.missed) & MASK
+
+
+class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
+    """The consumers by reference."""
+
+    __slots__ = ()
+
+    def drop_gone(self, ref: ConsumerRef, consumer: RemoteConsumer) -> None:
+        if consumer.gone:
+            del self[ref]
+
+    def as_counted(self, command: Command) -> Command:
+        """Return a command with the queue's numbers: missed deliveries count as seen there."""
+        if isinstance(command, Credit | GiveBack):
+            consumer = self.get(command.consumer)
+            missed = 0 if consumer is None else consumer.missed
+            if missed:
+                count = (command.delivery_count + missed) & MASK
+                return replace(command, seen=command.seen + missed, delivery_count=count)
+        return command
+
+    def without_missed(self, reply: CreditReply) -> CreditReply:
+        """Return a reply with the numbers of its session."""
+        consumer = self[reply.consumer]
+        if not consumer.missed:
+            return reply
+        return replace(reply, delivery_count=consumer.delivery_count(reply.delivery_count))

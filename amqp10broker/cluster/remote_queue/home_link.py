@@ -1,0 +1,331 @@
+"""A node's link to a queue that is at one other node only: a classic queue or a stream.
+
+Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
+consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The link works again
+when the home node announces the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final
+
+from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.messages import (
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Inspect,
+    Publish,
+    PublisherRef,
+    Purge,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    PublishRejected,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Settled,
+    SubscribeRefused,
+    Unconfirmed,
+)
+
+OPENING_MS: Final = 5_000
+"""So long is a queue that was just declared waited for; its home hears of it a moment later, perhaps."""
+
+
+class _State(Enum):
+    OPENING = auto()
+    UP = auto()
+    DOWN = auto()
+
+
+class HomeLink:
+    """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
+    wait at its node, not here.
+    """
+
+    full_ms: Final = None
+    __slots__ = (
+        "_consumers",
+        "_next",
+        "_opening_ms",
+        "_port",
+        "_publishers",
+        "_requests",
+        "_state",
+        "_unconfirmed",
+        "_waiting",
+        "available",
+        "down_ms",
+        "ended",
+        "group",
+        "home",
+        "queue",
+    )
+
+    def __init__(self, queue: str, group: int, home: int, port: LinkPort, *, reachable: bool) -> None:
+        self.queue = queue
+        self.group = group
+        self.home = home
+        self.available = 0
+        self.ended = False
+        self._port = port
+        self._next = 1
+        self._state = _State.OPENING if reachable else _State.DOWN
+        self._opening_ms = port.now_ms()
+        self.down_ms: int | None = None if reachable else self._opening_ms
+        self._waiting: list[Command] = []
+        self._consumers: dict[ConsumerRef, HeldByConsumer] = {}
+        self._publishers: dict[PublisherRef, None] = {}
+        self._requests: dict[RequestRef, None] = {}
+        # Of each publisher what is not confirmed: number -> whether it was published settled.
+        self._unconfirmed: dict[PublisherRef, dict[int, bool]] = {}
+        port.stir(group)
+
+    @property
+    def unled_ms(self) -> int | None:
+        """Since when its node cannot be reached, or is waited for; None: it can."""
+        return self._opening_ms if self._state is _State.OPENING else self.down_ms
+
+    @property
+    def consumers(self) -> int:
+        """Consumers of this node, with those that were cancelled and hold something still."""
+        return len(self._consumers)
+
+    @property
+    def open(self) -> bool:
+        """Whether letters go as they are put."""
+        return self._state is _State.UP
+
+    # --- from sessions ----------------------------------------------------------------------------
+
+    def post_all(self, commands: Sequence[Command]) -> None:
+        if self.ended:
+            self._port.tell(self._refused(commands, Refusal.GONE))
+        elif self._state is _State.OPENING:
+            self._waiting += commands
+        elif self._state is _State.UP:
+            self._send(commands)
+        else:
+            self._port.tell(self._refused(commands, Refusal.NO_LEADER))
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        for command in commands:
+            self._note(command)
+        batch = LetterBatch(0, self._next, 0, commands)
+        self._next += len(commands)
+        if not self._port.send(self.home, self.group, batch):
+            self._fall()
+
+    def _note(self, command: Command) -> None:
+        match command:
+            case Publish():
+                outstanding = self._unconfirmed.setdefault(command.publisher, {})
+                outstanding.update(dict.fromkeys(command.ids, command.settled))
+            case Subscribe():
+                self._consumers[command.consumer] = HeldByConsumer(command)
+            case Settle() | GiveBack() | Cancel():
+                held = self._consumers.get(command.consumer)
+                if held is not None:
+                    held.note(command)
+                    self._drop_gone(command.consumer, held)
+            case Unsubscribe():
+                self._consumers.pop(command.consumer, None)
+            case AttachPublisher():
+                self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect() | Purge() | Delete():
+                if command.request is not None:
+                    self._requests[command.request] = None
+            case _:
+                return
+
+    def _drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
+        if held.gone:
+            del self._consumers[ref]
+
+    # --- the way there ----------------------------------------------------------------------------
+
+    def leader_is(self, node: int, leader: LeaderIs) -> None:
+        """The home says that it has the queue."""
+        if node != self.home or self.ended:
+            return
+        if self._state is _State.UP:
+            self._fall()  # it has begun anew, and knows of nothing that was before
+        if self._state is _State.DOWN:
+            # It may not have noticed that this node was away: what it has of it is to go.
+            self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
+        self._state = _State.UP
+        self.down_ms = None
+        waiting, self._waiting = self._waiting, []
+        attached: list[Command] = [AttachPublisher(each) for each in self._publishers]
+        if attached or waiting:
+            self._send([*attached, *waiting])
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        if node == self.home and not self.ended:
+            self._fall()
+
+    def _fall(self) -> None:
+        if self._state is _State.DOWN:
+            return
+        self._state = _State.DOWN
+        self.down_ms = self._port.now_ms()
+        waiting, self._waiting = self._waiting, []
+        out: EffectsBySession = {}
+        self._refuse_outstanding(out, Refusal.NO_LEADER)
+        for ref in self._consumers:
+            add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
+        self._consumers.clear()
+        for peer, effects in self._refused(waiting, Refusal.NO_LEADER).items():
+            out.setdefault(peer, []).extend(effects)
+        self._port.tell(out)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due; None: it need not be called."""
+        return self._opening_ms + OPENING_MS if self._state is _State.OPENING and not self.ended else None
+
+    def tick(self) -> None:
+        deadline_ms = self.deadline_ms
+        if deadline_ms is not None and self._port.now_ms() >= deadline_ms:
+            self._fall()
+
+    # --- from the queue ---------------------------------------------------------------------------
+
+    def told(self, node: int, told: RemoteEffects) -> None:
+        """The queue tells sessions of this node."""
+        if node != self.home or self._state is not _State.UP:
+            return
+        out: EffectsBySession = {}
+        for peer, effects in told.effects.items():
+            for effect in effects:
+                heard = self._heard(effect)
+                if heard is not None:
+                    add_effect(out, peer, heard)
+        if out:
+            self._port.tell(out)
+
+    def _heard(self, effect: Effect) -> Effect | None:
+        match effect:
+            case Confirmed() | Unconfirmed() | PublishRejected():
+                return self._outstanding_of(effect)
+            case Deliver() | Settled():
+                held = self._consumers.get(effect.consumer)
+                if held is None:
+                    return None
+                if type(effect) is Deliver:
+                    held.delivered(effect)
+                else:
+                    held.answered()
+                    self._drop_gone(effect.consumer, held)
+                return effect
+            case Answer():
+                known = effect.request in self._requests
+                self._requests.pop(effect.request, None)
+                if effect.refused is None:
+                    self.available = effect.ready
+            case SubscribeRefused():
+                known = effect.consumer in self._consumers
+                self._consumers.pop(effect.consumer, None)
+            case QueueDeleted():
+                ref = effect.ref
+                known = ref in self._consumers or ref in self._publishers
+                if isinstance(ref, ConsumerRef):
+                    self._consumers.pop(ref, None)
+                else:
+                    self._publishers.pop(ref, None)
+            case _:
+                known = effect.consumer in self._consumers
+                if type(effect) is CreditReply:
+                    self.available = effect.available
+        return effect if known else None
+
+    def _outstanding_of(self, effect: Confirmed | Unconfirmed | PublishRejected) -> Effect | None:
+        outstanding = self._unconfirmed.get(effect.publisher)
+        if outstanding is None:
+            return None
+        ids = [number for number in effect.ids if outstanding.pop(number, None) is not None]
+        if not outstanding:
+            del self._unconfirmed[effect.publisher]
+        if len(ids) == len(effect.ids):
+            return effect
+        return replace(effect, ids=ids) if ids else None
+
+    def resumed(self, node: int, resumed: RemoteResumed) -> None:
+        """Such a link has nothing to resume."""
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The queue was deleted, and the catalog has it no more; see `end`."""
+        self.end()
+
+    def end(self) -> None:
+        """The queue is gone: who waits for it, or is attached to it, hears so."""
+        if self.ended:
+            return
+        self.ended = True
+        out = self._refused(self._waiting, Refusal.GONE)
+        self._refuse_outstanding(out, Refusal.GONE)
+        refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._publishers]
+        for ref in refs:
+            add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
+        self._waiting = []
+        self._consumers.clear()
+        self._publishers.clear()
+        self._port.tell(out)
+
+    def _refuse_outstanding(self, out: EffectsBySession, why: Refusal) -> None:
+        for publisher, numbers in self._unconfirmed.items():
+            for settled in (False, True):
+                ids = [number for number, of in numbers.items() if of is settled]
+                if ids:
+                    failed = why is not Refusal.GONE
+                    refused = Unconfirmed(publisher, ids, settled, failed=failed, queue=self.queue)
+                    add_effect(out, publisher.reply_to, refused)
+        for request in self._requests:
+            add_effect(out, request.reply_to, Answer(request, 0, 0, why))
+        self._unconfirmed.clear()
+        self._requests.clear()
+
+    def _refused(self, commands: Iterable[Command], why: Refusal) -> EffectsBySession:
+        out: EffectsBySession = {}
+        for command in commands:
+            match command:
+                case AttachPublisher() if why is not Refusal.GONE:
+                    self._publishers[command.publisher] = None
+                case DetachPublisher():
+                    self._publishers.pop(command.publisher, None)
+                case Settle() if command.answer:
+                    add_effect(out, command.consumer.reply_to, Settled(command.consumer, command.keys))
+                case _:
+                    refuse(out, [command], self.queue, why)
+        return out

@@ -1,0 +1,591 @@
+"""A node's end of the link to a replicated queue: commands of its sessions, stored until the queue has
+executed them.
+
+::
+
+    no leader ── LeaderIs ──► asking ── RemoteResumed ──► open
+        ▲                     │   ▲                        │
+        └── node lost ────────┤   └── LeaderIs (again) ────┤
+        └── node lost, LeaderIs (no_more) ─────────────────┘
+
+`leader`, `_asked_ms` and `lost_ms` say which it is. Commands are numbered and stored in each state, and sent
+while the link is open; `RemoteEffects` brings effects to sessions, and the number up to which commands are
+dropped. A lost link reports its position to the next leader (`ResumeRemote`), and continues behind the last
+executed command. Effects that the old leader could not send are rebuilt (`catch_up`), so sessions notice
+only the delay.
+
+The size of a link is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
+the connection is crowded (`LinkPort.crowded`), commands wait here, confirms are late, and credit is withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from amqp10broker.cluster.remote_queue.browsers import LinkBrowsers
+from amqp10broker.cluster.remote_queue.catch_up import CatchUp
+from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
+from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
+from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand, NumberedCommands
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.protocols.serial import MASK
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Credit,
+    Delete,
+    DeliveryOutcome,
+    DetachPublisher,
+    GiveBack,
+    Inspect,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Purge,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+)
+
+ASK_AGAIN_MS: Final = 1_000
+"""`ResumeRemote` is said again when it has no answer for so long."""
+NO_LEADER_MS: Final = 30_000
+"""So long does one who subscribes, fetches, purges or deletes wait for a leader (RabbitMQ: 65 s a member)."""
+NO_COUNTS_MS: Final = 5_000
+"""So long does a question about counts; then they are 0. An election is over before that."""
+LAST_WORDS_MS: Final = 5_000
+"""So long does a link to a queue that was deleted wait for what the queue still says."""
+
+
+class QueueLink:
+    """The client's end of one link.
+
+    Attributes:
+        leader: number of the node that leads it; None: none is known.
+        last_leader: number of the present or last leader's node; None: not known.
+        lost_ms: since when the link is not open; None: it is.
+        full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
+    """
+
+    __slots__ = (
+        "_asked_ms",
+        "_browsers",
+        "_commands",
+        "_consumers",
+        "_end_ms",
+        "_held",
+        "_port",
+        "_publishers",
+        "_refused",
+        "_token",
+        "_wait_ms",
+        "available",
+        "ended",
+        "full_ms",
+        "group",
+        "heard",
+        "last_leader",
+        "leader",
+        "lost_ms",
+        "queue",
+        "term",
+    )
+
+    def __init__(self, queue: str, group: int, port: LinkPort, *, wait_ms: int = NO_LEADER_MS) -> None:
+        self.queue = queue
+        self.group = group
+        self.leader: int | None = None
+        self.last_leader: int | None = None
+        self.term = 0
+        self.heard = 0
+        self.available = 0
+        self.full_ms: int | None = None
+        self.ended = False
+        self.lost_ms: int | None = port.now_ms()
+        self._port = port
+        self._wait_ms = wait_ms
+        self._token = 0
+        self._asked_ms: int | None = None
+        self._end_ms: int | None = None
+        self._commands = NumberedCommands()
+        # Publishes for which the leader has no room, in order; they have no numbers yet.
+        self._held: list[Publish] = []
+        self._consumers = RemoteConsumers()
+        self._browsers = LinkBrowsers()
+        self._publishers: dict[PublisherRef, None] = {}
+        # Requests that were refused here, with the number of the letter behind which they are forgotten.
+        self._refused: dict[RequestRef | ConsumerRef, int] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether letters go to the leader as they are put."""
+        return self.lost_ms is None
+
+    @property
+    def unled_ms(self) -> int | None:
+        """Since when letters wait for a leader; None: they do not."""
+        return self.lost_ms if self.leader is None or self._asked_ms is not None else None
+
+    @property
+    def kept(self) -> int:
+        """NumberedCommands that have no answer yet, and publishes that are to become some."""
+        return len(self._commands) + len(self._held)
+
+    @property
+    def consumers(self) -> int:
+        return len(self._consumers)
+
+    # --- from sessions ----------------------------------------------------------------------------
+
+    def opens(self) -> bool:
+        """Whether the link is open, or will open without a wait."""
+        if self.lost_ms is not None and self._asked_ms is None:
+            self._ask(self._port.now_ms(), idle=True)
+        return self.open
+
+    def post_all(self, commands: Sequence[Command]) -> None:
+        if self.ended:
+            out: EffectsBySession = {}
+            refuse(out, commands, self.queue, Refusal.GONE, self._refused)
+            self._port.tell(out)
+            return
+        now_ms = self._port.now_ms()
+        browsers = self._browsers
+        asked: list[Command] = []
+        for command in commands:
+            if (browsers or type(command) is Subscribe) and browsers.says(command):
+                self._browse(command, now_ms, asked)
+            else:
+                self._put(command, now_ms)
+        if self.lost_ms is None:
+            self._send_rest()
+            self._ask_for_browsers(asked)
+        else:
+            if self._asked_ms is None:
+                self._ask(now_ms)
+            self._port.stir(self.group)
+
+    def _browse(self, command: Command, now_ms: int, asked: list[Command]) -> None:
+        said = self._browsers.ask(command, None if self.lost_ms is None else now_ms)
+        if isinstance(said, Settled):
+            self._port.tell({said.consumer.reply_to: [said]})
+        elif said is not None:
+            asked.append(said)
+
+    def _ask_for_browsers(self, asked: Sequence[Command]) -> None:
+        # Ask the leader, if it is still there: else browsers come anew, and nothing is lost.
+        if asked and self.lost_ms is None:
+            assert self.leader is not None
+            self._port.send(self.leader, self.group, Browse(self._token, asked))
+
+    def _put(self, command: Command, now_ms: int) -> None:
+        if self.full_ms is not None and type(command) is Publish:
+            self._held.append(command)
+            return
+        numbered = self._commands.add(command, now_ms)
+        kind = type(command)
+        if kind is not Publish and (kind is not Settle or self._consumers):
+            self._note(numbered, command)
+
+    def _note(self, numbered: NumberedCommand, command: Command) -> None:
+        match command:
+            case Settle() | Credit() | GiveBack() | Cancel():
+                consumer = self._consumers.get(command.consumer)
+                if consumer is None:
+                    return
+                numbered.epoch = consumer.epoch
+                consumer.note(command)
+                if type(command) is not Credit:
+                    self._consumers.drop_gone(command.consumer, consumer)
+                elif not consumer.counted:
+                    self._commands.timed.append(numbered)
+            case Subscribe():
+                self._consumers[command.consumer] = RemoteConsumer(command)
+                self._commands.timed.append(numbered)
+            case Unsubscribe():
+                consumer = self._consumers.pop(command.consumer, None)
+                if consumer is not None and consumer.missed:
+                    numbered.command = replace(command, seen=command.seen + consumer.missed)
+            case AttachPublisher():
+                self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect() | Purge() | Delete():
+                self._commands.timed.append(numbered)
+            case _:
+                return
+
+    # --- to the leader ----------------------------------------------------------------------------
+
+    def _send_rest(self) -> None:
+        assert self.leader is not None
+        kept = self._commands
+        # The answer may come within `send`, and end the link or clear it.
+        while self.lost_ms is None and kept and kept.unsent:
+            if self._port.crowded(self.leader):
+                self._port.stir(self.group)
+                return
+            batch = kept.batch()
+            commands = [self._consumers.as_counted(each.command) for each in batch]
+            message = LetterBatch(self._token, batch[0].number, self.heard, commands)
+            if not self._port.send(self.leader, self.group, message):
+                # What was not sent is as good as lost: the connection will be reported lost.
+                return
+
+    def _ask(self, now_ms: int, *, idle: bool = False) -> None:
+        used = self._commands or self._consumers or self._publishers or self._browsers
+        if self.leader is None or not (used or idle):
+            return
+        self._asked_ms = now_ms
+        seen: dict[ConsumerRef, int] = {}
+        for numbered in self._commands:
+            command = numbered.command
+            if type(command) is Unsubscribe:
+                seen[command.consumer] = command.seen
+        for ref, consumer in self._consumers.items():
+            seen[ref] = consumer.seen + consumer.missed
+        first = self._commands.first
+        resume = ResumeRemote(self._token, self._port.incarnation, self.heard, first, seen)
+        self._port.send(self.leader, self.group, resume)
+
+    # --- where the leader is ----------------------------------------------------------------------
+
+    def leader_is(self, node: int, leader: LeaderIs) -> None:
+        """A node announces itself as the leader."""
+        if self.ended or leader.term < self.term:
+            return
+        if leader.no_more:
+            if node == self.leader and leader.term == self.term:
+                self.node_down(node)
+            return
+        if node != self.leader or leader.term != self.term:
+            self._lose()
+            self.leader = self.last_leader = node
+            self.term = leader.term
+        elif leader.again and self.lost_ms is None:
+            self._lose()
+        if not leader.full:
+            self._hold_no_more()
+        elif self.full_ms is None:
+            self.full_ms = self._port.now_ms()
+        if self.lost_ms is None:
+            self._send_rest()
+        elif self._asked_ms is None:
+            self._ask(self._port.now_ms())
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        if node == self.leader and not self.ended:
+            self._lose()
+            self.leader = None
+            self._hold_no_more()  # they wait for a leader as all others do
+            if self._end_ms is not None:
+                self.end()
+
+    def _lose(self) -> None:
+        # What is told under the token so far, and came late, is not for the next leadership.
+        self._token = self._token + 1 & MASK
+        self._asked_ms = None
+        if self.lost_ms is None:
+            self.lost_ms = self._port.now_ms()
+        self._port.stir(self.group)
+
+    # --- a leader whose disk is full --------------------------------------------------------------
+
+    def _hold(self) -> None:
+        kept = self._commands
+        self._held = kept.take_publishes() + self._held
+        for numbered in kept:
+            request = getattr(numbered.command, "request", None)
+            if request is not None and request in self._refused:
+                self._refused[request] = numbered.number
+
+    def _hold_no_more(self) -> None:
+        self.full_ms = None
+        held, self._held = self._held, []
+        for command in held:
+            self._put(command, self._port.now_ms())
+
+    # --- from the leader --------------------------------------------------------------------------
+
+    def told(self, node: int, told: RemoteEffects) -> None:
+        """Apply effects for sessions of this node."""
+        if told.token != self._token or self.lost_ms is not None or node != self.leader:
+            return
+        self.heard = max(self.heard, told.index)
+        effects = self._heard(told.effects)
+        if effects:
+            self._port.tell(effects)
+        self._drop_done(told.done)
+        if self._commands.unsent:
+            self._send_rest()
+        if self._end_ms is not None and not self._commands:
+            self.end()
+
+    def _heard(self, effects: Mapping[PeerId, list[Effect]]) -> EffectsBySession:
+        heard: EffectsBySession = {}
+        for peer, given in effects.items():
+            if self._browsers:
+                given = self._heard_by_browsers(given)
+            for_peer = [
+                found
+                for each in given
+                if (found := each if type(each) is Confirmed else self._for_session(each)) is not None
+            ]
+            if for_peer:
+                heard[peer] = for_peer
+        return heard
+
+    def _heard_by_browsers(self, given: Sequence[Effect]) -> list[Effect]:
+        browsers = self._browsers
+        heard: list[Effect] = []
+        for effect in given:
+            said: Effect | None = effect
+            if getattr(effect, "consumer", None) in browsers:
+                said = browsers.heard(effect)
+            if said is not None:
+                heard.append(said)
+        return heard
+
+    def _for_session(self, effect: Effect) -> Effect | None:
+        match effect:
+            case Deliver() | CreditReply() | ActiveChanged() | TimedOut():
+                return self._for_consumer(effect)
+            case Answer():
+                if effect.refused is None:
+                    self.available = effect.ready
+                return None if effect.request in self._refused else effect
+            case Subscribed():
+                known = effect.consumer in self._consumers or effect.consumer in self._browsers
+                return effect if known else None
+            case SubscribeRefused():
+                return None if self._consumers.pop(effect.consumer, None) is None else effect
+            case QueueDeleted():
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    known = self._consumers.pop(ref, None) is not None or self._browsers.forget(ref)
+                    return effect if known else None
+                self._publishers.pop(ref, None)
+            case _:
+                pass
+        return effect
+
+    def _for_consumer(self, effect: Deliver | CreditReply | ActiveChanged | TimedOut) -> Effect | None:
+        ref = effect.consumer
+        consumer = self._consumers.get(ref)
+        if type(effect) is CreditReply and (consumer is None or consumer.active is not False):
+            self.available = effect.available  # otherwise that says nothing of the queue
+        if consumer is None:
+            return effect if ref in self._browsers or type(effect) is TimedOut else None
+        if not consumer.counts(effect):
+            return None
+        if type(effect) is TimedOut:
+            self._consumers.drop_gone(ref, consumer)
+        return self._consumers.without_missed(effect) if type(effect) is CreditReply else effect
+
+    def _drop_done(self, done: int) -> None:
+        self._commands.drop_until(done)
+        for ref in [ref for ref, number in self._refused.items() if number <= done] if self._refused else ():
+            del self._refused[ref]
+
+    def resumed(self, node: int, resumed: RemoteResumed) -> None:
+        """Continue the link after the leader's answer to `ResumeRemote`."""
+        if resumed.token != self._token or self.lost_ms is None or node != self.leader:
+            return
+        self.lost_ms = None
+        self._asked_ms = None
+        self.heard = max(self.heard, resumed.index)
+        if resumed.last < self._commands.first - 1 and not resumed.deleted:
+            self._forgotten()
+            return
+        catch_up = CatchUp(self.queue, resumed, self._consumers, self._refused)
+        effects = catch_up.effects(self._commands)
+        if catch_up.available is not None:
+            self.available = catch_up.available
+        inspects = [
+            each.command
+            for each in self._commands
+            if each.number <= resumed.last
+            and type(each.command) is Inspect
+            and each.command.request not in self._refused
+        ]
+        self._commands.sent = resumed.last
+        self._drop_done(resumed.last)
+        if self.full_ms is not None:
+            self._hold()
+        if resumed.deleted:
+            self.ended = True
+            self._all_gone(effects)
+        if effects:
+            self._port.tell(effects)
+        if self.ended:
+            return
+        now_ms = self._port.now_ms()
+        for command in inspects:
+            # The counts of then are not known any more: it is asked again.
+            self._put(command, now_ms)
+        self._send_rest()
+        if self._browsers:
+            asked, answers = self._browsers.anew()
+            self._ask_for_browsers(asked)
+            for answer in answers:
+                self._port.tell({answer.consumer.reply_to: [answer]})
+        if self._end_ms is not None and not self._commands:
+            self.end()
+
+    # --- who waits no longer ----------------------------------------------------------------------
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is due; None: it need not be called."""
+        times = []
+        if self._end_ms is not None and not self.ended:
+            times.append(self._end_ms)
+        if self.lost_ms is not None and not self.ended:
+            if self._asked_ms is not None:
+                times.append(self._asked_ms + ASK_AGAIN_MS)
+            times += [self._waits_until(each) for each in self._commands.timed if each.waits]
+            since_ms = self._browsers.waiting_since()
+            if since_ms is not None:
+                times.append(since_ms + self._wait_ms)
+        elif not self.ended and self._commands.unsent:
+            times.append(self._port.now_ms())  # there was no room on the way
+        return min(times, default=None)
+
+    def _waits_until(self, numbered: NumberedCommand) -> int:
+        since = numbered.since_ms if self.lost_ms is None else max(numbered.since_ms, self.lost_ms)
+        wait_ms = self._wait_ms
+        return since + (min(NO_COUNTS_MS, wait_ms) if type(numbered.command) is Inspect else wait_ms)
+
+    def tick(self) -> None:
+        if self.ended:
+            return
+        now_ms = self._port.now_ms()
+        if self._end_ms is not None and now_ms >= self._end_ms:
+            self.end()
+            return
+        if self.lost_ms is None:
+            self._send_rest()
+            return
+        if self._asked_ms is not None and now_ms >= self._asked_ms + ASK_AGAIN_MS:
+            self._ask(now_ms)
+        out: EffectsBySession = {}
+        late = [each for each in self._commands.timed if each.waits and now_ms >= self._waits_until(each)]
+        for numbered in late:
+            self._give_up(numbered, out, now_ms)
+        for ref in self._browsers.late(now_ms - self._wait_ms) if self._browsers else ():
+            self._browsers.forget(ref)
+            add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
+        if late:
+            self._commands.timed = [each for each in self._commands.timed if each.waits]
+        if out:
+            self._port.tell(out)
+
+    def _give_up(self, numbered: NumberedCommand, out: EffectsBySession, now_ms: int) -> None:
+        numbered.done = True
+        command = numbered.command
+        match command:
+            case Subscribe() | Credit():
+                ref = command.consumer
+                consumer = self._consumers.get(ref)
+                if consumer is None:
+                    return
+                add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
+                # One that is carried out late leaves no consumer.
+                self._put(Unsubscribe(ref, (), (), consumer.seen, DeliveryOutcome.REQUEUE), now_ms)
+            case Inspect() | Purge() | Delete():
+                request = command.request
+                if request is not None:
+                    self._refused[request] = numbered.number
+                    add_effect(out, request.reply_to, Answer(request, 0, 0, Refusal.NO_LEADER))
+            case _:
+                raise AssertionError(f"nobody gives up {command!r}")
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The queue is deleted from the catalog: await its last effects, then end."""
+        if self.ended or self._end_ms is not None:
+            return
+        attached = self._consumers or self._publishers or self._browsers
+        if self.lost_ms is not None or not (self._commands or attached):
+            self.end()
+        else:
+            self._end_ms = self._port.now_ms() + LAST_WORDS_MS
+            self._port.stir(self.group)
+
+    def end(self) -> None:
+        """The queue is gone: notify waiting callers and attached links."""
+        if not self.ended:
+            self.ended = True
+            out: EffectsBySession = {}
+            self._all_gone(out)
+            self._port.tell(out)
+
+    def _all_gone(self, out: EffectsBySession) -> None:
+        gone: EffectsBySession = {}
+        waiting = [*(each.command for each in self._commands if not each.done), *self._held]
+        refuse(gone, waiting, self.queue, Refusal.GONE, self._refused)
+        told = {
+            effect.ref for effects in gone.values() for effect in effects if isinstance(effect, QueueDeleted)
+        }
+        for ref in (*self._consumers, *self._browsers, *self._publishers):
+            if ref not in told:
+                add_effect(gone, ref.reply_to, QueueDeleted(ref, self.queue))
+        self._clear()
+        for peer, effects in gone.items():
+            out.setdefault(peer, []).extend(effects)
+
+    def _clear(self) -> None:
+        self._commands.clear()
+        self._held.clear()
+        self._consumers.clear()
+        self._browsers.clear()
+        self._publishers.clear()
+        self._refused.clear()
+
+    def _forgotten(self) -> None:
+        # The queue has no state of the link: what waits cannot be answered any more.
+        out: EffectsBySession = {}
+        waiting = [*(numbered.command for numbered in self._commands), *self._held]
+        refuse(
+            out,
+            (each for each in waiting if type(each) is not Subscribe),
+            self.queue,
+            Refusal.NO_LEADER,
+            self._refused,
+        )
+        for ref in (*self._consumers, *self._browsers):
+            add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
+        self._clear()
+        self._lose()
+        self.leader = None
+        self._port.tell(out)

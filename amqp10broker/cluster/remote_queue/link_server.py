@@ -1,0 +1,433 @@
+"""A queue's end of its links: commands of nodes in, effects for their sessions out.
+
+`LinkServer` belongs to a member of a replicated queue and works while that leads; `HomeLinkServer` to a queue
+at one node. A link gets effects only after it has resumed under this leader and on this connection: the
+queue's state has the effects that it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from amqp10broker.cluster.remote_queue.codec import is_browsers
+from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
+from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    DeliveryOutcome,
+    DetachPublisher,
+    GiveBack,
+    PeerId,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
+from amqp10broker.queues.quorum.commands import (
+    BrowsersGone,
+    Browsing,
+    Letters,
+    NodeBack,
+    NodeGone,
+    NodeSuspect,
+    QuorumCommand,
+)
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.node_links import is_of
+
+Effects = Mapping[PeerId, list[Effect]]
+PostAll = Callable[[list[QuorumCommand]], None]
+"""Puts commands into the queue's mailbox, in order: they are proposed if the member leads."""
+
+
+class _Link:
+    """A link that has resumed. `done`: number of the last letter whose execution the node has learned of."""
+
+    __slots__ = ("done", "incarnation", "index", "token")
+
+    def __init__(self, incarnation: int, token: int, done: int, index: int) -> None:
+        self.incarnation = incarnation
+        self.token = token
+        self.done = done
+        self.index = index
+
+
+class LinkServer:
+    """One replicated queue's. `term`: since which term this member leads; None: it does not."""
+
+    __slots__ = (
+        "_asking",
+        "_backend",
+        "_browsed",
+        "_full",
+        "_group",
+        "_links",
+        "_port",
+        "_post_all",
+        "_posted",
+        "_said",
+        "term",
+    )
+
+    def __init__(self, group: int, backend: QuorumInLog, post_all: PostAll, port: LinkPort) -> None:
+        self.term: int | None = None
+        self._group = group
+        self._backend = backend
+        self._post_all = post_all
+        self._port = port
+        self._links: dict[int, _Link] = {}
+        # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+        self._posted: dict[tuple[int, int], int] = {}
+        # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
+        # may not have carried it out yet.
+        self._said: dict[tuple[int, int], bool] = {}
+        # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
+        self._asking: dict[int, ResumeRemote] = {}
+        # Nodes that have had browsers since this member leads.
+        self._browsed: set[int] = set()
+        # The queue has refused publishes since it had room.
+        self._full = False
+
+    # --- this member ------------------------------------------------------------------------------
+
+    def lead(self, term: int) -> None:
+        """This member leads, and all that was committed before is applied."""
+        self.term = term
+        self._full = False
+        self._links.clear()
+        self._posted.clear()
+        self._said.clear()
+        self._asking.clear()
+        self._browsed.clear()
+        for node in {peer[0] for peer in self._known()}:
+            self._look_at(node)
+        for node in self._port.peers:
+            self._announce(node)
+
+    def follow(self) -> None:
+        """It does not lead any more: its links wait for the next leader."""
+        term, self.term = self.term, None
+        links, self._links = self._links, {}
+        self._posted.clear()
+        self._asking.clear()
+        if term is not None:
+            for node in links:
+                self._port.send(node, self._group, LeaderIs(term, no_more=True))
+
+    def _announce(self, node: int, *, again: bool = False) -> None:
+        if self.term is not None:
+            self._port.send(node, self._group, LeaderIs(self.term, again, full=self._full))
+
+    # --- nodes --------------------------------------------------------------------------------------
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node again."""
+        self._links.pop(node, None)
+        self._announce(node)
+
+    def node_down(self, node: int) -> None:
+        """The connection to a node is lost; the node may be alive."""
+        self._links.pop(node, None)
+        self._asking.pop(node, None)
+
+    def node_changed(self, node: int) -> None:
+        """A node is suspected, reachable again, restarted, or removed from the cluster."""
+        if self.term is None:
+            return
+        self._look_at(node)
+        if node not in self._port.suspected and node not in self._links:
+            self._announce(node)
+
+    def _known(self) -> set[tuple[int, int]]:
+        machine = self._backend.queue
+        return {
+            *machine.links,
+            *machine.suspects,
+            *(ref.reply_to[:2] for ref in machine.queue_status().parts),
+        }
+
+    def _look_at(self, node: int) -> None:
+        machine, port = self._backend.queue, self._port
+        present = port.incarnations.get(node)
+        commands: list[QuorumCommand] = []
+        gone = -1
+        for peer, incarnation in sorted(self._known()):
+            if peer != node:
+                continue
+            if present is None or incarnation < present:
+                gone = max(gone, incarnation)
+                continue
+            key, suspected = (node, incarnation), node in port.suspected
+            if suspected != self._said.get(key, key in machine.suspects):
+                self._said[key] = suspected
+                commands.append((NodeSuspect if suspected else NodeBack)(node, incarnation))
+        if gone >= 0:
+            commands.insert(0, NodeGone(node, gone))
+            for key in [each for each in self._said if each[0] == node and each[1] <= gone]:
+                del self._said[key]
+        if commands:
+            self._post_all(commands)
+
+    # --- from links ---------------------------------------------------------------------------------
+
+    def resume(self, node: int, resume: ResumeRemote) -> None:
+        """Answer a node's request for the state of its link.
+
+        The answer waits for the earlier commands in the log (`ConsumerFacts.missed`), for the end of a
+        suspicion, since the queue gives a suspected node's consumers nothing, and for the commit of the
+        state.
+        """
+        if self.term is None:
+            return
+        machine, port = self._backend.queue, self._port
+        if resume.incarnation < port.incarnations.get(node, 0):
+            return
+        key = node, resume.incarnation
+        asked = self._asking.pop(node, None)
+        if node not in port.suspected:
+            self._look_at(node)
+        again = asked is not None and asked.token == resume.token
+        if node in port.suspected or self._backend.ahead or not (again or self._has_carried_out(key)):
+            self._asking[node] = resume
+            self._links.pop(node, None)
+            return
+        found = machine.resume(*key, resume.heard, resume.seen)
+        index = machine.node_links.entry
+        self._links[node] = _Link(resume.incarnation, resume.token, found.last, index)
+        self._posted[key] = max(found.last, self._posted.get(key, 0))
+        if node in self._browsed:
+            self._post_all([BrowsersGone(*key)])
+        kept = [effect for _, _, effect in found.kept]
+        answer = RemoteResumed(
+            resume.token, index, found.last, found.deleted, kept, found.deliveries, found.consumers
+        )
+        port.send(node, self._group, answer)
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        if self.term is None:
+            return
+        link = self._links.get(node)
+        if link is None or link.token != batch.token:
+            self._announce(node, again=True)
+            return
+        key = node, link.incarnation
+        posted, first, last, commands = self._posted[key], batch.first, batch.last, batch.commands
+        if first > posted + 1:
+            self._links.pop(node)
+            self._announce(node, again=True)
+            return
+        if last <= posted:
+            return  # they came before the link was lost, and are on their way
+        if first <= posted:
+            commands = commands[posted + 1 - first :]
+            first = posted + 1
+        self._posted[key] = last
+        self._post_all([Letters(*key, first, last, batch.heard, commands)])
+
+    def browse(self, node: int, browse: Browse) -> None:
+        """Handle requests of a node's browsers, which are in no log: a new link sends them again."""
+        if self.term is None:
+            return
+        link = self._links.get(node)
+        if link is None or link.token != browse.token:
+            self._announce(node, again=True)
+            return
+        self._browsed.add(node)
+        self._post_all(
+            [
+                Browsing(each)  # type: ignore[arg-type]
+                for each in browse.commands
+                if is_browsers(each) and is_of(each, node, link.incarnation)
+            ]
+        )
+
+    # --- room -----------------------------------------------------------------------------------------
+
+    def refused(self, node: int, incarnation: int, first: int) -> None:
+        """Drop the commands of a link from one on, because there is no room for its publishes.
+
+        The node sends them again without the publishes: its settlements make room, and must not wait behind
+        them.
+        """
+        self._full = True
+        self._posted[node, incarnation] = first - 1
+        self._announce(node, again=self._links.pop(node, None) is not None)
+        self._answer_those_who_ask()
+
+    def room(self) -> None:
+        if self._full:
+            self._full = False
+            for node in self._port.peers:
+                self._announce(node)
+
+    # --- to links -----------------------------------------------------------------------------------
+
+    def _has_carried_out(self, key: tuple[int, int]) -> bool:
+        machine = self._backend.queue
+        return machine.link_last(*key) >= self._posted.get(key, 0) and key not in machine.suspects
+
+    def _answer_those_who_ask(self) -> None:
+        if self._backend.ahead:
+            return
+        for node, resume in list(self._asking.items()):
+            if node not in self._port.suspected and self._has_carried_out((node, resume.incarnation)):
+                self.resume(node, resume)
+
+    def tell(self, effects: Effects, index: int) -> None:
+        """Send the effects of entries up to this one; 0: effects that are in no log, of a deleted queue."""
+        links = self._links
+        machine = self._backend.queue
+        self._answer_those_who_ask()
+        if not links:
+            return
+        by_node: dict[int, dict[PeerId, list[Effect]]] = {}
+        for peer, told in effects.items():
+            link = links.get(peer.node)
+            # What came of entries whose state the link has been told is no news.
+            if link is None or link.incarnation != peer.incarnation:
+                continue
+            if index and index <= link.index:
+                # Browsers are in no state. What is for those of before the link bears an older epoch.
+                told = [each for each in told if getattr(each, "consumer", None) in machine.browsers.by_ref]
+            if told:
+                by_node.setdefault(peer.node, {})[peer] = told
+        for node, link in list(links.items()):
+            done = self._backend.done(node, link.incarnation)
+            for_node = by_node.get(node)
+            if for_node or done != link.done:
+                link.done = done
+                told_now = RemoteEffects(link.token, index, done, for_node or {})
+                self._port.send(node, self._group, told_now)
+
+
+class _Visitor:
+    """A node whose sessions use the queue."""
+
+    __slots__ = ("consumers", "done", "publishers")
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
+        self.publishers: dict[PublisherRef, None] = {}
+
+    def drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
+        if held.gone:
+            del self.consumers[ref]
+
+
+class HomeLinkServer:
+    """One queue's that is at this node only.
+
+    A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
+    """
+
+    __slots__ = ("_group", "_port", "_post_all", "_visitors")
+
+    def __init__(self, group: int, post_all: Callable[[list[Command]], None], port: LinkPort) -> None:
+        self._group = group
+        self._post_all = post_all
+        self._port = port
+        self._visitors: dict[int, _Visitor] = {}
+        for node in port.peers:
+            self.node_up(node)
+
+    def node_up(self, node: int) -> None:
+        """There is a way to a node."""
+        self.node_down(node)
+        if node != self._port.node:
+            self._port.send(node, self._group, LeaderIs(0))
+
+    def node_down(self, node: int) -> None:
+        """There is no way to a node any more."""
+        visitor = self._visitors.pop(node, None)
+        if visitor is None:
+            return
+        commands: list[Command] = [DetachPublisher(each) for each in visitor.publishers]
+        commands += [
+            Unsubscribe(ref, (), (), held.seen, DeliveryOutcome.REQUEUE)
+            for ref, held in visitor.consumers.items()
+        ]
+        if commands:
+            self._post_all(commands)
+
+    def node_changed(self, node: int) -> None:
+        """See `LinkServer`: one that is suspected has lost its connection to the queue."""
+        if node in self._port.suspected:
+            self.node_down(node)
+
+    def resume(self, node: int, resume: ResumeRemote) -> None:
+        """A node was away, and begins anew: there is nothing to resume."""
+        self.node_down(node)
+
+    def received(self, node: int, batch: LetterBatch) -> None:
+        visitor = self._visitors.get(node)
+        if visitor is None:
+            visitor = self._visitors[node] = _Visitor()
+        visitor.done = batch.last
+        for command in batch.commands:
+            match command:
+                case Subscribe():
+                    visitor.consumers[command.consumer] = HeldByConsumer(command)
+                case Unsubscribe():
+                    visitor.consumers.pop(command.consumer, None)
+                case Settle() | GiveBack() | Cancel():
+                    held = visitor.consumers.get(command.consumer)
+                    if held is not None:
+                        held.note(command)
+                        visitor.drop_gone(command.consumer, held)
+                case AttachPublisher():
+                    visitor.publishers[command.publisher] = None
+                case DetachPublisher():
+                    visitor.publishers.pop(command.publisher, None)
+                case _:
+                    continue
+        self._post_all(list(batch.commands))
+
+    def tell(self, effects: Effects, index: int = 0) -> None:
+        """Send the effects of commands to sessions of this node and of others."""
+        here = self._port.node
+        by_node: dict[int, dict[PeerId, list[Effect]]] = {}
+        for peer, told in effects.items():
+            by_node.setdefault(peer.node, {})[peer] = told
+        own = by_node.pop(here, None)
+        if own is not None:
+            self._port.tell(own)
+        for node, told_there in by_node.items():
+            visitor = self._visitors.get(node)
+            if visitor is None:
+                continue
+            for given in told_there.values():
+                self._note(visitor, given)
+            self._port.send(node, self._group, RemoteEffects(0, 0, visitor.done, told_there))
+
+    def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is Deliver:
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.delivered(effect)
+            elif type(effect) is Settled:
+                held = visitor.consumers.get(effect.consumer)
+                if held is not None:
+                    held.answered()
+                    visitor.drop_gone(effect.consumer, held)
+            elif type(effect) is SubscribeRefused:
+                visitor.consumers.pop(effect.consumer, None)
+            elif type(effect) is QueueDeleted:
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    visitor.consumers.pop(ref, None)
+                else:
+                    visitor.publishers.pop(ref, None)

@@ -1,0 +1,172 @@
+"""All links of a node, and the dispatch of frames and connection events to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from amqp10broker.cluster.remote_queue.codec import decode
+from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer
+from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
+    LeaderIs,
+    LetterBatch,
+    LinkMessage,
+    RemoteEffects,
+    RemoteResumed,
+    ResumeRemote,
+)
+from amqp10broker.cluster.remote_queue.port import LinkPort, SendFrame
+from amqp10broker.cluster.wire import PeerFrame
+from amqp10broker.queues.commands import PeerId
+from amqp10broker.queues.effects import Effect
+
+Client = QueueLink | HomeLink
+Server = LinkServer | HomeLinkServer
+
+
+class QueueLinks:
+    """All links of the node. `on_leader`: called with the number of a queue when a leader of it is known."""
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        send_frame: SendFrame,
+        waiting_bytes: Callable[[int], int],
+        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
+        is_open: Callable[[PeerId], bool],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Begin without links; the arguments are attributes of `LinkPort`."""
+        self.port = LinkPort(node, incarnation, send_frame, waiting_bytes, tell, is_open, now_ms, self._take)
+        self.clients: dict[int, Client] = {}
+        self.servers: dict[int, Server] = {}
+        self.on_leader: Callable[[int], None] = lambda group: None
+        # The last announced leaders, also of queues that this node does not know yet.
+        self._leaders: dict[int, tuple[int, LeaderIs]] = {}
+
+    # --- queues -------------------------------------------------------------------------------------
+
+    def add_client(self, client: Client) -> None:
+        """Sessions of this node may ask a queue from now on."""
+        self.clients[client.group] = client
+        leader = self._leaders.get(client.group)
+        if leader is not None:
+            client.leader_is(*leader)
+
+    def remove_client(self, group: int) -> None:
+        self.clients.pop(group, None)
+        self._leaders.pop(group, None)
+
+    def leader_of(self, group: int) -> int | None:
+        """Return the last known leader node of a queue; None if there is none."""
+        known = self._leaders.get(group)
+        return None if known is None else known[0]
+
+    # --- from other nodes ---------------------------------------------------------------------------
+
+    def received(self, node: int, frame: PeerFrame) -> None:
+        """Handle a frame of a kind in `codec.BODIES`. Raises `BadBytes` if it is malformed; its
+        connection must end.
+        """
+        self._take(node, frame.group, decode(frame))
+
+    def _take(self, node: int, group: int, message: LinkMessage) -> None:
+        match message:
+            case LetterBatch():
+                server = self.servers.get(group)
+                if server is not None:
+                    server.received(node, message)
+            case Browse():
+                server = self.servers.get(group)
+                if isinstance(server, LinkServer):
+                    server.browse(node, message)
+            case RemoteEffects():
+                client = self.clients.get(group)
+                if client is not None:
+                    client.told(node, message)
+            case ResumeRemote():
+                server = self.servers.get(group)
+                if server is not None:
+                    server.resume(node, message)
+            case RemoteResumed():
+                client = self.clients.get(group)
+                if client is not None:
+                    client.resumed(node, message)
+            case LeaderIs():
+                known = self._leaders.get(group)
+                if message.no_more and known == (node, LeaderIs(message.term)):
+                    del self._leaders[group]
+                elif not message.no_more and (known is None or message.term >= known[1].term):
+                    self._leaders[group] = node, LeaderIs(message.term)
+                client = self.clients.get(group)
+                if client is not None:
+                    client.leader_is(node, message)
+                if group in self._leaders:
+                    self.on_leader(group)
+
+    # --- other nodes come and go --------------------------------------------------------------------
+
+    def connected(self, node: int) -> None:
+        """There is a connection to a node."""
+        self.port.connected[node] = None
+        for server in list(self.servers.values()):
+            server.node_up(node)
+
+    def disconnected(self, node: int) -> None:
+        """The connection to a node is lost."""
+        self.port.connected.pop(node, None)
+        self._leaders = {group: leader for group, leader in self._leaders.items() if leader[0] != node}
+        for end in [*self.servers.values(), *self.clients.values()]:
+            end.node_down(node)
+
+    def suspect(self, node: int) -> None:
+        """Suspect a node, whatever the state of its connections."""
+        self.port.suspected |= {node}
+        for client in list(self.clients.values()):
+            client.node_down(node)
+        self._changed(node)
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """End the suspicion of a node, which may have restarted."""
+        port = self.port
+        port.suspected -= {node}
+        port.incarnations[node] = max(incarnation, port.incarnations.get(node, 0))
+        self._changed(node)
+        for group, (leader, said) in list(self._leaders.items()):
+            client = self.clients.get(group)
+            if leader == node and client is not None and not client.open:
+                client.leader_is(node, said)
+
+    def know(self, nodes: Mapping[int, int]) -> None:
+        """Set the nodes of the cluster, each with the last start that is known of it; 0: none."""
+        port = self.port
+        before = port.incarnations
+        port.incarnations = {
+            node: max(incarnation, before.get(node, 0)) for node, incarnation in nodes.items()
+        } | {port.node: port.incarnation}
+        port.suspected &= port.incarnations.keys()
+        for node in before:
+            if before[node] != port.incarnations.get(node):
+                self._changed(node)
+
+    def _changed(self, node: int) -> None:
+        for server in list(self.servers.values()):
+            server.node_changed(node)
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Time has passed: a few times a second while links are stirred. Those at rest cost nothing."""
+        port = self.port
+        now_ms = port.now_ms()
+        stirred, port.stirred = port.stirred, {}
+        for group in stirred:
+            client = self.clients.get(group)
+            deadline_ms = None if client is None else client.deadline_ms
+            if client is not None and deadline_ms is not None:
+                port.stirred[group] = None
+                if deadline_ms <= now_ms:
+                    client.tick()

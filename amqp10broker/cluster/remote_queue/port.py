@@ -1,0 +1,87 @@
+"""The node of links: its connections to other nodes, what is known of these, and its sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from amqp10broker.cluster.remote_queue.codec import encode
+from amqp10broker.cluster.remote_queue.messages import LinkMessage
+from amqp10broker.cluster.wire import FrameKind
+from amqp10broker.queues.commands import PeerId
+from amqp10broker.queues.effects import Effect
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait for the connection to one node before commands stay in their links."""
+
+SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
+"""Sends a frame: node, kind, group, body; False: there is no connection."""
+
+
+class LinkPort:
+    """See the module.
+
+    Attributes:
+        connected: other nodes to which there is a connection.
+        incarnations: the last known start of each node of the cluster, this one among them; 0: none is known.
+        stirred: queues whose links have deadlines, or had.
+        on_stirred: called when the first of them begins to wait.
+        send_frame: sends a frame to another node.
+        waiting_bytes: returns the bytes that wait for the connection to a node.
+        tell: delivers effects to sessions of this node.
+        is_open: returns whether a session of this node is still there.
+        now_ms: milliseconds of a clock that never runs back.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        incarnation: int,
+        send_frame: SendFrame,
+        waiting_bytes: Callable[[int], int],
+        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
+        is_open: Callable[[PeerId], bool],
+        now_ms: Callable[[], int],
+        deliver: Callable[[int, int, LinkMessage], None],
+    ) -> None:
+        """Begin without other nodes. `deliver`: takes messages within the node: node, group, message."""
+        self.node = node
+        self.incarnation = incarnation
+        self.connected: dict[int, None] = {}
+        self.incarnations: dict[int, int] = {node: incarnation}
+        self.suspected: frozenset[int] = frozenset()
+        self.stirred: dict[int, None] = {}
+        self.on_stirred: Callable[[], None] = lambda: None
+        self.send_frame = send_frame
+        self.waiting_bytes = waiting_bytes
+        self.tell = tell
+        self.is_open = is_open
+        self.now_ms = now_ms
+        self._deliver = deliver
+
+    @property
+    def peers(self) -> Sequence[int]:
+        """All nodes to which there is a connection, and this one."""
+        return [self.node, *self.connected]
+
+    def reachable(self, node: int) -> bool:
+        """Whether a node is connected and not suspected."""
+        return node == self.node or (node in self.connected and node not in self.suspected)
+
+    def crowded(self, node: int) -> bool:
+        """Whether more waits for the connection to the node than may."""
+        return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
+
+    def stir(self, group: int) -> None:
+        """Note that the link to this queue has a deadline from now on, or another."""
+        if not self.stirred:
+            self.on_stirred()
+        self.stirred[group] = None
+
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
+        """Send a message to a node, within this one as the same record; False: there is no connection."""
+        if node == self.node:
+            self._deliver(node, group, message)
+            return True
+        kind, body = encode(message)
+        return self.send_frame(node, kind, group, body)

@@ -1,0 +1,258 @@
+"""Encoder and decoder of composite types, compiled from the fields of a class (part 1, section 1.4).
+
+A class of `performatives` has its fields and, in `TYPES`, a type for each: a row of `FIELD_TYPES`, or a role,
+which is a set of composites (`define_role`). Both functions of a class are compiled when they are first used:
+a table of fields costs a start nothing, and a frame is read without a loop over fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, get_args
+
+from amqp10broker.protocols.amqp10 import encoder
+from amqp10broker.protocols.amqp10.decoder import Reader, decode, open8, open32, type_name
+from amqp10broker.protocols.amqp10.encoder import NULL, TRUE, write_compound
+from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.fields import (
+    ANY,
+    BINARY,
+    BOOLEAN,
+    FAULTS,
+    MAP,
+    MESSAGE_ID,
+    STRING,
+    SYMBOL,
+    SYMBOLS,
+    TIMESTAMP,
+    UBYTE,
+    UINT,
+    ULONG,
+    USHORT,
+    WrongType,
+    table,
+    write_fields,
+    write_message_id,
+    write_symbols,
+)
+from amqp10broker.protocols.amqp10.skipper import skip
+from amqp10broker.protocols.amqp10.types import Symbol, ULong
+
+C = TypeVar("C")
+Decoder = Callable[[bytes, int, int, int], tuple[C, int]]
+"""Reads the list of a composite: buffer, position of its constructor, end, nesting depth."""
+
+
+class CompositeType:
+    """A composite: a list of typed fields with a descriptor."""
+
+    __slots__ = ()
+
+    DESCRIPTOR: ClassVar[int]
+    NAME: ClassVar[str]
+    TYPES: ClassVar[str] = ""
+    """The types of the fields, separated by spaces."""
+
+    def encode(self) -> bytes:
+        """Return the described list, without trailing fields that are absent or have their default."""
+        cls = type(self)
+        cls.encode = _compile_encoder(cls)  # type: ignore[method-assign, assignment]  # compiled
+        return self.encode()
+
+
+class FieldType(NamedTuple):
+    """How a field is read and written, and what an error calls its type."""
+
+    readers: list[Reader]
+    write: Callable[[Any], bytes]
+    words: str
+
+
+FIELD_TYPES: Final = {
+    "boolean": FieldType(BOOLEAN, encoder.write_boolean, "boolean"),
+    "ubyte": FieldType(UBYTE, encoder.write_ubyte, "ubyte"),
+    "ushort": FieldType(USHORT, encoder.write_ushort, "ushort"),
+    "uint": FieldType(UINT, encoder.write_uint, "uint"),
+    "ulong": FieldType(ULONG, encoder.write_ulong, "ulong"),
+    "timestamp": FieldType(TIMESTAMP, encoder.write_timestamp, "timestamp"),
+    "binary": FieldType(BINARY, encoder.write_binary, "binary"),
+    "string": FieldType(STRING, encoder.write_string, "string"),
+    "symbol": FieldType(SYMBOL, encoder.write_symbol, "symbol"),
+    "symbols": FieldType(SYMBOLS, write_symbols, "symbol or array of symbol"),
+    "map": FieldType(MAP, encoder.write_map, "map"),
+    "fields": FieldType(MAP, write_fields, "map"),
+    "message-id": FieldType(MESSAGE_ID, write_message_id, "ulong, uuid, binary or string"),
+    "address": FieldType(ANY, encoder.write_any, "address"),
+    "global-tx-id": FieldType(ANY, encoder.write_any, "global-tx-id"),
+    "any": FieldType(ANY, encoder.write_any, "any value"),
+}
+
+
+def define_role(name: str, composites: Any) -> None:
+    """Add the type of fields that take one of these composites: a class, or a union of classes."""
+    decoders: Decoders[Any] = Decoders(composites)
+
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        descriptor, start = read_descriptor(data, pos, end)
+        try:
+            decoder = decoders[descriptor]
+        except KeyError:
+            raise WrongType(pos - 1) from None
+        return decoder(data, start, end, depth + 2)
+
+    FIELD_TYPES[name] = FieldType(table({0x00: read}), write_composite, name)
+
+
+class Decoders(dict[int | str, Decoder[C]], Generic[C]):
+    """The decoders of some composites by descriptor, as code and as name; the first use compiles one."""
+
+    def __init__(self, composites: Any) -> None:
+        classes = get_args(composites) or (composites,)
+        self._classes = {key: cls for cls in classes for key in (cls.DESCRIPTOR, cls.NAME)}
+
+    def __missing__(self, descriptor: int | str) -> Decoder[C]:
+        decoder: Decoder[C] = _compile_decoder(self._classes[descriptor])
+        self[descriptor] = decoder
+        return decoder
+
+
+def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
+    """Return the descriptor at `pos` as code or name, and the position after it."""
+    if pos + 1 < end and data[pos] == 0x53:
+        return data[pos + 1], pos + 2
+    descriptor, after = decode(data, pos, end)
+    if type(descriptor) is not ULong and type(descriptor) is not Symbol:
+        actual = type_name(data, pos, end)
+        raise DecodeError(f"descriptor at offset {pos} must be ulong or symbol, not {actual}")
+    return descriptor, after
+
+
+def write_composite(value: Any) -> bytes:
+    """Encode a composite in a field; refuse all else, above all a str, which has its own `encode`."""
+    if not isinstance(value, CompositeType):
+        raise EncodeError(f"{value!r} is not a composite")
+    return value.encode()
+
+
+def _compile_encoder(cls: type[CompositeType]) -> Callable[[CompositeType], bytes]:
+    prefix = b"\x00\x53" + bytes((cls.DESCRIPTOR,))
+    names: dict[str, Any] = {"NULL": NULL, "TRUE": TRUE, "compose": _compose, "prefix": prefix}
+    parts = []
+    for number, (field, kind) in enumerate(_typed_fields(cls)):
+        value, written = f"self.{field.name}", f"write{number}(self.{field.name})"
+        names |= {f"write{number}": kind.write, f"default{number}": field.default}
+        if field.default is MISSING:
+            parts.append(written)
+        elif field.default is False:
+            parts.append(f"TRUE if {value} else NULL")
+        elif field.default is None:
+            parts.append(f"NULL if {value} is None else {written}")
+        else:
+            parts.append(f"NULL if {value} == default{number} else {written}")
+    return _define("encode(self)", [f"return compose(prefix, [{', '.join(parts)}])"], cls, names)
+
+
+def _compose(prefix: bytes, parts: list[bytes]) -> bytes:
+    """Encode a composite: `prefix` (0x00 and the descriptor), then fields without trailing nulls."""
+    while parts and parts[-1] == NULL:
+        parts.pop()
+    if not parts:
+        return prefix + b"\x45"
+    return prefix + write_compound(0xC0, 0xD0, len(parts), b"".join(parts))
+
+
+def _compile_decoder(cls: type[CompositeType]) -> Decoder[Any]:
+    name = cls.NAME.removeprefix("amqp:").removesuffix(":list")
+    typed = _typed_fields(cls)
+    spec = [(field.name.replace("_", "-"), kind.words) for field, kind in typed]
+    names: dict[str, Any] = {"new": object.__new__, "cls": cls, "open_fields": _open_fields, "FAULTS": FAULTS}
+    names |= {"fault": _fault, "missing": _missing, "overrun": _overrun, "name": name, "spec": spec}
+    lines = [
+        f"pos, stop, count = open_fields(data, pos, end, name, {len(typed)})",
+        "start = pos",
+        "self = new(cls)",
+        "try:",
+    ]
+    for number, (field, kind) in enumerate(typed):
+        names |= {f"readers{number}": kind.readers, f"default{number}": field.default}
+        lines += [
+            f" if count > {number}:",
+            f"  value, pos = readers{number}[data[pos]](data, pos + 1, stop, depth)",
+        ]
+        target = f"self.{field.name}"
+        default = repr(field.default) if type(field.default) in (bool, int) else f"default{number}"
+        if field.default is MISSING:
+            refusal = f"raise missing({spec[number][0]!r}, name)"
+            lines += ["  if value is None:", f"   {refusal}", f"  {target} = value", " else:", f"  {refusal}"]
+        elif field.default is None:
+            lines += [f"  {target} = value", " else:", f"  {target} = None"]
+        else:
+            lines += [
+                f"  {target} = {default} if value is None else value",
+                " else:",
+                f"  {target} = {default}",
+            ]
+    lines += [
+        " pass",
+        "except FAULTS as error:",
+        " raise fault(error, data, start, stop, name, spec) from None",
+        "if pos != stop:",
+        " raise overrun(name, pos, stop)",
+        "return self, stop",
+    ]
+    return _define("decode(data, pos, end, depth)", lines, cls, names)
+
+
+def _typed_fields(cls: type[CompositeType]) -> list[tuple[Any, FieldType]]:
+    types = [FIELD_TYPES[name] for name in cls.TYPES.split()]
+    return list(zip(fields(cls), types, strict=True))  # type: ignore[arg-type]  # each is a dataclass
+
+
+def _define(signature: str, body: list[str], cls: type, names: dict[str, Any]) -> Callable[..., Any]:
+    source = f"def {signature}:\n" + "\n".join(f" {line}" for line in body)
+    exec(compile(source, f"<{cls.__name__}>", "exec"), names)  # the source is made of field names alone
+    function: Callable[..., Any] = names[signature.partition("(")[0]]
+    return function
+
+
+def _open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tuple[int, int, int]:
+    """Return start, stop and number of the fields of a composite, at most `limit`."""
+    if pos >= end:
+        raise DecodeError(f"truncated {name} at offset {pos}")
+    code = data[pos]
+    if code == 0xC0:
+        start, stop, count = open8(data, pos + 1, end, name)
+    elif code == 0x45:
+        return pos + 1, pos + 1, 0
+    elif code == 0xD0:
+        start, stop, count = open32(data, pos + 1, end, name)
+    else:
+        raise DecodeError(f"{name} at offset {pos} must be a list, not {type_name(data, pos, end)}")
+    if count > limit:
+        raise DecodeError(f"{name} at offset {pos} has {count} fields, {limit} are defined")
+    return start, stop, count
+
+
+def _missing(field: str, name: str) -> DecodeError:
+    return DecodeError(f"mandatory field {field!r} of {name} is missing")
+
+
+def _overrun(name: str, pos: int, stop: int) -> DecodeError:
+    return DecodeError(f"the fields of {name} end at offset {pos} and were to end at {stop}")
+
+
+def _fault(
+    error: Exception, data: bytes, start: int, stop: int, name: str, spec: list[tuple[str, str]]
+) -> DecodeError:
+    """Return the error to raise for one of `FAULTS` in the fields of a composite. `start`: of the first
+    field; the offending one is found by walking from there.
+    """
+    if not isinstance(error, WrongType) or error.pos >= stop:
+        return DecodeError(f"the fields of {name} at offset {start} end too early")
+    index, pos = 0, start
+    while pos < error.pos:
+        pos = skip(data, pos, stop)
+        index += 1
+    field, expected = spec[index]
+    return DecodeError(f"field {field!r} of {name} must be {expected}, not {type_name(data, pos, stop)}")

@@ -1,0 +1,497 @@
+"""All members of a node, each the core, the log and the machine of one group.
+
+Nothing here waits. Each input (a proposal, messages, a durable write, time, the state of a node) goes to the
+core of a member and ends with `Member.advance`, which writes, sends and applies the output of the core. A
+group in which nothing happens costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final, Protocol
+
+from amqp10broker.raft.codec import MESSAGE
+from amqp10broker.raft.config import Change, Configuration
+from amqp10broker.raft.core import Raft
+from amqp10broker.raft.entries import LogStore, Stored
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
+from amqp10broker.raft.messages import Message
+from amqp10broker.raft.ready import Ready, Role, Status
+
+Send = Callable[[int, int, bytes], object]
+"""Sends a message to a node: node, group, bytes; or loses it."""
+
+LATER_MS: Final = 100
+"""After which `Groups.tick` does what was left for later."""
+
+MEMBERS_A_TURN: Final = 128
+"""So many members are told news of a node, or given their time, at once: some milliseconds. Thousands would
+hold up the node's heartbeats for so long that others take it for dead: news for all members there, and so
+on."""
+
+ELECTIONS_MAX: Final = 32
+"""So many members ask for votes at a time, and the others stand in line: with thousands at once each round
+takes longer than its time-out, and is asked again. The metadata's group goes first."""
+
+
+class GroupStore(LogStore, Protocol):
+    """The log of one member. `on_compact`: called with the index up to which entries cannot be read any more;
+    not above the commit index.
+    """
+
+    stored: Stored | None
+    on_compact: Callable[[int], None]
+
+    def write(self, ready: Ready, on_durable: Callable[[], None]) -> None:
+        """Write term and vote, snapshot, and entries; the first may replace one, and all behind it.
+        `on_durable`: to be called once, when they are durable, in order; never, if storage fails.
+        """
+
+
+class GroupMachine(Protocol):
+    """The state machine of a group. It must not call the member from these methods."""
+
+    @property
+    def applied(self) -> int:
+        """Index of the last entry that was carried out."""
+
+    @property
+    def version(self) -> int:
+        """By which version entries are carried out (`queues.machine_version`)."""
+
+    @property
+    def newer(self) -> int:
+        """The version of the next entry, or state, if this broker does not carry it out; else 0."""
+
+    def committed(self, index: int) -> None:
+        """Entries up to this one may be applied."""
+
+    def status(self, status: Status) -> None:
+        """The member's role, term or leader is another, or it leads and is open now."""
+
+    def snapshot_for(self, to: int) -> None:
+        """A member needs a state: send it, then call `Member.snapshot_done`."""
+
+
+class Member:
+    """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
+
+    __slots__ = (
+        "_again",
+        "_first",
+        "_groups",
+        "_runs",
+        "_store",
+        "config",
+        "due",
+        "group",
+        "leads",
+        "machine",
+        "me",
+        "raft",
+        "stopped",
+    )
+
+    def __init__(
+        self,
+        group: int,
+        me: int,
+        store: GroupStore,
+        machine: GroupMachine,
+        groups: Groups,
+        random_source: Callable[[], float],
+        *,
+        first: bool = False,
+        commit_wait_ms: int = 0,
+    ) -> None:
+        """Start from the stored state; call `advance` when the node has registered the member.
+        `random_source`: gives numbers from 0 to below 1.
+        """
+        assert store.stored is not None, "its log must have been read"
+        self.group = group
+        self.me = me
+        self.machine = machine
+        self.raft = Raft(
+            me,
+            store.stored,
+            store,
+            now_ms=groups.now_ms(),
+            random_source=random_source,
+            commit_wait_ms=commit_wait_ms,
+        )
+        self.leads = self.stopped = False
+        self.due: int | None = None
+        self.config: Configuration | None = None
+        self._first = first
+        self._store = store
+        self._groups = groups
+        self._runs = self._again = False
+        store.on_compact = self.raft.compact
+        if self.new:
+            self.campaign_at_tick()
+
+    @property
+    def new(self) -> bool:
+        """It is to lead a group that has had no leader."""
+        return self._first and not self.raft.hard.term
+
+    @property
+    def alone(self) -> bool:
+        return self.raft.config.members == (self.me,)
+
+    @property
+    def lacks_leader(self) -> bool:
+        """No leader is known: what it does when it is due is to ask for votes."""
+        return self.raft.leader is None
+
+    @property
+    def leader_node(self) -> int | None:
+        """The node where the group's leader is; None: it is not known."""
+        leader = self.raft.leader
+        return None if leader is None else node_of(leader)
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        return self.raft.propose(payloads)
+
+    def has_room(self, size: int) -> bool:
+        return self.raft.has_room(size)
+
+    def change(self, change: Change) -> int:
+        return self.raft.change(change, self._groups.now_ms())
+
+    def transfer(self, to: int) -> None:
+        self.raft.transfer(to, self._groups.now_ms())
+
+    def campaign(self) -> None:
+        self.raft.campaign(self._groups.now_ms())
+
+    def campaign_at_tick(self) -> None:
+        self.raft.campaign_at_tick(self._groups.now_ms())
+
+    def force_alone(self) -> None:
+        """See `Raft.force_alone`; done at once."""
+        self.raft.force_alone(self._groups.now_ms())
+        self.advance()
+
+    def suspect(self, peer: int) -> None:
+        self.raft.suspect(peer, self._groups.now_ms())
+
+    def heard(self, peer: int) -> None:
+        """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
+        the random delays of others.
+        """
+        self.raft.heard(peer, self._groups.now_ms())
+        if self.new:
+            self.campaign_at_tick()
+
+    def snapshot_done(self, to: int, index: int | None) -> None:
+        self.raft.snapshot_done(to, index)
+
+    def step(self, message: Message) -> None:
+        self.raft.step(message, self._groups.now_ms())
+
+    def tick(self) -> None:
+        self.raft.tick(self._groups.now_ms())
+
+    def later(self, callback: Callable[[], None]) -> None:
+        self._groups.later(callback)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._groups.remove(self.group)
+
+    def advance(self) -> None:
+        self._again = True
+        if self._runs:
+            return
+        self._runs = True
+        raft, groups = self.raft, self._groups
+        try:
+            while self._again and not self.stopped:
+                self._again = False
+                ready = raft.ready(groups.now_ms())
+                if ready is not None:
+                    self._do(ready)
+        finally:
+            self._runs = False
+        if raft.deadline != self.due or raft.config is not self.config:
+            groups.noted(self)
+
+    def _do(self, ready: Ready) -> None:
+        ticket = ready.ticket
+        if ticket is not None:
+            self._store.write(ready, lambda: self._durable(ticket))
+        if ready.messages:
+            self._groups.send(self.group, ready.messages)
+        machine = self.machine
+        if ready.commit is not None:
+            machine.committed(ready.commit)
+        for to in ready.snapshots_to:
+            machine.snapshot_for(to)
+        if ready.status is not None:
+            self.leads = ready.status.role is Role.LEADER and ready.status.open
+            machine.status(ready.status)
+
+    def _durable(self, ticket: int) -> None:
+        if not self.stopped:
+            self.raft.persisted(ticket, self._groups.now_ms())
+            self.advance()
+
+
+class Groups:
+    """See the module.
+
+    Attributes:
+        now_ms: milliseconds of a clock that never runs back.
+        on_unknown: called with node, group and message for a member that this node does not have. The sender
+            must come to suspect it (see `raft.core`).
+        lost: other nodes with numbers up to this one are lost for good: a group with members there is made
+            that of this node alone when its member here begins (`cluster force-standalone`).
+        elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
+            comes first, and until it is over they and those of other nodes have none to ask.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
+        self.now_ms = now_ms
+        self.suspected: set[int] = set()
+        self.lost = 0
+        self._elects = True
+        self.on_unknown: Callable[[int, int, Message], None] = _ignore
+        self.on_deadline: Callable[[], None] = _nothing
+        self.on_removed: Callable[[int], None] = _forget
+        self.on_added: Callable[[int], None] = _not_told
+        self._send = send
+        self._backward = False
+        self._members: dict[int, Member] = {}
+        self._heap: list[tuple[int, int]] = []
+        self._asking: set[int] = set()
+        """Groups whose members here have asked for votes."""
+        self._line: deque[int] = deque()
+        """Those whose time has come, and that are to ask when others have an answer."""
+        self._later: list[Callable[[], None]] = []
+        self._later_due = 0
+        self._notifications: deque[Iterator[None]] = deque()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members.values()))
+
+    @property
+    def backward(self) -> bool:
+        return self._backward
+
+    @backward.setter
+    def backward(self, backward: bool) -> None:
+        if backward == self._backward:
+            return  # a member may stand back by itself
+        self._backward = backward
+        for member in self:
+            member.raft.backward = backward
+
+    def add(self, member: Member) -> None:
+        """Start a member, with the present suspicions. A member whose peers are all lost is alone."""
+        assert member.group not in self._members, f"group {member.group} has a member here"
+        self._members[member.group] = member
+        member.raft.backward = self._backward
+        others = [each for each in member.raft.config.members if each != member.me]
+        if any(node_of(each) <= self.lost for each in others):
+            member.force_alone()
+        member.advance()
+        self.on_added(member.group)
+
+    def remove(self, group: int) -> None:
+        """A member has stopped; twice is fine."""
+        if self._members.pop(group, None) is not None:
+            self._asked(group)
+            self.on_removed(group)
+
+    def get(self, group: int) -> Member | None:
+        """The node's member of a group."""
+        return self._members.get(group)
+
+    @property
+    def elects(self) -> bool:
+        return self._elects
+
+    @elects.setter
+    def elects(self, elects: bool) -> None:
+        self._elects = elects
+        self.on_deadline()
+
+    @property
+    def elections(self) -> int:
+        """How many members ask for votes now."""
+        return len(self._asking)
+
+    # --- what comes ---------------------------------------------------------------------------------
+
+    def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
+        """Messages have come from a node, all that came at once: each group works them off in one go.
+        `messages`: group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
+        """
+        touched: dict[int, Member] = {}
+        try:
+            for group, data in messages:
+                message = MESSAGE.decode(data)
+                member = self._members.get(group)
+                if member is None or message.to != member.me:
+                    self.on_unknown(node, group, message)
+                elif node_of(message.sender) == node:
+                    member.step(message)
+                    touched[group] = member
+        finally:
+            for member in touched.values():
+                member.advance()
+
+    def suspect(self, node: int) -> None:
+        """A node is unreachable in one direction or both. With many members, `tick` notifies most of them."""
+        self.suspected.add(node)
+        self._tell(node, lambda member, peer: member.suspect(peer))
+
+    def heard(self, node: int) -> None:
+        """A node is reachable again. For a restarted node, call `suspect` first."""
+        self.suspected.discard(node)
+        self._tell(node, lambda member, peer: member.heard(peer))
+
+    def _tell(self, node: int, notifications: Callable[[Member, int], None]) -> None:
+        self._notifications.append(self._telling(node, notifications))
+        if len(self._notifications) == 1:
+            self._go_on_telling()
+            if self._notifications:
+                self.on_deadline()
+
+    def _telling(self, node: int, notifications: Callable[[Member, int], None]) -> Iterator[None]:
+        for member in self:
+            peers = [peer for peer in member.raft.config.members if node_of(peer) == node]
+            if not peers or member.stopped:
+                continue
+            for peer in peers:
+                notifications(member, peer)
+            member.advance()
+            yield
+
+    def _go_on_telling(self) -> None:
+        left = MEMBERS_A_TURN
+        while self._notifications and left > 0:
+            left -= sum(1 for _ in islice(self._notifications[0], left))
+            if left > 0:  # there were no more
+                self._notifications.popleft()
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due, in ms; None: nothing is awaited."""
+        if self._notifications or self._may_ask:
+            return self.now_ms()
+        due = self._members_due()
+        if self._later and (due is None or self._later_due < due):
+            return self._later_due
+        return due
+
+    def _members_due(self) -> int | None:
+        heap, members = self._heap, self._members
+        while heap and ((member := members.get(heap[0][1])) is None or member.due != heap[0][0]):
+            heappop(heap)
+        return heap[0][0] if heap else None
+
+    def tick(self) -> None:
+        """Time has come to `deadline`; it may be due again at once (`MEMBERS_A_TURN`)."""
+        now_ms = self.now_ms()
+        self._go_on_telling()
+        if self._later and self._later_due <= now_ms:
+            later, self._later = self._later, []
+            for callback in later:
+                callback()
+        left = MEMBERS_A_TURN
+        while left > 0 and (due := self._members_due()) is not None and due <= now_ms:
+            _, group = heappop(self._heap)
+            member = self._members[group]
+            self._asked(group)  # in vain, if it has: others go before it
+            if group != SYSTEM_GROUP and member.lacks_leader:
+                # A client waits for a new one.
+                (self._line.appendleft if member.new else self._line.append)(group)
+            else:
+                left -= 1
+                self._tick(member)
+        while left > 0 and self._may_ask:
+            waiting = self._members.get(self._line.popleft())
+            # It may have a leader by now, or have been asked for its vote, and awaits what comes of it.
+            if waiting is not None and waiting.due is not None and waiting.due <= now_ms:
+                left -= 1
+                self._tick(waiting)
+
+    @property
+    def _may_ask(self) -> bool:
+        if not self._line or len(self._asking) >= ELECTIONS_MAX:
+            return False
+        return self._elects or ((first := self._members.get(self._line[0])) is not None and first.new)
+
+    def _tick(self, member: Member) -> None:
+        member.due = None
+        member.tick()
+        member.advance()
+        if member.raft.stands and self._members.get(member.group) is member:
+            self._asking.add(member.group)
+
+    def _asked(self, group: int) -> None:
+        if group in self._asking:
+            self._asking.remove(group)
+            if self._line:
+                self.on_deadline()
+
+    # --- what members ask ---------------------------------------------------------------------------
+
+    def later(self, callback: Callable[[], None]) -> None:
+        """Call a function in `LATER_MS`, or at the next look at the groups behind that. `on_deadline` is not
+        called, so that nothing wakes for it.
+        """
+        if not self._later:
+            self._later_due = self.now_ms() + LATER_MS
+        self._later.append(callback)
+
+    def send(self, group: int, messages: Sequence[Message]) -> None:
+        """Send messages of a group, or lose them."""
+        for message in messages:
+            self._send(node_of(message.to), group, MESSAGE.encode(message))
+
+    def noted(self, member: Member) -> None:
+        """The member may have another deadline, or other members."""
+        group = member.group
+        if self._members.get(group) is not member:
+            return
+        if group in self._asking and not member.raft.stands:
+            self._asked(group)
+        config = member.raft.config
+        if member.config is not config:
+            member.config = config
+            suspected = [peer for peer in config.members if node_of(peer) in self.suspected]
+            if suspected:
+                for peer in suspected:
+                    member.suspect(peer)
+                member.advance()
+                return
+        due = member.raft.deadline
+        if due == member.due:
+            return
+        earlier = self._members_due()
+        member.due = due
+        if due is None:
+            return
+        heappush(self._heap, (due, group))
+        if earlier is None or due < earlier:
+            self.on_deadline()
+
+
+def _ignore(node: int, group: int, message: Message) -> None: ...
+
+
+def _nothing() -> None: ...
+
+
+def _forget(group: int) -> None: ...
+
+
+def _not_told(group: int) -> None: ...

@@ -1,0 +1,654 @@
+"""The common base of the connections of both protocols: tasks, reader, login, heartbeats, end.
+
+::
+
+    connection nursery
+    |-- writer                     outlives sessions and channels, so that it can send their last frames
+    |-- keepalive                  heartbeats out, silence in
+    `-- inner nursery
+        |-- reader                 (this task's own body)
+        `-- one task a session or channel
+
+The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown. Then
+sessions or channels stop, then the connection's own last frame is written, then the writer ends.
+`Connections.linger` closes the stream.
+
+It is a base class because observers (status, tracing, rights, the recorder) need one object with one set of
+names. The protocol's part is its abstract half.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import trio
+
+from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.grants import account_of
+from amqp10broker.auth.login import Authentication, Challenge, Failure, Peer, Step, Success, Unverified
+from amqp10broker.errors import NotAllowed
+from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.operations.snapshot import ConnectionView, OriginView
+from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
+from amqp10broker.protocols.budget import Budget
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.runtime.connections.connection_log import ConnectionLog
+from amqp10broker.runtime.connections.credential import Credential
+from amqp10broker.runtime.connections.read_budget import PORTION, ReadBudget
+from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_S, READ_BYTES, Stream
+from amqp10broker.runtime.connections.vhost_slot import VhostSlot
+from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
+from amqp10broker.runtime.connections.writer import OutputBuffer, Writer
+from amqp10broker.runtime.context import ConnectionContext
+from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
+from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.messages import (
+    ACCESS_CHANGED,
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    SessionMessage,
+    Stop,
+)
+from amqp10broker.sessions.wait_context import WaitContext
+
+Event = TypeVar("Event")
+Fault = TypeVar("Fault", bound=Exception)
+FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
+TaskT = TypeVar("TaskT", bound=SessionTask | ChannelTask)
+
+CREDENTIAL_EXPIRED: Final = "credential expired"
+TOKEN_REFUSED: Final = "token refused: it is no token, or of another user, or has expired"
+LOST: Final = "lost: the client's socket ended without a close"
+
+READ_BYTES_MAX: Final = 512 * 1024
+"""Of one read while large frames come, of a client with one session or channel: half of what a session may
+write of large messages in a step (`sessions.endpoint`)."""
+
+LARGE_FRAME_BYTES: Final = 8192
+"""Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""
+
+_log = Log("amqp10broker.connection")
+
+
+class Engine(Protocol[Event, FaultIn]):
+    """The protocol's state machine: bytes in, events out; orders in, bytes out."""
+
+    @property
+    def state(self) -> Enum: ...
+
+    @property
+    def more(self) -> bool: ...
+
+    @property
+    def frames_read(self) -> int: ...
+
+    def receive(self, data: bytes) -> list[Event]: ...
+
+    def fail(self, fault: FaultIn) -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def take_output(self) -> bytes: ...
+
+
+class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
+    """One client's connection.
+
+    Attributes:
+        member: its place in a virtual host; None before it is open.
+        budget: how much the reader may still hand over before other tasks run.
+        run_inline: whether what came with the last read is handled inline (`mailbox`).
+        end: how the connection ended, for the log.
+        parts: its sessions or channels by number. A session that its client has ended is not among them, and
+            may still be among `working`.
+        begun: how many sessions or channels there have been.
+        no_alarm: the reader waits for it; None while it does not wait out an alarm.
+        held_by: the session or channel that the reader waits for.
+    """
+
+    protocol: ClassVar[str]
+    word: ClassVar[str]
+    """What its parts are, in the log and in the names of those that ask queues."""
+    heartbeat: ClassVar[bytes]
+    open_state: ClassVar[Enum]
+    awaiting_states: ClassVar[frozenset[Any]]
+    """The client's close, or its answer to ours, is still to come."""
+    closed_states: ClassVar[frozenset[Any]]
+
+    def __init__(
+        self,
+        node_context: ConnectionContext,
+        stream: Stream,
+        number: int,
+        peer: str,
+        origin: Peer,
+        first_bytes: bytes,
+        engine: Engine[Event, Fault],
+        unfinished: Budget,
+    ) -> None:
+        """Create a connection that is ready to run. `unfinished`: bounds the bytes of incomplete messages."""
+        self._node_context = node_context
+        self._authentication: Authentication | None = None
+        self._began_ms = node_context.clock.now_ms()
+        self._refused: Fault | None = None
+        self._given_up = False
+        self.number = number
+        self.owner = Owner(node_context.reply_registry.node, node_context.reply_registry.incarnation, number)
+        self.peer = peer
+        self.origin = origin
+        self.user = ""
+        self.credential = Credential(node_context, origin)
+        self.engine = engine
+        self.unfinished = unfinished
+        self.log = ConnectionLog(self, node_context.log_limits, node_context.catalog)
+        self.member: VhostSlot | None = None
+        # The stream, and what is written and read.
+        self.stream = stream
+        self.writer = Writer(stream)
+        self.output = OutputBuffer(self.writer, None, node_context.config.writer_buffer_bytes)
+        self.reading = trio.CancelScope()
+        self.end = "by the client"
+        self.bytes_received = 0
+        self.budget = ReadBudget()
+        self.run_inline = False
+        self._first_bytes = first_bytes
+        self._read_bytes = READ_BYTES
+        self._read_as = 0
+        self._inner: trio.Nursery | None = None
+        self._outer: trio.Nursery | None = None
+        # Sessions or channels.
+        self.parts: dict[int, TaskT] = {}
+        self.working: set[TaskT] = set()
+        self.begun = 0
+        self.measures = Measures()
+        self.held_by: TaskT | None = None
+        self.no_alarm: trio.Event | None = None
+        self._blocked_at = 0.0
+        self._gone = ClientCounters()
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host it is in, empty before it is open."""
+        return "" if self.member is None else self.member.vhost.name
+
+    @property
+    @abstractmethod
+    def client_name(self) -> str:
+        """The name that the client has sent; empty without one."""
+
+    @property
+    def home(self) -> VirtualHost:
+        assert self.member is not None, "not open"
+        return self.member.vhost
+
+    @property
+    def blocked_s(self) -> float:
+        """For how long bytes have waited for its socket."""
+        return self.writer.blocked_s
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open, and neither side has closed it."""
+        return self.engine.state is self.open_state
+
+    # --- the protocol's part ----------------------------------------------------------------------
+
+    @abstractmethod
+    async def greet(self) -> None:
+        """The handshake, until the connection is open or over: around `shake_hands`."""
+
+    @abstractmethod
+    async def dispatch(self, events: list[Event]) -> None:
+        """Do what the client wants."""
+
+    @abstractmethod
+    def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
+        """Send the next step of the login; a failure has been delayed before."""
+
+    @abstractmethod
+    def refusal_text(self) -> str | None:
+        """Return the client's text for a failed login, for the log."""
+
+    @abstractmethod
+    def fault_fields(self, fault: Fault) -> dict[str, Any]:
+        """Return the error sent to the client, for the log."""
+
+    @abstractmethod
+    def fault_of_ours(self, error: Exception) -> Fault:
+        """Return the error that the client gets for an internal error."""
+
+    @abstractmethod
+    def expel(self, reason: str) -> None:
+        """Close the connection because the user may not be in its virtual host any more."""
+
+    @abstractmethod
+    def expire(self) -> None:
+        """Close the connection because the user's token has ended."""
+
+    @abstractmethod
+    def on_idle_timeout(self) -> None:
+        """Nothing has come for too long: end it."""
+
+    @abstractmethod
+    def write_last(self) -> None:
+        """Write the connection's own last frame: all parts are over."""
+
+    @abstractmethod
+    def take_rest(self, data: bytes) -> None:
+        """Handle bytes that come while the peer's close is awaited."""
+
+    @property
+    @abstractmethod
+    def full(self) -> bool:
+        """Whether the reader waits, or soon will, for a session or channel."""
+
+    @abstractmethod
+    async def wait_out_alarm(self) -> None:
+        """Return when the client may send; connections that have sent little during an alarm go on."""
+
+    @abstractmethod
+    async def work(self, number: int, part: TaskT) -> None:
+        """Run a session's or channel's task to its end, and close the connection if that fails."""
+
+    @abstractmethod
+    def around(self, part: TaskT) -> WaitContext:
+        """Return its present activity for one of its sessions or channels."""
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the client until the connection is over; the stream stays open for `linger_s`."""
+        try:
+            async with trio.open_nursery() as outer:
+                self._outer = outer
+                outer.start_soon(self._run_writer)
+                async with trio.open_nursery() as inner:
+                    self._inner = inner
+                    with self.reading:
+                        await self._read()
+                    self._stop_parts()
+                self.write_last()
+                # A client that does not read must not keep its connection alive for ever.
+                outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
+                await self._await_peer_close()
+        finally:
+            self.leave()
+            self.unfinished.leave()
+
+    def leave(self) -> None:
+        """Leave the virtual host, if it was entered."""
+        if self.member is not None:
+            self.member.leave()
+
+    def release(self) -> None:
+        """Drop what refers back to it when it is over (see `SessionEndpoint.release`)."""
+        self.log.release()
+
+    def give_up(self) -> None:
+        self._given_up = True
+        self.engine.abandon()
+
+    def stop(self) -> None:
+        """End the reader, and with it the connection."""
+        self.reading.cancel()
+
+    @property
+    def linger_s(self) -> float:
+        """For how long the client has time to close its socket when the connection is over."""
+        if self._given_up or self.writer.waiting_bytes:
+            return 0.0
+        return CLOSE_WAIT_S if self.member is None else LINGER_S
+
+    def start_companion(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Run a task beside the reader, to the end of the connection."""
+        assert self._outer is not None
+        self._outer.start_soon(run, *arguments)
+
+    async def _run_writer(self) -> None:
+        try:
+            await self.writer.run()
+        except trio.BrokenResourceError as error:
+            self.end = f"lost: {error}"
+            self.stop()
+        except trio.ClosedResourceError:
+            self.stop()
+        assert self._outer is not None
+        self._outer.cancel_scope.cancel()
+
+    async def _await_peer_close(self) -> None:
+        # After our close: read and throw away until the peer's close, the end, or the deadline.
+        try:
+            while self.engine.state in self.awaiting_states and not self.writer.broken:
+                data = await self.receive()
+                if not data:
+                    break
+                self.take_rest(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            _log.debug("connection lost while closing", reason=str(error))
+        self.writer.finish(self.output)
+
+    # --- the reader -------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            await self.greet()
+            await self._take(b"")  # what came behind the open
+            while self.is_open:
+                if self._node_context.alarms:
+                    await self.wait_out_alarm()
+                data = await self.receive()
+                if not data:
+                    self.end = LOST
+                    return
+                await self._take(data)
+        except trio.BrokenResourceError as error:
+            self.end = f"lost: {error}"
+        except trio.ClosedResourceError:
+            return
+        except Exception as error:
+            self.crash(error)
+
+    async def receive(self) -> bytes:
+        """Wait for bytes; empty at the end.
+
+        Raises:
+            trio.BrokenResourceError: the peer reset the connection.
+        """
+        if self._first_bytes:
+            data, self._first_bytes = self._first_bytes, b""
+        else:
+            data = bytes(await self.stream.receive_some(self._read_bytes))
+        self.bytes_received += len(data)
+        if self.writer.tap is not None:
+            self.writer.tap.received(data)
+        return data
+
+    async def _take(self, data: bytes) -> None:
+        self.budget.left = PORTION
+        inline = self._node_context.reply_registry.inline
+        last, self._read_as = self._read_as, inline.reads + 1
+        inline.reads += 1
+        # Inline if few others were given little since this one was: theirs would hardly be a batch.
+        self.run_inline = len(data) <= LITTLE_BYTES and inline.reads - last <= 1 + OTHERS_MAX
+        engine = self.engine
+        frames = engine.frames_read
+        await self.dispatch(engine.receive(data))
+        while engine.more:
+            await self.yield_to_others()
+            await self.dispatch(engine.receive(b""))
+        frames = engine.frames_read - frames
+        out = engine.take_output()
+        if out:
+            self.output.put([out])
+        self._read_bytes = next_read_bytes(len(data), frames, len(self.parts))
+
+    async def yield_to_others(self) -> None:
+        """Let every other task run once, and begin another portion."""
+        self.flush()
+        await trio.lowlevel.checkpoint()
+        self.budget.left = PORTION
+
+    def flush(self) -> None:
+        """Pass the engine's output to the writer."""
+        out = self.engine.take_output()
+        if out:
+            self.output.put([out])
+
+    # --- login ------------------------------------------------------------------------------------
+
+    async def shake_hands(self) -> None:
+        """From the first byte to the answer to open, within the time allowed."""
+        timeout_ms = self._node_context.config.handshake_timeout_ms
+        with trio.move_on_after(timeout_ms / 1000) as limit:
+            while not self.is_open and self.engine.state not in self.closed_states:
+                data = await self.receive()
+                if not data:
+                    self.end = LOST
+                    self.give_up()
+                    return
+                events = self.engine.receive(data)
+                while events:
+                    await self.dispatch(events)
+                    if self.member is not None or self._refused is not None:
+                        return  # it has its answer to open, and what is behind that does not hurry
+                    # Bytes behind a frame that waited for our answer.
+                    events = self.engine.receive(b"")
+                self.flush()
+        if limit.cancelled_caught:
+            self.log.warning("handshake timed out", state=self.engine.state.name, timeout_ms=timeout_ms)
+            self.give_up()
+
+    def opened(self, frame_bytes_max: int, **said: object) -> None:
+        """The client has the answer to its open. `frame_bytes_max`: of the largest frame that it takes; 0:
+        any.
+        """
+        if frame_bytes_max and isinstance(self.stream, WebSocketTransport):
+            self.stream.take_at_most(frame_bytes_max)
+        self.log.info("connection open", **said, transport=self.origin.transport)
+
+    async def log_in(self, step: Step) -> None:
+        """One step of the login, with the time that it takes."""
+        node_context = self._node_context
+        assert self._authentication is not None
+        answer = await node_context.logins.settle(self._authentication, step, self.origin.address)
+        if isinstance(answer, Success | Failure):
+            node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
+        if isinstance(answer, Success):
+            self.user = answer.user
+            self.credential.take(answer)
+            self.unfinished.within = node_context.unfinished.of(answer.user)
+            if self.credential.is_token:
+                self.start_companion(self._end_with_token)
+            node_context.logged_in(self.number)
+        elif not isinstance(answer, Challenge):
+            if isinstance(answer, Failure):
+                self.log.login_failed(answer, text=self.refusal_text())
+            await node_context.logins.hold(
+                self.origin.address, node_context.config.auth_failure_delay_ms / 1000
+            )
+        self.answer_login(answer)
+
+    async def _end_with_token(self) -> None:
+        await self.credential.over()
+        self.expire()
+
+    async def renew(self, token: bytes) -> bool:
+        """Continue with another token. Returns whether it was accepted; if not, the connection is closed.
+
+        After a login with a password any token is accepted, as in RabbitMQ: permissions are evaluated again.
+        """
+        problem = await self.credential.renew(token) if self.credential.is_token else None
+        if problem is not None:
+            self.log.warning("token refused", reason=problem)
+            self.expel(TOKEN_REFUSED)
+            return False
+        if self.member is not None:
+            try:
+                self.member.permission_changed()
+            except NotAllowed as refusal:
+                self.expel(refusal.description)
+            self.tell(ACCESS_CHANGED)
+        return True
+
+    async def go_on_with_login(self, response: bytes) -> None:
+        """The client answers a challenge."""
+        assert self._authentication is not None
+        await self.log_in(self._authentication.respond(response))
+
+    def start_heartbeats(self, timer: IdleTimer) -> None:
+        """Send heartbeats, and end the connection after the idle time-out."""
+        if timer.interval is not None:
+            self.start_companion(self._keep_alive, timer, timer.interval)
+
+    async def _keep_alive(self, timer: IdleTimer, interval: float) -> None:
+        while self.engine.state not in self.closed_states and not self.reading.cancel_called:
+            await trio.sleep(interval)
+            heartbeat, expired = timer.tick(
+                trio.current_time(),
+                self.bytes_received,
+                self.writer.bytes_sent,
+                # While the reader waits for something of ours, silence is not the client's.
+                listening=self.no_alarm is None and not self.full,
+            )
+            if heartbeat:
+                self.output.put([self.heartbeat])
+            if expired:
+                self.on_idle_timeout()
+                return
+
+    # --- sessions or channels ---------------------------------------------------------------------
+
+    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a message into every mailbox of its parts."""
+        for part in self.parts.values():
+            part.inbox.put(message)
+
+    def counted(self) -> ClientCounters:
+        """The counters of its sessions or channels, including ended ones."""
+        return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
+
+    def access(self) -> Access:
+        return Access(self.credential.grants, self.vhost)
+
+    def count_part(self) -> None:
+        """Count one more session or channel of the user. Raises `RefusedError`."""
+        self._node_context.catalog.usage.open_channel(account_of(self.credential.grants))
+
+    def reply_address(self, number: int, inbox: Mailbox[SessionMessage]) -> ReplyTo:
+        label = f"connection {self.number}, {self.word} {number}"
+        return self._node_context.reply_registry.open(label, inbox)
+
+    def output_buffer(self, inbox: Mailbox[SessionMessage]) -> OutputBuffer:
+        return OutputBuffer(self.writer, inbox, self._node_context.config.writer_buffer_bytes)
+
+    def start(self, number: int, part: TaskT, reply_to: ReplyTo, *, counted: bool) -> None:
+        """Start a session or channel; its task ends before the connection's last frame."""
+        self.begun += 1
+        self.parts[number] = part
+        self.working.add(part)
+        self._node_context.part_begun(self.number, number)
+        assert self._inner is not None
+        self._inner.start_soon(self._run_part, number, part, reply_to, counted)
+
+    async def _run_part(self, number: int, part: TaskT, reply_to: ReplyTo, counted: bool) -> None:
+        node_context = self._node_context
+        try:
+            await self.work(number, part)
+        except Exception as error:
+            self.crash(error)
+        finally:
+            self.working.discard(part)
+            self._gone.add(part.service.counted())
+            node_context.reply_registry.close(reply_to)
+            if counted:
+                node_context.catalog.usage.close_channel(self.user)
+            if self.parts.get(number) is part:
+                # What the client still sends on it is dropped.
+                del self.parts[number]
+            part.service.release()
+
+    async def wait_for_no_alarm(self) -> None:
+        self.no_alarm, self._blocked_at = trio.Event(), trio.current_time()
+        try:
+            await self.no_alarm.wait()
+        finally:
+            self.no_alarm = None
+
+    def alarm_over(self) -> None:
+        """Let the reader go on."""
+        if self.no_alarm is not None:
+            self.no_alarm.set()
+
+    def wait_context(self, output: OutputBuffer) -> WaitContext:
+        clock, writer = self._node_context.clock, self.writer
+        waits = writer.waiting_bytes and not writer.broken
+        return WaitContext(
+            clock.now_ms(),
+            writer_blocked=output.blocked,
+            writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
+            writer_bytes=writer.waiting_bytes,
+            alarms=tuple(sorted(self._node_context.alarms)),
+            blocked_ms=None if self.no_alarm is None else clock.ms_at(self._blocked_at),
+        )
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _stop_parts(self) -> None:
+        for part in self.working:
+            part.inbox.put(Stop())
+            part.output.abandon()
+
+    def fail(self, fault: Fault, **details: Any) -> None:
+        """Close the connection because the client, or the broker, cannot go on."""
+        if not self.is_open:
+            return
+        self.engine.fail(fault)
+        self.log_fault(fault, **details)
+        self.stop()
+
+    def log_fault(self, fault: Fault, **details: Any) -> None:
+        """Log the error with which the connection is closed."""
+        self.end = f"by the broker: {fault}"
+        self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
+        self.log.error("connection failed by a fault in the broker", exc_info=error)
+        self.fail(self.fault_of_ours(error))
+        self.stop()
+
+    # --- status -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """In a word, for status."""
+        return "blocked" if self.no_alarm is not None else self.engine.state.name.lower()
+
+    def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
+        """Return the connection's view for front ends."""
+        return ConnectionView(
+            id=self.number,
+            protocol=self.protocol,
+            peer=self.peer,
+            user=self.user,
+            vhost=self.vhost,
+            state=self.state,
+            bytes_in=self.bytes_received,
+            bytes_out=self.writer.bytes_sent,
+            writer_waiting_bytes=self.writer.waiting_bytes,
+            last_error=self.log.last_error,
+            counters=self.counted().document(),
+            origin=OriginView(
+                self.origin.local,
+                self._began_ms,
+                "" if self._authentication is None else self._authentication.mechanism,
+                self.origin.tls,
+                properties or {},
+                self.origin.transport,
+            ),
+            **own,
+        )
+
+
+def next_read_bytes(given: int, frames: int, parts: int) -> int:
+    """Return the size of the next read: it may double while large frames fill the last.
+
+    Sessions or channels queue up to four messages each of what is read, and process them in one step: so
+    reads shrink with their number, and with small frames do not exceed `READ_BYTES`.
+
+    Args:
+        given: bytes of the last read.
+        frames: the frames in them.
+        parts: the sessions or channels of the connection.
+    """
+    if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
+        return READ_BYTES
+    return max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))

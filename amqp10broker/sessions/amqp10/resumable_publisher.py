@@ -1,0 +1,232 @@
+"""The state of a link on which a client sends that survives its session (part 2, section 2.6.13).
+
+It has the deliveries that the broker has taken and that may be unsettled for the client, without partial ones
+and those posted in a transaction. With rcv-settle-mode second an entry stays until the client has settled;
+with first until the client must have received the outcome, because that may have been lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.protocols.amqp10.disposition import ACCEPTED, Outcome
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.performatives import Attach, Target, TerminusDurability
+from amqp10broker.protocols.amqp10.resumption import (
+    UNSETTLED_ENTRIES_MAX,
+    State,
+    resume_as_receiver,
+    unsettled_map,
+)
+from amqp10broker.queues.commands import PublisherRef
+from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
+from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
+from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
+
+
+class Entry:
+    """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
+    session, if the client waits for the outcome there.
+    """
+
+    __slots__ = ("number", "outcome", "posted", "tag")
+
+    def __init__(self, tag: bytes) -> None:
+        self.tag = tag
+        self.outcome: Outcome | None = None
+        self.number: int | None = None
+        self.posted = False
+
+
+class Notify(Protocol):
+    """The end of the link in a session."""
+
+    def tell_late(self, entry: Entry, number: int) -> None:
+        """Send the outcome of a delivery that was sent before the link was suspended."""
+
+
+class ResumablePublisher(ResumableLink):
+    """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
+
+    __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
+
+    def __init__(self, key: Key, host: Host, target: Target) -> None:
+        super().__init__(key, host)
+        self.target = target
+        self.entries: dict[bytes, Entry] = {}
+        self.publisher: Notify | None = None
+        self._most = 0
+        # Of each end that it had: deliveries that queues have not answered, by delivery-id.
+        self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
+        # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
+        self._told: dict[int, Entry] = {}
+
+    @property
+    def unsettled(self) -> int:
+        return len(self.entries)
+
+    @property
+    def terminus(self) -> Target:
+        return self.target
+
+    # --- restart ---------------------------------------------------------------------------------------
+
+    @property
+    def keeps_unsettled(self) -> bool:
+        """Whether unsettled deliveries survive a restart; then those sent to queues are `noted`."""
+        return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
+
+    def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """Record deliveries of its end, in the same group of records in which queues get them."""
+        flight = self._flights[ref][1]
+        if self.records is not None:
+            self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
+
+    def restore(self, tags: Iterable[bytes]) -> None:
+        for tag in tags:
+            entry = self.entries[tag] = Entry(tag)
+            entry.outcome = ACCEPTED
+            entry.posted = True
+
+    def _forgotten(self, tags: Iterable[bytes]) -> None:
+        if self.records is not None:
+            self.records.settle(self.number, tags)
+
+    # --- attaching and suspending -----------------------------------------------------------------
+
+    def attached(self, publisher: Notify, ref: PublisherRef, tally: Tally) -> None:
+        """Attach another end, which publishes under this reference."""
+        self.publisher = publisher
+        self._flights[ref] = tally, {}
+
+    def resume(self, attach: Attach) -> dict[bytes, State]:
+        """Compare the client's unsettled map with ours; return ours for the answer."""
+        ours: dict[bytes, State] = {tag: entry.outcome for tag, entry in self.entries.items()}
+        plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
+        for tag in plan.settled:
+            del self.entries[tag]
+        self._forgotten(plan.settled)
+        return plan.awaited | {tag: ours[tag] for tag in plan.open}
+
+    def suspended(self, ref: PublisherRef) -> None:
+        self.publisher = None
+        self._told.clear()
+        for entry in self.entries.values():
+            entry.number = None
+        flight = self._flights[ref][1]
+        for number, entry in list(flight.items()):
+            if not entry.posted:
+                # It waited for a declaration, or was refused with the session: no queue has it.
+                del flight[number]
+                self.forget(entry)
+        self._landed(ref)
+
+    def _landed(self, ref: PublisherRef) -> None:
+        if not self._flights[ref][1]:
+            del self._flights[ref]
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    def began(
+        self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
+    ) -> None:
+        """Note new deliveries of its end. Raises `AmqpLinkError` if a tag is in use, or too many are not
+        settled by the client.
+        """
+        entries = self.entries
+        most = UNSETTLED_ENTRIES_MAX + 2 * credit
+        if len(entries) + len(ids) > most:
+            raise AmqpLinkError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"more than {most} deliveries of link '{self.key.name}' are not settled: "
+                "settle those whose outcome is told",
+            )
+        flight = self._flights[ref][1]
+        self._forgotten(tags)
+        for number, tag in zip(ids, tags, strict=True):
+            # With mode first an entry that has its outcome is settled: its tag is free.
+            there = entries.get(tag)
+            if there is not None and (second or there.outcome is None):
+                raise AmqpLinkError(
+                    Condition.NOT_ALLOWED,
+                    f"delivery-tag 0x{tag.hex()} is that of another delivery of link '{self.key.name}' which "
+                    "is not settled",
+                )
+            entries.pop(tag, None)
+            entries[tag] = flight[number] = Entry(tag)
+
+    def posted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """Note deliveries that went to queues, which will answer."""
+        flight = self._flights[ref][1]
+        for number in ids:
+            if number in flight:
+                flight[number].posted = True
+
+    def decided(
+        self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
+    ) -> None:
+        """Note the outcome sent for deliveries; at most `most` are held for the client to settle."""
+        flight = self._flights[ref][1]
+        for number in ids:
+            entry = flight.pop(number, None)
+            if entry is not None:
+                self._decide(entry, outcome)
+                if second:
+                    self._told[number] = entry
+        # Deliveries sent before the limit was lowered may still be on their way.
+        self._most = max(self._most, most)
+        if not second:
+            self._trim(self._most)
+
+    def _decide(self, entry: Entry, outcome: Outcome) -> None:
+        entry.outcome = outcome
+        if outcome is not ACCEPTED:
+            self._forgotten((entry.tag,))  # a delivery that no queue has taken is sent again after a restart
+
+    def _trim(self, most: int) -> None:
+        excess = len(self.entries) - most
+        if excess > 0:
+            old = [tag for tag, entry in self.entries.items() if entry.outcome is not None]
+            for tag in old[:excess]:
+                del self.entries[tag]
+            self._forgotten(old[:excess])
+
+    def told(self, number: int, entry: Entry) -> None:
+        """Note that an outcome is sent again, under this delivery-id, and is settled later."""
+        self._told[number] = entry
+
+    def settled(self, ids: Sequence[int]) -> None:
+        told = (self._told.pop(number, None) for number in ids)
+        self._forget(entry for entry in told if entry is not None)
+
+    def forget(self, entry: Entry) -> None:
+        self._forget((entry,))
+
+    def _forget(self, over: Iterable[Entry]) -> None:
+        tags = [entry.tag for entry in over if self.entries.get(entry.tag) is entry]
+        for tag in tags:
+            del self.entries[tag]
+        self._forgotten(tags)
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        if not isinstance(effect, Confirmed | Unconfirmed | PublishRejected):
+            return
+        tally, flight = self._flights.get(effect.publisher, (None, {}))
+        if tally is None:
+            return
+        for outcome, ids in tally.count_down(effect.ids, outcome_of(effect)):
+            for number in ids:
+                entry = flight.pop(number, None)
+                if entry is None:
+                    continue
+                self._decide(entry, outcome)
+                if self.publisher is not None and entry.number is not None:
+                    self.publisher.tell_late(entry, entry.number)
+        self._landed(effect.publisher)
+
+    def give_up(self) -> list[QueueCommand]:
+        return []

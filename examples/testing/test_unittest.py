@@ -1,0 +1,24 @@
+"""The standard library's unittest: one broker for a class of tests, in a thread of the test process."""
+
+import unittest
+
+import pika
+
+from amqp10broker.testing import running
+
+
+class Orders(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.broker = cls.enterClassContext(running())
+
+    def test_an_order_is_queued(self):
+        self.broker.declare("orders", "quorum")
+        with pika.BlockingConnection(pika.URLParameters(self.broker.url)) as connection:
+            connection.channel().basic_publish("", "orders", b"tea")
+        assert self.broker.get("orders", within_s=5).body == b"tea"
+        self.broker.assert_drained("orders")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,178 @@
+"""The first minutes: a bare `amqp10broker`, a broker in a block, and one started from another language."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika
+import pytest
+
+from amqp10broker.errors import ConfigError
+from amqp10broker.testing import running
+from tests.support.broker_process import REPOSITORY
+
+pytestmark = pytest.mark.integration
+
+BIN = Path(sys.executable).parent
+EXAMPLES = REPOSITORY / "examples"
+GUEST = "Basic Z3Vlc3Q6Z3Vlc3Q="
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a user whose shell has the virtual environment, and no setting of a broker."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+    return {**plain, "PATH": f"{BIN}{os.pathsep}{plain.get('PATH', '')}", **more}
+
+
+@contextmanager
+def started(*words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A process of the command line, ended at the end of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "amqp10broker", *words],
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_without_a_command_it_serves_and_prints_five_lines() -> None:
+    """Where it listens with the login, the page, that all is in memory, and how to go on."""
+    with started(AMQP10BROKER_PORT="0") as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip("\n") for _ in range(5)]
+        url = lines[0].rpartition(" ")[2]
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            assert connection.channel().queue_declare("orders").method.message_count == 0
+        page = urllib.request.urlopen(lines[1].rpartition(" ")[2], timeout=10)
+        assert page.headers["content-type"].startswith("text/html")
+        assert "guest" in lines[2]
+        assert "in memory" in lines[3]
+        assert "--help" in lines[4]
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=20)
+        assert (rest, errors, process.returncode) == ("", "", 0)
+
+
+def test_the_ready_file_has_the_ports_while_clients_can_connect(tmp_path: Path) -> None:
+    """It is written whole, that of a killed broker is not left, and it is gone after the end."""
+    file = tmp_path / "ready.json"
+    file.write_text("of a broker that was killed")
+    with started("serve", "--port", "0", "--ready-file", str(file)) as process:
+        assert process.stderr is not None
+        while '"' not in (text := file.read_text() if file.exists() else ""):
+            assert process.poll() is None
+        ports = json.loads(text)
+        assert ports["pid"] == process.pid
+        assert ports["url"] == f"amqp://127.0.0.1:{ports['port']}"
+        assert ports["tls_port"] is None
+        with pika.BlockingConnection(pika.ConnectionParameters(port=ports["port"])) as connection:
+            connection.channel()
+        request = urllib.request.Request(
+            f"{ports['http_url']}/api/overview", headers={"authorization": GUEST}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert answer.status == 200
+        process.terminate()
+        process.communicate(timeout=20)
+    assert not file.exists()
+
+
+def test_a_ready_file_that_cannot_be_written_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
+    with started("serve", "--port", "0", "--ready-file", str(tmp_path / "no" / "f")) as process:
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "cannot be written: No such file or directory; choose another" in errors
+        assert "Traceback" not in errors
+
+
+def test_a_block_runs_a_broker_for_blocking_code() -> None:
+    """Two at once, each with its own ports; both are gone after the block."""
+    with running(max_link_credit=10) as one, running(data_dir=None, http=False) as other:
+        assert one.port != other.port
+        assert other.http_url is None
+        one.declare("orders")
+        with pika.BlockingConnection(pika.URLParameters(one.url)) as connection:
+            connection.channel().basic_publish("", "orders", b"tea")
+        message = one.get("orders", within_s=5)
+        assert message is not None
+        assert message.body == b"tea"
+        request = urllib.request.Request(f"{one.http_url}/api/queues", headers={"authorization": GUEST})
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            assert [queue["name"] for queue in json.load(answer)] == ["orders"]
+        port = one.port
+    with pytest.raises(pika.exceptions.AMQPConnectionError):
+        pika.BlockingConnection(pika.ConnectionParameters(port=port))
+
+
+def test_a_block_with_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean max_link_credit"), running(max_link_credits=10):
+        pass
+
+
+def run(*command: str | Path, folder: Path = REPOSITORY, **more: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], cwd=folder, env=environment(**more), capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_unittest_runs_its_example() -> None:
+    assert "OK" in run(sys.executable, "-m", "unittest", "-v", "examples/testing/test_unittest.py")
+
+
+def test_django_runs_tests_with_a_broker(tmp_path: Path) -> None:
+    """The runner of the example, in a project of one test."""
+    (tmp_path / "conf.py").write_text(
+        "SECRET_KEY = 'a'\nUSE_TZ = True\nTEST_RUNNER = 'django_runner.BrokerRunner'\n"
+    )
+    (tmp_path / "test_orders.py").write_text(
+        "import pika\n"
+        "from django.conf import settings\n"
+        "from django.test import SimpleTestCase\n\n"
+        "class Orders(SimpleTestCase):\n"
+        "    def test_connects(self):\n"
+        "        pika.BlockingConnection(pika.URLParameters(settings.BROKER_URL)).close()\n"
+    )
+    path = os.pathsep.join((str(tmp_path), str(EXAMPLES / "testing")))
+    text = run(
+        *(sys.executable, "-m", "django", "test"),
+        folder=tmp_path,
+        PYTHONPATH=path,
+        DJANGO_SETTINGS_MODULE="conf",
+    )
+    assert "Ran 1 test" in text
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "expected"),
+    [
+        ("node", ("--test", "broker.test.mjs"), "pass 1"),
+        # The first run compiles: that of Java needs a JDK, that of Go compiles its library of networks.
+        pytest.param("java", ("BrokerExample.java",), "the broker answered AMQP", marks=pytest.mark.long),
+        pytest.param("go", ("test", "-count=1", "broker_test.go"), "ok", marks=pytest.mark.long),
+    ],
+)
+def test_programs_of_other_languages_start_a_broker(
+    tool: str, arguments: tuple[str, ...], expected: str
+) -> None:
+    """They wait for the ready file, and find the port in it."""
+    found = shutil.which(tool, path=environment()["PATH"])
+    if found is None or (tool == "java" and shutil.which("javac") is None):
+        pytest.skip(f"{tool} is not installed")
+    assert expected in run(found, *arguments, folder=EXAMPLES / "ready_file")

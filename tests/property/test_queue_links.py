@@ -1,0 +1,218 @@
+"""Links between sessions and a replicated queue, with leaders that change and a network that loses frames."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.settings import Overflow, QueueSettings
+from tests.support.journals import LONG
+from tests.support.link_world import Watcher, World
+
+SEEDS = range(40 if LONG else 5)
+STEPS = 1500
+PLAIN = QueueSettings(consumer_disconnected_timeout_ms=2**40)
+HASTY = QueueSettings(consumer_disconnected_timeout_ms=2**40, consumer_timeout_ms=1_000)
+AWAY = QueueSettings(consumer_disconnected_timeout_ms=500)
+SHORT = QueueSettings(consumer_disconnected_timeout_ms=2**40, max_length=8, overflow=Overflow.REJECT_PUBLISH)
+SINGLE = QueueSettings(consumer_disconnected_timeout_ms=2**40, single_active_consumer=True)
+
+
+def run(seed: int, settings: QueueSettings, *, selects: bool = False) -> World:
+    """A world with faults, that has come to rest."""
+    world = World(seed, settings=settings, strict=settings not in (HASTY, AWAY), selects=selects)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    return world
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_int_SUITE",
+    "duplicate_delivery",
+    "lost_return_is_resent_on_applied_after_leader_change",
+    "resends_after_lost_applied",
+    "resends_lost_command",
+)
+@pytest.mark.parametrize(
+    "settings", [PLAIN, SHORT, SINGLE, HASTY, AWAY], ids=["plain", "short", "single", "hasty", "away"]
+)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_is_answered_once_and_nothing_is_lost(seed: int, settings: QueueSettings) -> None:
+    check_at_rest(run(seed, settings), settings)
+
+
+@pytest.mark.parametrize("settings", [PLAIN, HASTY, AWAY], ids=["plain", "hasty", "away"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_drains_of_those_that_select_are_answered_once(seed: int, settings: QueueSettings) -> None:
+    """By the leader that has looked the queue through, or by the one behind it."""
+    check_at_rest(run(seed, settings, selects=True), settings)
+
+
+@pytest.mark.parametrize("share", [0.5, 1], ids=["some", "all"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
+    """Requests and drains are answered once. Where nobody takes anything, all is shown once, and in order."""
+    world = World(seed, settings=PLAIN, browses=share)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    check_at_rest(world, PLAIN)
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    sessions[0].browse()
+    world.settle_down()
+    (*_, new) = sessions[0].consumers.values()
+    watchers = [
+        consumer
+        for session in sessions
+        for consumer in session.consumers.values()
+        if isinstance(consumer, Watcher) and not consumer.over
+    ]
+    for watcher in watchers:
+        watcher.send()
+        watcher.want(10_000, drain=True)
+        while watcher.credit.in_flight:
+            world.settle_down()
+            watcher.send()
+    check_at_rest(world, PLAIN)
+    assert world.leader is not None
+    machine = world._member(world.leader).queue
+    messages, _, _ = machine.parts()
+    waiting = [
+        index
+        for number, line in enumerate(messages.ready.in_order())
+        for index in messages.ready.indexes_of(number, list(line.columns()[0]))
+    ]
+    bodies = [content for _, content in messages.read(waiting)] if waiting else []
+    assert bodies or world.purges or share < 1
+    # Of the others some was taken while they looked, and came back behind them.
+    for watcher in watchers if share == 1 else [new]:
+        assert isinstance(watcher, Watcher)
+        there = set(bodies)
+        assert [each for each in watcher.shown if each in there] == bodies
+
+
+@pytest.mark.parametrize("settings", [PLAIN, SHORT, SINGLE], ids=["plain", "short", "single"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
+    seed: int, settings: QueueSettings
+) -> None:
+    """While it is full the log grows by no publish, and what consumers ask is carried out."""
+    world = World(seed, settings=settings, disks_fill=True)
+    for _ in range(STEPS):
+        world.step()
+    assert any(member.disk.refused for member in world.members)
+    for member in world.members:
+        member.disk.fill()
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    for session in sessions:
+        session.publisher.publish(2)
+    world.heal(disks=False)
+    placed = world.published_in_log()
+    for session in sessions:
+        session.publisher.publish(1)
+        for consumer in session.consumers.values():
+            if not consumer.over:
+                consumer.send()
+                consumer.settle(10, DeliveryOutcome.ACCEPT, answer=True)
+    world.settle_down()
+    assert world.published_in_log() == placed
+    for session in sessions:
+        assert len(session.publisher.outstanding) >= 3
+        assert not any(consumer.asked for consumer in session.consumers.values() if not consumer.over)
+    assert all(node.client.full_ms is not None for node in world.nodes.values())
+    world.heal()
+    check_at_rest(world, settings)
+
+
+def check_at_rest(world: World, settings: QueueSettings) -> None:
+    """Both sides know the same, and nobody waits."""
+    assert world.leader is not None
+    machine = world._member(world.leader).queue
+    parts = machine.queue_status().parts
+    _, consumers, _ = machine.parts()
+    for node in world.nodes.values():
+        assert not node.client.kept
+        for session in node.sessions.values():
+            assert not session.publisher.outstanding, "a publish has no answer"
+            assert not session.questions, "a question has no answer"
+            for consumer in session.consumers.values():
+                if consumer.over:
+                    assert consumer.ref not in parts
+                    continue
+                assert consumer.subscribed
+                assert not consumer.asked, "a settlement has no answer"
+                assert not consumer.credit.in_flight, "a request has no answer"
+                if isinstance(consumer, Watcher):
+                    assert machine.browsers.by_ref[consumer.ref].handed_out == consumer.credit.seen
+                    continue
+                there = consumers.by_ref[consumer.ref]
+                missed = node.client._consumers[consumer.ref].missed
+                assert there.handed_out == consumer.credit.seen + missed
+                if not consumer.settled:
+                    assert set(there.unsettled) <= set(consumer.held), "something is held that no session has"
+                    if world.strict:
+                        assert set(there.unsettled) == set(consumer.held), "a session holds what it has not"
+                if settings.single_active_consumer:
+                    assert there.active is consumer.active
+    live = {
+        consumer.ref
+        for node in world.nodes.values()
+        for session in node.sessions.values()
+        for consumer in session.consumers.values()
+        if not consumer.over
+    }
+    assert set(parts) == live
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_confirmed_is_there_once_and_in_order(seed: int) -> None:
+    check_contents(seed)
+
+
+def check_contents(seed: int) -> None:
+    """A world is left with nothing but its messages, which one consumer takes."""
+    world = World(seed, settings=SHORT if seed % 2 else PLAIN)
+    for _ in range(STEPS):
+        world.step()
+    world.heal()
+    sessions = [session for node in world.nodes.values() for session in node.sessions.values()]
+    for session in sessions:
+        for consumer in session.consumers.values():
+            if not consumer.over:
+                consumer.leave()
+    world.settle_down()
+    last = sessions[0]
+    last.consume(settled=False)
+    world.settle_down()
+    consumer = list(last.consumers.values())[-1]
+    left: list[bytes] = []
+    for _ in range(2000):
+        consumer.want(50)
+        world.settle_down()
+        consumer.send()
+        if not consumer.held:
+            break
+        left += [message[1] for message in consumer.held.values()]
+        consumer.settle(1000, DeliveryOutcome.ACCEPT, answer=False)
+        world.settle_down()
+    assert not consumer.held
+    found = Counter(world.accepted)
+    assert set(left) <= set(found)
+    if not world.purges and not world.restarts:
+        # What went out settled is gone with a node that is killed.
+        for session in sessions:
+            for body in session.publisher.confirmed:
+                assert found[body], f"{body!r} was confirmed and is not there"
+    for session in sessions:
+        for body in session.publisher.refused:
+            assert not found[body], f"{body!r} was refused and is there"
+        places = [world.placed[body] for body in session.publisher.confirmed if body in world.placed]
+        assert places == sorted(places), "messages of one publisher are in another order"
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_the_same_seed_makes_the_same_trace(seed: int) -> None:
+    assert run(seed, PLAIN).trace == run(seed, PLAIN).trace

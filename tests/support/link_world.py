@@ -1,0 +1,888 @@
+"""Nodes with links to one replicated queue, and nothing else of a cluster.
+
+The machine is real, one copy a member, and so are links, their codecs and `QueueCredit`. The log that the
+members share is a list: entries are committed when the world says so, the leader changes when it says so, and
+takes with it some of what was not committed. The network holds frames back, and loses them with their
+connection. All is drawn from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.link_server import LinkServer
+from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    ConsumerRef,
+    DeliveryOutcome,
+    Inspect,
+    PeerId,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    PublishRejected,
+    QueueDown,
+    Settled,
+    Subscribed,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+)
+from amqp10broker.queues.quorum.bodies import PagedBodies
+from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
+from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.remote_admission import LinkAdmission
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.sessions.queue_credit import QueueCredit
+from tests.support.handles import IdleHandle
+from tests.support.selecting import selector
+
+GROUP = 7
+HEAD = make_head(None, None, "", "q")
+ALL = selector("JMSPriority IS NOT NULL")
+Entry = tuple[list[QuorumCommand], bytes, int]
+"""Commands as the leader has them, their bytes, and the index behind their last message."""
+
+
+class _Handle(IdleHandle):
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def post(self, command: Command) -> None:
+        self._node.client.post_all([command])
+
+
+class Publisher:
+    """A link that publishes.
+
+    Attributes:
+        outstanding: ids that have no answer, with what they are.
+        confirmed: what was confirmed.
+        refused: what was not taken.
+    """
+
+    def __init__(self, node: Node, ref: PublisherRef) -> None:
+        self.ref = ref
+        self.outstanding: dict[int, bytes] = {}
+        self.confirmed: list[bytes] = []
+        self.refused: list[bytes] = []
+        self._node = node
+        self._next = 0
+
+    def publish(self, count: int) -> None:
+        """Publish so many messages."""
+        ids = list(range(self._next, self._next + count))
+        self._next += count
+        bodies = [b"%d/%d/%d/%d" % (*self.ref.reply_to, number) for number in ids]
+        self.outstanding.update(zip(ids, bodies, strict=True))
+        self._node.world.published.update(dict.fromkeys(bodies))
+        self._node.client.post_all([Publish(self.ref, ids, [(HEAD, body) for body in bodies], settled=False)])
+
+    def on_answer(self, effect: Confirmed | PublishRejected | Unconfirmed) -> None:
+        """Each is answered once."""
+        into = self.confirmed if isinstance(effect, Confirmed) else self.refused
+        for number in effect.ids:
+            assert number in self.outstanding, f"{self.ref} {number} was answered twice"
+            into.append(self.outstanding.pop(number))
+
+
+class Consumer:
+    """A link that consumes.
+
+    Attributes:
+        credit: the real thing.
+        held: index -> message, of what it has not decided on.
+        unsent: of them, those that it has not passed on to its client.
+        asked: settlements that wait for `Settled`.
+        active: as it was told.
+    """
+
+    def __init__(
+        self, node: Node, ref: ConsumerRef, *, settled: bool, selects: bool, browse: bool = False
+    ) -> None:
+        self.ref = ref
+        self.settled = settled
+        self.held: dict[int, Message] = {}
+        self.unsent: dict[int, Message] = {}
+        self.asked: deque[Sequence[int]] = deque()
+        self.active: bool | None = None
+        self.subscribed = False
+        self.over = False
+        self._node = node
+        self._most = 0
+        handle = _Handle(node)
+        queue = DeclaredQueue("q", "/", "quorum", True, None, False, {"x-queue-type": "quorum"}, handle)
+        self.credit = QueueCredit(queue, ref, lambda each: each[0].post(each[1]))
+        filters = ALL if selects else None
+        counted = not browse
+        subscribe = Subscribe(ref, settled, counted=counted, answer=True, filters=filters, browse=browse)
+        node.client.post_all([subscribe])
+
+    def want(self, count: int, *, drain: bool = False) -> None:
+        """Ask for so many, if nothing is asked for."""
+        if self.subscribed and self.credit.top_up(count, count, drain=drain):
+            self._most = self.credit.seen + count
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """Deliveries come, each to one who has not got it already."""
+        if not self.credit.on_deliver(effect):
+            return
+        assert self.credit.seen <= self._most, f"{self.ref} was given more than it asked for"
+        world = self._node.world
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            assert key not in self.held or not world.strict, f"{self.ref} got {key} twice"
+            world.seen(self, key, message)
+            self.held[key] = message
+            self.unsent[key] = message
+
+    def on_reply(self, effect: CreditReply) -> None:
+        """The answer to a request."""
+        assert self.credit.in_flight or effect.epoch <= self.credit.epoch
+        self.credit.on_reply(effect)
+        self.send()
+        self.credit.answered(effect)
+
+    def send(self) -> None:
+        """Pass on what has come."""
+        count = len(self.unsent)
+        if count:
+            if self.settled:
+                for key, message in self.unsent.items():
+                    self._node.world.accepted.append(message[1])
+                    del self.held[key]
+            self.unsent.clear()
+            self.credit.sent(count)
+
+    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
+        """Decide on the first of what was passed on."""
+        keys = [key for key in self.held if key not in self.unsent][:count]
+        if self.settled or not keys:
+            return
+        for key in keys:
+            message = self.held.pop(key)
+            if delivery_outcome is DeliveryOutcome.ACCEPT:
+                self._node.world.accepted.append(message[1])
+        if answer:
+            self.asked.append(keys)
+        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
+
+    def give_back(self) -> None:
+        """What was not passed on goes back, and what is on its way."""
+        if self.unsent and not self.settled:
+            unsent, self.unsent = self.unsent, {}
+            for key in unsent:
+                del self.held[key]
+            self.credit.give_back(list(unsent), list(unsent.values()))
+
+    def on_timed_out(self, effect: TimedOut) -> None:
+        """The queue has taken back what was held for too long."""
+        unsent = [key for key in effect.keys if self.unsent.pop(key, None) is not None]
+        for key in effect.keys:
+            self.held.pop(key, None)
+        if unsent:
+            self.credit.drop(len(unsent), oldest=True)
+
+    def leave(self) -> None:
+        """It is gone: what it held comes back."""
+        self.over = True
+        if self.settled:
+            self.send()
+        self.credit.leave(list(self.unsent), list(self.unsent.values()), DeliveryOutcome.REQUEUE)
+        self.held.clear()
+        self.unsent.clear()
+
+
+class Watcher(Consumer):
+    """A link that browses.
+
+    Attributes:
+        shown: bodies, in order, without those that it gave back.
+    """
+
+    def __init__(self, node: Node, ref: ConsumerRef) -> None:
+        self.shown: list[bytes] = []
+        super().__init__(node, ref, settled=False, selects=False, browse=True)
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """It is shown messages, each once unless somebody had it."""
+        if not self.credit.on_deliver(effect):
+            return
+        assert self.credit.seen <= self._most, f"{self.ref} was shown more than it asked for"
+        for key, message in zip(effect.keys, effect.messages, strict=True):
+            if self._node.world.browses == 1:
+                assert message[1] not in self.shown, f"{self.ref} was shown {key} twice"
+            self.shown.append(message[1])
+            self.unsent[key] = message
+
+    def send(self) -> None:
+        """Pass on what has come."""
+        count, self.unsent = self.credit.waiting, {}
+        if count:
+            self.credit.sent(count)
+
+    def settle(self, count: int, delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
+        """What it says of what it was shown is answered."""
+        keys = list(range(count))
+        if answer:
+            self.asked.append(keys)
+        self._node.client.post_all([Settle(self.ref, keys, delivery_outcome, answer=answer)])
+
+    def give_back(self) -> None:
+        """The last of what was not passed on goes back, and what is on its way."""
+        count = self.credit.waiting
+        if count and len(self.unsent) == count:
+            most = self._node.world.random.randrange(count)
+            back = list(self.unsent.items())[most:]
+            del self.shown[len(self.shown) - len(back) :]
+            for key, _ in back:
+                del self.unsent[key]
+            self.credit.give_back([key for key, _ in back], [message for _, message in back])
+
+
+class Session:
+    """One session of a node."""
+
+    def __init__(self, node: Node, number: int) -> None:
+        self.node = node
+        self.reply_to = ReplyTo(PeerId(node.number, node.incarnation, number), f"session {number}")
+        self.publisher = Publisher(node, self.reply_to.publisher())
+        self.consumers: dict[ConsumerRef, Consumer] = {}
+        self.questions: dict[RequestRef, Command] = {}
+        self.refused = 0
+        node.client.post_all([AttachPublisher(self.publisher.ref)])
+
+    def consume(self, *, settled: bool, selects: bool = False) -> None:
+        """One more consumer."""
+        ref = self.reply_to.consumer()
+        self.consumers[ref] = Consumer(self.node, ref, settled=settled, selects=selects)
+
+    def browse(self) -> None:
+        """One more that browses."""
+        ref = self.reply_to.consumer()
+        self.consumers[ref] = Watcher(self.node, ref)
+
+    def ask(self, kind: type[Inspect] | type[Purge]) -> None:
+        """A question."""
+        request = self.reply_to.request()
+        self.questions[request] = kind(request)
+        self.node.client.post_all([kind(request)])
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        """What the queue says."""
+        for effect in effects:
+            match effect:
+                case Confirmed() | PublishRejected() | Unconfirmed():
+                    self.publisher.on_answer(effect)
+                case Answer():
+                    assert effect.request in self.questions, "answered twice"
+                    del self.questions[effect.request]
+                case Deliver():
+                    consumer = self.consumers.get(effect.consumer)
+                    if consumer is not None and not consumer.over:
+                        consumer.on_deliver(effect)
+                case CreditReply():
+                    consumer = self.consumers.get(effect.consumer)
+                    if consumer is not None and not consumer.over:
+                        consumer.on_reply(effect)
+                case Subscribed():
+                    consumer = self.consumers[effect.consumer]
+                    assert not consumer.subscribed
+                    consumer.subscribed = True
+                case SubscribeRefused():
+                    self.refused += 1
+                    self.consumers.pop(effect.consumer).over = True
+                case Settled():
+                    assert list(self.consumers[effect.consumer].asked.popleft()) == list(effect.keys)
+                case ActiveChanged():
+                    consumer = self.consumers[effect.consumer]
+                    assert consumer.active is not effect.active, "told what it knows"
+                    consumer.active = effect.active
+                case TimedOut():
+                    self.consumers[effect.consumer].on_timed_out(effect)
+                case _:
+                    assert isinstance(effect, QueueDown), effect
+                    raise AssertionError(f"{effect} without reason")
+
+
+class Disk:
+    """A member's: a `Room` and its journal.
+
+    Attributes:
+        full: it takes no publishes.
+        refused: how often it has refused some.
+    """
+
+    durable = 0
+    reserves = True
+
+    def __init__(self) -> None:
+        self.full = False
+        self.refused = 0
+        self._for_room: list[Callable[[], None]] = []
+
+    @property
+    def journal(self) -> Disk:
+        return self
+
+    def admits(self, size: int, last: int) -> bool:
+        assert last <= size
+        self.refused += self.full
+        return not self.full
+
+    def withdraw(self) -> None:
+        """All else is admitted as before."""
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        self._for_room.append(callback)
+
+    def fill(self) -> None:
+        """There is no room from now on."""
+        self.full = True
+
+    def free(self) -> None:
+        """There is room again."""
+        self.full = False
+        waiting, self._for_room = self._for_room, []
+        for callback in waiting:
+            callback()
+
+
+class Member:
+    """One copy of the machine, at a node."""
+
+    ahead = False
+
+    def __init__(self, node: Node, settings: QueueSettings) -> None:
+        self.queue = QuorumQueue("q", settings=settings, now_ms=0)
+        self.queue.follow()
+        self.applied = 0
+        self.node = node
+        self.believes: int | None = None
+        self.pending: list[Entry] = []
+        self.queue.browsers.scan_max = 3
+        self.questions: list[tuple[int, list[QuorumCommand]]] = []
+        self.looked = 0
+        self.end = 0
+        self.server = LinkServer(GROUP, self, self.post_all, node.links.port)
+        self.mailbox: list[QuorumCommand] = []
+        self.disk = Disk()
+        self.admission = LinkAdmission(self.disk, lambda: None)
+        self.admission.on_refused, self.admission.on_room = self.server.refused, self.server.room
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        """A task's mailbox; a leader proposes, whatever comes of it."""
+        self.mailbox += commands
+        if not self.node.world.disks_fill:
+            self.work()
+
+    def done(self, node: int, incarnation: int) -> int:
+        """What is carried out is committed."""
+        return self.queue.link_last(node, incarnation)
+
+    def work(self) -> None:
+        """Propose what is in the mailbox, as far as there is room for it."""
+        posted, self.mailbox = self.mailbox, []
+        if self.believes is None:
+            return
+        admitted = self.admission.admitted(posted, self.node.world.now_ms)  # type: ignore[arg-type]
+        if not admitted:
+            return
+        if not all(isinstance(each, CHANGES_NOTHING) for each in admitted):
+            self._propose(joined(admitted))
+        else:
+            self.questions.append((len(self.node.world.log) + len(self.pending), admitted))
+
+    def show_on(self) -> bool:
+        """Questions are answered, and browsers shown more; whether there was anything to do."""
+        if self.believes is None:
+            return False
+        more = False
+        while self.questions and self.questions[0][0] <= self.applied:
+            more = True
+            for each in self.questions.pop(0)[1]:
+                self.queue.apply(each, self.node.world.now_ms)
+        more = self.queue.show_on() or more
+        self.server.tell(self.queue.take_effects(), self.applied)
+        return more
+
+    def _propose(self, commands: list[QuorumCommand]) -> None:
+        encoded = encode_commands(commands, self.node.world.now_ms, self.end)
+        self.end = encoded.end
+        self.pending.append((commands, b"".join(encoded.pieces), encoded.end))
+
+    def apply(self) -> None:
+        """Carry out the next entry that is committed; its leader tells what comes of it."""
+        world = self.node.world
+        index = self.applied + 1
+        commands, payload, _ = world.log[self.applied]
+        decoded = decode_commands(payload)
+        leads = self.believes is not None
+        self.queue.begin_entry(index)
+        for command in commands if leads else decoded.commands:
+            self.queue.apply(command, decoded.now_ms)
+        self.applied = index
+        if leads:
+            self.server.tell(self.queue.take_effects(), index)
+            if world.selects and self.looked <= index and (found := self.queue.look(3)) is not None:
+                self._propose([found])
+                self.looked = len(world.log) + len(self.pending)
+        world.check_equal(index, self.queue)
+
+    def catch_up(self, leader: QuorumQueue, applied: int) -> None:
+        """Take over the leader's state instead of the entries before it."""
+        bodies = PagedBodies()
+        for index in sorted(leader.live_indexes()):
+            bodies.put(index, leader.parts()[0].bodies.fetch([index]))
+        self.queue = decode_snapshot("q", encode_snapshot(leader), bodies)
+        self.queue.follow()
+        self.queue.browsers.scan_max = 3
+        self.applied = applied
+
+
+class Ways:
+    """A node's connections."""
+
+    def __init__(self, world: World, node: int) -> None:
+        self._world = world
+        self._node = node
+
+    def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
+        """Put a frame on its way."""
+        way = self._world.ways.get((self._node, node))
+        if way is None:
+            return False
+        way.append(PeerFrame(kind, group, b"".join(body)))
+        return True
+
+    def waiting_bytes(self, node: int) -> int:
+        """Now and then there is no room."""
+        return 2**40 if self._world.crowded else 0
+
+
+class Node:
+    """A node: its links, its sessions, perhaps a member."""
+
+    def __init__(self, world: World, number: int, incarnation: int) -> None:
+        self.world = world
+        self.number = number
+        self.incarnation = incarnation
+        self.sessions: dict[PeerId, Session] = {}
+        ways = Ways(world, number)
+        self.links = QueueLinks(
+            number,
+            incarnation,
+            *(ways.send, ways.waiting_bytes),
+            self._tell,
+            self.sessions.__contains__,
+            lambda: world.now_ms,
+        )
+        self.links.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
+        self.client = QueueLink("q", GROUP, self.links.port)
+        self.links.add_client(self.client)
+        self.member: Member | None = None
+        self._made = 0
+
+    def _tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
+        for peer, told in effects.items():
+            session = self.sessions.get(peer)
+            if session is not None:
+                self.world.note(f"{peer} {[_shown(each) for each in told]}")
+                session.on_effects(told)
+
+    def session(self) -> None:
+        """One more session."""
+        self._made += 1
+        session = Session(self, self._made)
+        self.sessions[session.reply_to.id] = session
+
+    def serve(self, member: Member) -> None:
+        """A member is here."""
+        self.member = member
+        self.links.servers[GROUP] = member.server
+
+
+class World:
+    """See the module.
+
+    Attributes:
+        trace: what sessions were told, in order.
+        log: what is committed.
+        accepted: bodies that clients have taken, each time.
+        placed: body -> index in the queue.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 4,
+        members: int = 3,
+        settings: QueueSettings,
+        strict: bool = True,
+        disks_fill: bool = False,
+        selects: bool = False,
+        browses: float = 0,
+    ) -> None:
+        """Nodes that are all connected, with two sessions each.
+
+        Args:
+            seed: of all that is drawn.
+            nodes: how many.
+            members: how many of them have one.
+            settings: of the queue.
+            strict: the queue takes nothing back by itself. What it has given anew to whom it took it from may
+                be settled by what was decided before, and is delivered all the same.
+            disks_fill: members have mailboxes, and their disks are full now and then.
+            selects: some consumers select, and drain.
+            browses: such a share of all browse, and drains.
+        """
+        self.selects = selects
+        self.browses = browses
+        self.strict = strict
+        self.disks_fill = disks_fill
+        self._purged = seed % 4 == 3
+        self.random = random.Random(seed)
+        self.settings = settings
+        self.numbers = range(1, nodes + 1)
+        self.now_ms = 0
+        self.crowded = False
+        self.ways: dict[tuple[int, int], deque[PeerFrame]] = {}
+        self.log: list[Entry] = []
+        self.term = 0
+        self.leader: int | None = None
+        self.trace: list[str] = []
+        self.published: dict[bytes, None] = {}
+        self.accepted: list[bytes] = []
+        self.placed: dict[bytes, int] = {}
+        self.restarts = 0
+        self.purges = 0
+        self._states: dict[int, bytes] = {}
+        self.nodes: dict[int, Node] = {}
+        for number in self.numbers:
+            self.nodes[number] = Node(self, number, 1)
+        for number in self.numbers[:members]:
+            node = self.nodes[number]
+            node.serve(Member(node, settings))
+        for at in self.numbers:
+            for to in self.numbers:
+                if at < to:
+                    self.connect(at, to)
+        for node in self.nodes.values():
+            for _ in range(2):
+                node.session()
+        self.elect(1)
+
+    def note(self, what: str) -> None:
+        """One line of the trace."""
+        self.trace.append(f"{self.now_ms} {what}")
+
+    def check_equal(self, index: int, machine: QuorumQueue) -> None:
+        """Equal states at equal indexes make equal bytes."""
+        if index % 7:
+            return
+        state = encode_snapshot(machine)
+        assert self._states.setdefault(index, state) == state, f"members differ at entry {index}"
+
+    def seen(self, consumer: Consumer, key: int, message: Message) -> None:
+        """A delivery has reached a session: a message has one place in the queue."""
+        body = message[1]
+        assert body in self.published
+        assert self.placed.setdefault(body, key) == key, f"{body!r} is in the queue twice"
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def connect(self, one: int, other: int) -> None:
+        """A connection is made."""
+        if (one, other) in self.ways:
+            return
+        self.ways[one, other], self.ways[other, one] = deque(), deque()
+        self.nodes[one].links.heard(other, self.nodes[other].incarnation)
+        self.nodes[other].links.heard(one, self.nodes[one].incarnation)
+        self.nodes[one].links.connected(other)
+        self.nodes[other].links.connected(one)
+
+    def cut(self, one: int, other: int, *, suspect: bool) -> None:
+        """A connection is lost, with what was on its way."""
+        if (one, other) not in self.ways:
+            return
+        del self.ways[one, other], self.ways[other, one]
+        for at, to in ((one, other), (other, one)):
+            self.nodes[at].links.disconnected(to)
+            if suspect:
+                self.nodes[at].links.suspect(to)
+
+    def deliver(self, way: tuple[int, int]) -> None:
+        """The next frame of one direction arrives."""
+        at, to = way
+        frames = self.ways.get(way)
+        if frames:
+            self.nodes[to].links.received(at, frames.popleft())
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """The next entry of the leader is on a majority."""
+        if self.leader is None:
+            return
+        member = self._member(self.leader)
+        if member.pending:
+            self.log.append(member.pending.pop(0))
+
+    def elect(self, number: int) -> None:
+        """Another leads from now on; some of what the old one had not committed is lost."""
+        old = None if self.leader is None else self._member(self.leader)
+        if old is not None:
+            kept = self.random.randrange(len(old.pending) + 1)
+            self.log += old.pending[:kept]
+            old.pending = old.pending[kept:]
+        self.term += 1
+        self.leader = number
+        member = self._member(number)
+        if old is not None and (old is member or self.random.random() < 0.7):
+            self.step_down(old)
+        self.step_down(member)
+        while member.applied < len(self.log):
+            member.apply()
+        member.end = self.log[-1][2] if self.log else 0
+        member.looked = 0
+        member.believes = self.term
+        member.queue.lead()
+        self.note(f"{number} leads")
+        member.server.lead(self.term)
+
+    def step_down(self, member: Member) -> None:
+        """One that led, or believed so, hears that it does not."""
+        if member.believes is not None:
+            member.believes = None
+            member.pending.clear()
+            member.mailbox.clear()
+            member.questions.clear()
+            member.admission.follow()
+            member.queue.follow()
+            member.server.follow()
+
+    def lose_leader(self) -> None:
+        """None leads, as far as any member knows."""
+        if self.leader is not None:
+            member = self._member(self.leader)
+            self.log += member.pending
+            member.pending = []
+            self.leader = None
+            self.step_down(member)
+
+    def _member(self, number: int) -> Member:
+        member = self.nodes[number].member
+        assert member is not None
+        return member
+
+    @property
+    def members(self) -> list[Member]:
+        """All of them."""
+        return [node.member for node in self.nodes.values() if node.member is not None]
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def restart(self, number: int) -> None:
+        """A node that has no member that leads is killed, and starts anew: its sessions are gone."""
+        if number == self.leader:
+            return
+        old = self.nodes[number]
+        if old.member is not None and old.member.believes is not None:
+            return
+        self.restarts += 1
+        for other in self.numbers:
+            if other != number:
+                self.cut(*sorted((number, other)), suspect=True)
+        node = self.nodes[number] = Node(self, number, old.incarnation + 1)
+        if old.member is not None:
+            node.serve(Member(node, self.settings))
+        for _ in range(2):
+            node.session()
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Something happens."""
+        rng = self.random
+        self.now_ms += rng.choice((0, 0, 1, 5, 40))
+        if self.disks_fill and rng.random() < 0.03:
+            disk = rng.choice(self.members).disk
+            disk.free() if disk.full else disk.fill()
+        what = rng.random()
+        if what < 0.55:
+            self._progress()
+        elif what < 0.95:
+            self._ask()
+        elif what < 0.965:
+            self._fault()
+        else:
+            for node in self.nodes.values():
+                node.links.tick()
+
+    def _progress(self) -> None:
+        rng = self.random
+        if self.disks_fill:
+            for member in self.members:
+                if rng.random() < 0.5:
+                    member.work()
+        if self.browses and rng.random() < 0.5:
+            rng.choice(self.members).show_on()
+        for _ in range(rng.randrange(1, 6)):
+            busy = [way for way, frames in self.ways.items() if frames]
+            choice = rng.random()
+            if choice < 0.5 and busy:
+                way = rng.choice(busy)
+                for _ in range(rng.randrange(1, 4)):
+                    self.deliver(way)
+            elif choice < 0.7:
+                self.commit()
+            else:
+                # One that was deposed and does not know has no entries but its own.
+                able = [
+                    each
+                    for each in self.members
+                    if each.applied < len(self.log) and (each.believes is None or each.believes == self.term)
+                ]
+                if able:
+                    rng.choice(able).apply()
+
+    def _ask(self) -> None:
+        rng = self.random
+        node = self.nodes[rng.choice(self.numbers)]
+        session = rng.choice(list(node.sessions.values()))
+        consumers = [each for each in session.consumers.values() if not each.over]
+        what = rng.random()
+        if what < 0.25:
+            session.publisher.publish(rng.randrange(1, 5))
+        elif what < 0.40 and len(consumers) < 2:
+            if self.browses and rng.random() < self.browses:
+                session.browse()
+                return
+            settled = rng.random() < 0.3
+            session.consume(settled=settled, selects=self.selects and rng.random() < 0.7)
+        elif what < 0.43:
+            purges = self._purged and rng.random() < 0.05
+            self.purges += purges
+            session.ask(Purge if purges else Inspect)
+        elif consumers:
+            consumer = rng.choice(consumers)
+            if what < 0.65:
+                count = rng.randrange(1, 6)
+                consumer.want(count, drain=bool(self.selects or self.browses) and rng.random() < 0.4)
+            elif what < 0.75:
+                consumer.send()
+            elif what < 0.90:
+                delivery_outcome = DeliveryOutcome.ACCEPT if rng.random() < 0.8 else DeliveryOutcome.REQUEUE
+                consumer.settle(rng.randrange(1, 4), delivery_outcome, answer=rng.random() < 0.5)
+            elif what < 0.95:
+                consumer.give_back()
+            elif what < 0.97 and consumer.subscribed:
+                consumer.leave()
+
+    def _fault(self) -> None:
+        rng = self.random
+        one, other = sorted(rng.sample(self.numbers, 2))
+        what = rng.random()
+        if what < 0.35:
+            self.cut(one, other, suspect=rng.random() < 0.5)
+        elif what < 0.65:
+            self.connect(one, other)
+        elif what < 0.85:
+            self.elect(rng.choice(self.members).node.number)
+        elif what < 0.92:
+            self.crowded = not self.crowded
+        elif what < 0.94:
+            self.lose_leader()
+            self.now_ms += rng.choice((0, 1_000, 31_000))
+        elif what < 0.97:
+            for member in self.members:
+                if member.believes is not None and member.believes != self.term:
+                    self.step_down(member)
+        elif what < 0.985 and self.leader is not None:
+            leader = self._member(self.leader)
+            behind = [
+                each for each in self.members if each.believes is None and each.applied < leader.applied
+            ]
+            for member in behind:
+                member.catch_up(leader.queue, leader.applied)
+        else:
+            self.restart(rng.choice(self.numbers))
+
+    def published_in_log(self) -> int:
+        """Publishes that are committed."""
+        inner = (each.commands for entry in self.log for each in entry[0] if isinstance(each, Letters))
+        return sum(isinstance(command, Publish) for commands in inner for command in commands)
+
+    def heal(self, *, disks: bool = True) -> None:
+        """No faults any more, but for disks perhaps, and time for all that is under way."""
+        self.crowded = False
+        for member in self.members:
+            if disks:
+                member.disk.free()
+            if member.believes is not None and member.believes != self.term:
+                self.step_down(member)
+        for one in self.numbers:
+            for other in self.numbers:
+                if one < other:
+                    self.connect(one, other)
+        for node in self.nodes.values():
+            for other in self.nodes.values():
+                if other is not node:
+                    node.links.heard(other.number, other.incarnation)
+        if self.leader is None:
+            self.elect(self.members[0].node.number)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Until nothing is under way."""
+        for _ in range(200):
+            self.now_ms += 100
+            moved = False
+            for way in list(self.ways):
+                while self.ways[way]:
+                    moved = True
+                    self.deliver(way)
+            for member in self.members:
+                moved = moved or bool(member.mailbox)
+                member.work()
+            while self.leader is not None and self._member(self.leader).pending:
+                moved = True
+                self.commit()
+            for member in self.members:
+                while member.applied < len(self.log):
+                    moved = True
+                    member.apply()
+            for member in self.members:
+                moved = member.show_on() or moved
+            for node in self.nodes.values():
+                node.links.tick()
+            if not moved and self.now_ms % 1500 == 0:
+                return
+
+
+def _shown(effect: Effect) -> str:
+    what = getattr(effect, "keys", None) or getattr(effect, "ids", None) or ""
+    return f"{type(effect).__name__}{list(what)}"

@@ -1,0 +1,360 @@
+"""The state of sessions and links by their frames: what both sides send, in an order that a broker sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.observe.frames.link_state import (
+    AttachObserved,
+    BeginObserved,
+    DetachObserved,
+    Direction,
+    DispositionObserved,
+    EndObserved,
+    FlowObserved,
+    LinkEvent,
+    ObservedConnection,
+    ObservedLink,
+    ObservedSession,
+    TransferObserved,
+    within,
+)
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Role,
+    Source,
+    Target,
+    Transfer,
+)
+
+# The client's channel and handle, and the broker's: of different numbers, so that none stands for another.
+CHANNEL = {"in": 3, "out": 7}
+HANDLE = {"in": 1, "out": 2}
+
+
+class Frames:
+    """One connection with a session; `last` has the events of the last frame."""
+
+    def __init__(self, *, window: int = 100, initial_id: int = 0) -> None:
+        self.state = ObservedConnection()
+        self.last: list[LinkEvent] = []
+        self.came(Begin(next_outgoing_id=initial_id, incoming_window=window, outgoing_window=9))
+        self.went(Begin(remote_channel=3, next_outgoing_id=50, incoming_window=10, outgoing_window=9))
+
+    def came(self, body: Any) -> None:
+        self.last = self.state.apply("in", CHANNEL["in"], body)
+
+    def went(self, body: Any) -> None:
+        self.last = self.state.apply("out", CHANNEL["out"], body)
+
+    @property
+    def session(self) -> ObservedSession:
+        """The session, which both channels name."""
+        found = self.state.session("in", CHANNEL["in"])
+        assert found is not None
+        assert found is self.state.session("out", CHANNEL["out"])
+        return found
+
+    def receiver(self, count: int = 0, **given: Any) -> ObservedLink:
+        """A link on which the client receives."""
+        self.came(Attach(name="l", handle=HANDLE["in"], role=Role.RECEIVER, source=Source(address="q")))
+        answer = Attach(name="l", handle=HANDLE["out"], role=Role.SENDER, initial_delivery_count=count)
+        self.went(answer)
+        return self.session.links["in"][HANDLE["in"]]
+
+    def sender(self) -> ObservedLink:
+        """A link on which the client sends, with a credit of 10."""
+        attach = Attach(
+            name="l",
+            handle=HANDLE["in"],
+            role=Role.SENDER,
+            target=Target(address="q"),
+            initial_delivery_count=0,
+        )
+        self.came(attach)
+        self.went(Attach(name="l", handle=HANDLE["out"], role=Role.RECEIVER))
+        self.went(flow("out", credit=10))
+        return self.session.links["in"][HANDLE["in"]]
+
+
+def flow(direction: Direction, *, credit: int | None = None, count: int | None = 0, **given: Any) -> Flow:
+    """A flow of a link; of the session if `handle` is None."""
+    fields: dict[str, Any] = {
+        "next_incoming_id": 50 if direction == "in" else 0,
+        "incoming_window": 100,
+        "next_outgoing_id": 0 if direction == "in" else 50,
+        "outgoing_window": 9,
+        "handle": HANDLE[direction],
+        "delivery_count": count,
+        "link_credit": credit,
+    }
+    return Flow(**(fields | given))
+
+
+def transfer(direction: Direction, number: int | None, **given: Any) -> Transfer:
+    """A delivery of one frame, unsettled unless told otherwise."""
+    tag = None if number is None else bytes((number,))
+    return Transfer(**({"handle": HANDLE[direction], "delivery_id": number, "delivery_tag": tag} | given))
+
+
+def settle(role: bool, first: int, last: int | None = None, *, settled: bool = True) -> Disposition:
+    """A disposition with the outcome accepted."""
+    return Disposition(role=role, first=first, last=last, settled=settled, state=Accepted())
+
+
+def test_a_session_has_the_channels_of_both_sides() -> None:
+    """And is there until each side has ended it."""
+    frames = Frames()
+    session = frames.session
+    assert session.channel == CHANNEL["in"]
+    assert session.established
+    assert frames.last == [BeginObserved(session, answered=True)]
+    frames.went(End())
+    assert frames.last == [EndObserved(session, answered=False)]
+    assert frames.state.sessions() == [session]
+    frames.came(End())
+    assert frames.last == [EndObserved(session, answered=True)]
+    assert frames.state.sessions() == []
+
+
+def test_opens_are_kept_by_side() -> None:
+    """An open is no event of a session or link."""
+    frames = Frames()
+    frames.went(Open(container_id="b"))
+    assert frames.last == []
+    assert frames.state.opened["out"].container_id == "b"
+
+
+def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either() -> None:
+    """A dynamic address is the broker's."""
+    frames = Frames()
+    frames.came(Attach(name="l", handle=1, role=Role.RECEIVER, source=Source(dynamic=True)))
+    (asked,) = frames.last
+    assert isinstance(asked, AttachObserved)
+    assert not asked.answered
+    assert not asked.link.attached
+    frames.went(Attach(name="l", handle=2, role=Role.SENDER, source=Source(address="made")))
+    assert frames.last == [AttachObserved(frames.session, asked.link, answered=True)]
+    assert (asked.link.direction, asked.link.address, asked.link.handles) == ("out", "made", HANDLE)
+    assert asked.link.attached
+
+
+def test_a_sender_and_a_receiver_of_one_name_are_two_links() -> None:
+    """2.6.1: a link is identified by its name and its direction."""
+    frames = Frames()
+    frames.came(Attach(name="l", handle=0, role=Role.RECEIVER, source=Source(address="q")))
+    frames.came(Attach(name="l", handle=1, role=Role.SENDER, target=Target(address="q")))
+    frames.went(Attach(name="l", handle=0, role=Role.RECEIVER))
+    frames.went(Attach(name="l", handle=1, role=Role.SENDER))
+    links = frames.session.links
+    assert links["in"][0] is links["out"][1]
+    assert links["in"][1] is links["out"][0]
+
+
+def test_a_name_may_be_attached_again() -> None:
+    """As another link, with another handle."""
+    frames = Frames()
+    first = frames.receiver()
+    frames.came(Detach(handle=HANDLE["in"]))
+    assert frames.last == [DetachObserved(frames.session, first, answered=False)]
+    frames.went(Detach(handle=HANDLE["out"]))
+    assert frames.last == [DetachObserved(frames.session, first, answered=True)]
+    assert frames.receiver() is not first
+
+
+def test_credit_is_counted_from_the_delivery_count() -> None:
+    """2.6.7: a flow that crosses deliveries does not count them twice."""
+    frames = Frames()
+    link = frames.receiver(count=2**32 - 1)
+    frames.came(flow("in", credit=5, count=2**32 - 1))
+    assert frames.last == [FlowObserved(frames.session, link, grants=True)]
+    frames.went(transfer("out", 0))
+    frames.went(transfer("out", 1))
+    assert (link.credit.delivery_count, link.credit.link_credit) == (1, 3)
+    frames.came(flow("in", credit=5, count=0, drain=True))
+    assert (link.credit.link_credit, link.credit.drain) == (4, True)
+
+
+def test_a_flow_without_delivery_count_counts_from_the_first() -> None:
+    """2.7.4: it was sent before the attach had come."""
+    frames = Frames()
+    link = frames.receiver(count=9)
+    frames.went(transfer("out", 0))
+    frames.came(flow("in", credit=5, count=None))
+    assert link.credit.link_credit == 4
+
+
+def test_a_drained_sender_has_no_credit_left() -> None:
+    """Its flow has the count up to which it has given credit up, however much that is."""
+    frames = Frames()
+    link = frames.receiver()
+    frames.came(flow("in", credit=2**32 - 1, drain=True))
+    frames.went(flow("out", credit=0, count=2**32 - 1))
+    assert frames.last == [FlowObserved(frames.session, link, grants=False)]
+    assert (link.credit.delivery_count, link.credit.link_credit) == (2**32 - 1, 0)
+
+
+def test_a_sender_that_counts_back_gives_nothing_up() -> None:
+    """Its flow was counted before its last deliveries."""
+    frames = Frames()
+    link = frames.sender()
+    for number in range(3):
+        frames.came(transfer("in", number))
+    frames.came(flow("in", count=1))
+    assert (link.credit.delivery_count, link.credit.link_credit) == (3, 7)
+
+
+@pytest.mark.parametrize(("direction", "after_first"), [("in", 0), ("out", 1)])
+def test_a_delivery_counts_when_the_broker_begins_to_send_it_or_has_it_whole(
+    direction: Direction, after_first: int
+) -> None:
+    """2.6.7, as the broker's own ends of links count."""
+    frames = Frames()
+    link = frames.sender() if direction == "in" else frames.receiver()
+    move = frames.came if direction == "in" else frames.went
+    move(transfer(direction, 0, more=True))
+    assert frames.last == [TransferObserved(frames.session, link, 0, begins=True, ends=False)]
+    assert link.credit.delivery_count == after_first
+    assert link.unsettled == {0}
+    move(transfer(direction, None))
+    assert frames.last == [TransferObserved(frames.session, link, 0, begins=False, ends=True)]
+    assert link.credit.delivery_count == 1
+
+
+def test_an_aborted_delivery_is_not_unsettled() -> None:
+    """It counts, and nothing more comes of it."""
+    frames = Frames()
+    link = frames.sender()
+    frames.came(transfer("in", 0, more=True))
+    frames.came(transfer("in", None, aborted=True, more=True))
+    assert link.unsettled == set()
+    assert link.partial is None
+    assert link.credit.delivery_count == 1
+
+
+def test_deliveries_beyond_the_credit_count() -> None:
+    """The state is that of the frames, whoever broke a rule."""
+    frames = Frames()
+    link = frames.receiver()
+    frames.went(transfer("out", 0))
+    assert (link.credit.delivery_count, link.credit.link_credit) == (1, 0)
+
+
+def test_a_disposition_names_the_deliveries_that_its_role_has_received() -> None:
+    """A receiver's those of the other side, a sender's its own."""
+    frames = Frames()
+    link = frames.receiver()
+    for number in range(3):
+        frames.went(transfer("out", number))
+    frames.went(transfer("out", 3, settled=True))
+    frames.went(settle(Role.RECEIVER, 0))
+    assert frames.last == []
+    frames.came(settle(Role.RECEIVER, 0, settled=False))
+    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=False)]
+    frames.went(settle(Role.SENDER, 0))
+    assert frames.last == [DispositionObserved(frames.session, link, {0}, settled=True)]
+    frames.came(settle(Role.RECEIVER, 0, 2**31 - 1))
+    assert frames.last == [DispositionObserved(frames.session, link, {1, 2}, settled=True)]
+    assert link.unsettled == set()
+
+
+def test_windows_count_transfers_of_both_directions() -> None:
+    """2.5.6: from the transfer-id that the other side expects."""
+    frames = Frames(window=4, initial_id=2**32 - 1)
+    windows = frames.session.windows
+    assert (windows["in"].next_id, windows["in"].left) == (2**32 - 1, 10)
+    assert (windows["out"].next_id, windows["out"].left) == (50, 4)
+    frames.receiver()
+    for number in range(3):
+        frames.went(transfer("out", number))
+    assert (windows["out"].next_id, windows["out"].left) == (53, 1)
+    frames.came(flow("in", next_incoming_id=51, incoming_window=4, next_outgoing_id=2**32 - 1, handle=None))
+    assert windows["out"].left == 2
+    assert frames.last == []
+
+
+def test_transfers_that_the_begin_of_the_other_side_crosses_count() -> None:
+    """The window that it opens is from the first transfer on."""
+    state = ObservedConnection()
+    state.apply("in", 0, Begin(next_outgoing_id=5, incoming_window=9, outgoing_window=9))
+    state.apply("in", 0, transfer("in", 0))
+    state.apply("out", 0, Begin(remote_channel=0, next_outgoing_id=0, incoming_window=9, outgoing_window=9))
+    session = state.session("in", 0)
+    assert session is not None
+    assert session.windows["in"].left == 8
+
+
+def test_nothing_happens_on_a_link_that_a_side_has_detached() -> None:
+    """Frames that cross its detach count in the window alone."""
+    frames = Frames()
+    link = frames.receiver()
+    frames.came(Detach(handle=HANDLE["in"]))
+    frames.went(transfer("out", 0))
+    assert frames.last == []
+    assert link.unsettled == set()
+    assert frames.session.windows["out"].next_id == 51
+
+
+def test_a_link_that_was_there_is_known_by_its_handles() -> None:
+    """Its session has one channel in both directions; how much its window has left is not known."""
+    state = ObservedConnection()
+    link = ObservedLink("l", "out", handles={"in": 4, "out": 5}, attached=True, recorded=False)
+    state.know(9, link)
+    (event,) = state.apply("out", 9, Transfer(handle=5, delivery_id=7))
+    assert isinstance(event, TransferObserved)
+    assert event.link is link
+    assert event.session.windows["out"].left is None
+
+
+def test_a_run_of_transfers_is_what_its_frames_are() -> None:
+    """Across the end of the numbers."""
+    run, single = Frames(), Frames()
+    links = run.sender(), single.sender()
+    numbers = [2**32 - 2, 2**32 - 1, 0, 1]
+    assert (
+        run.session.transfers("in", HANDLE["in"], [(numbers[0], numbers[-1])], 4, settled=False) is links[0]
+    )
+    for number in numbers:
+        single.came(Transfer(handle=HANDLE["in"], delivery_id=number))
+    for frames, link in zip((run, single), links, strict=True):
+        assert link.unsettled == set(numbers)
+        assert link.credit.delivery_count == 4
+        assert frames.session.windows["in"].next_id == 4
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    """A timeline is replayed from one again and again."""
+    frames = Frames()
+    link = frames.receiver()
+    other = link.copy()
+    session = frames.session.copy_with(other)
+    session.apply("out", transfer("out", 0))
+    assert (link.unsettled, other.unsettled) == (set(), {0})
+    assert (link.credit.delivery_count, other.credit.delivery_count) == (0, 1)
+    assert frames.session.windows["out"].next_id == 50
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "last", "found"),
+    [
+        ({1, 2, 3}, 2, 2, {2}),
+        ({1, 2, 3}, 2, 3, {2, 3}),
+        ({1, 2, 3}, 0, 2**31 - 1, {1, 2, 3}),
+        ({2**32 - 1, 0, 1}, 2**32 - 1, 0, {2**32 - 1, 0}),
+        ({1, 2, 3}, 3, 1, set()),
+    ],
+)
+def test_ranges_of_delivery_ids_find_those_that_are_known(
+    known: set[int], first: int, last: int, found: set[int]
+) -> None:
+    """Across the wrap, and without going through a range that is as long as the numbers go."""
+    assert within(known, first, last) == found
