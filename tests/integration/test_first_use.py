@@ -8,10 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pika
 import pytest
@@ -49,6 +51,16 @@ def started(*words: str, **more: str) -> Iterator[subprocess.Popen[str]]:
             process.terminate()
 
 
+def ports_in(file: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """The ports of a ready file, once the broker has removed what was there and has written its own."""
+    while True:
+        assert process.poll() is None
+        try:
+            return cast("dict[str, Any]", json.loads(file.read_text()))
+        except (FileNotFoundError, json.JSONDecodeError):
+            time.sleep(0.01)
+
+
 def test_without_a_command_it_serves_and_prints_five_lines() -> None:
     """Where it listens with the login, the page, that all is in memory, and how to go on."""
     with started(AMQP10BROKER_PORT="0") as process:
@@ -72,10 +84,7 @@ def test_the_ready_file_has_the_ports_while_clients_can_connect(tmp_path: Path) 
     file = tmp_path / "ready.json"
     file.write_text("of a broker that was killed")
     with started("serve", "--port", "0", "--ready-file", str(file)) as process:
-        assert process.stderr is not None
-        while '"' not in (text := file.read_text() if file.exists() else ""):
-            assert process.poll() is None
-        ports = json.loads(text)
+        ports = ports_in(file, process)
         assert ports["pid"] == process.pid
         assert ports["url"] == f"amqp://127.0.0.1:{ports['port']}"
         assert ports["tls_port"] is None
