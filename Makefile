@@ -40,7 +40,7 @@ help:
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
 	@echo '                  VENV=../venv-pypy PYTHON=pypy3: all but those of packages compiled for CPython'
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
-	@echo 'make lint         ruff, mypy, import rules'
+	@echo 'make lint         ruff, mypy (also as on macOS and Windows), import rules'
 	@echo 'make format       let ruff rewrite the sources'
 	@echo 'make docs         write the generated pages (all metrics; RabbitMQ'\''s test cases with the tests here) into build/docs'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
@@ -65,6 +65,8 @@ lint: $(VENV)/.lint
 	$(IN_VENV)/ruff check .
 	$(IN_VENV)/ruff format --check .
 	$(IN_VENV)/mypy
+	$(IN_VENV)/mypy --platform darwin --cache-dir .mypy_cache/darwin amqp10broker
+	$(IN_VENV)/mypy --platform win32 --cache-dir .mypy_cache/win32 amqp10broker
 	$(IN_VENV)/python .ci/check_imports.py
 
 format: $(VENV)/.lint
