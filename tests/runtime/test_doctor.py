@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from amqp10broker import portable
 from amqp10broker.operations.checklist import CHECKS
 from amqp10broker.runtime.admin import admin, inspection
 from amqp10broker.runtime.broker import Broker
@@ -169,8 +170,8 @@ def test_the_kernel_says_whether_its_clock_is_kept_right(
 
 def test_files_are_counted() -> None:
     """As the kernel does: one more is one more."""
-    before = inspection._files_open()
+    before = portable.open_files()
     with open(os.devnull):
-        after = inspection._files_open()
+        after = portable.open_files()
     assert before is None or after == before + 1
-    assert inspection._files_max() in (None, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    assert portable.limit("RLIMIT_NOFILE") in (None, resource.getrlimit(resource.RLIMIT_NOFILE)[0])

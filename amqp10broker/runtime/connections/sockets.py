@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.auth.tls import TlsSettings, Verify, server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
@@ -119,7 +120,7 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, portable.REUSE_ADDRESS, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if port == 0 and len(sockets) > 1:  # one number for all addresses
