@@ -57,11 +57,12 @@ class Help(argparse.HelpFormatter):
 def example(prog: str) -> str:
     """Return the example at the end of a command's help."""
     from amqp10broker.cli.examples import EXAMPLES  # for --help alone
-    from amqp10broker.operations.registry import OPERATIONS
 
     words = prog.removeprefix(PROGRAM).strip()
     line = EXAMPLES.get(words)
     if line is None:
+        from amqp10broker.operations.registry import OPERATIONS
+
         command = OPERATIONS[words].command
         assert command is not None
         line = command.example if PROGRAM in command.example else f"{prog} {command.example}".rstrip()

@@ -201,6 +201,7 @@ REGISTRY: Final = "amqp10broker.operations.registry"
     [
         *((home, ("trio", "structlog", "argon2")) for home in main.homes()),
         *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
+        ("calls", tuple(f"amqp10broker.{name}" for name in ("protocols", "message", "storage", "api"))),
     ],
 )
 def test_the_command_line_starts_without_trio_and_structlog(modules: str, without: tuple[str, ...]) -> None:
