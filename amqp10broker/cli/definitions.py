@@ -1,4 +1,4 @@
-"""``export-definitions`` and ``import-definitions``: all declared objects, in RabbitMQ's JSON."""
+"""``definitions export`` and ``import``: all declared objects, in RabbitMQ's JSON."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _imported(arguments: argparse.Namespace, report: Any) -> str:
     return "\n".join(lines)
 
 
-COMMANDS: Final = (
-    CommandCall("export-definitions", _exported, more=_add_target).command("export-definitions"),
+CALLS: Final = (
+    CommandCall("export-definitions", _exported, more=_add_target),
     CommandCall(
         "import-definitions",
         _imported,
@@ -78,5 +78,5 @@ COMMANDS: Final = (
         prepare=_with_document,
         description="Declare what a file says. Exchanges, queues, bindings and policies that are refused are "
         "left out and named; nothing is declared if anything else is. --vhost is for a file that names none.",
-    ).command("import-definitions"),
+    ),
 )

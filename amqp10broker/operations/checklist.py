@@ -129,7 +129,7 @@ def _default_user(facts: Facts) -> Found:
         return _ok("there is no user 'guest'")
     if not guest:
         return _ok("the password of user 'guest' is not 'guest'")
-    to_do = "delete the user: amqp10broker delete-user guest; or give another password: change-password guest"
+    to_do = "delete the user: amqp10broker user delete guest; or another password: user set-password guest"
     open_to = _outside(facts, "amqp", "http")
     if "guest" in rules.loopback_users:
         return (
@@ -266,7 +266,7 @@ def _memory(facts: Facts) -> Found:
             "set vm_memory_high_watermark to an amount",
         )
     evidence = f"publishers are held back above {_size(limit)}; the process may use {room}"
-    to_do = "lower vm_memory_high_watermark (amqp10broker set-vm-memory-high-watermark 0.6), or give memory"
+    to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or give memory"
     if limit >= allowed:
         return State.BAD, evidence, to_do
     return (State.WARN, evidence, to_do) if limit > MEMORY_WARN_SHARE * allowed else _ok(evidence)
@@ -291,10 +291,10 @@ def _disk(facts: Facts) -> Found:
         return (
             State.BAD,
             f"{evidence}; no limit holds publishers back",
-            "set one: amqp10broker set-disk-free-limit 5GB",
+            "set one: amqp10broker alarm disk-limit 5GB",
         )
     evidence += f"; publishers are held back below {_size(limit)}"
-    to_do = "make room, or give the folder a bigger disk; see which queues are long with list-queues"
+    to_do = "make room, or give the folder a bigger disk; see which queues are long: amqp10broker queue list"
     if free < limit:
         return State.BAD, evidence, to_do
     return (State.WARN, evidence, to_do) if free < max(2 * limit, DISK_LOW_BYTES) else _ok(evidence)
@@ -428,7 +428,7 @@ def _tracing(facts: Facts) -> Found:
         to_do.append("restart without trace_frames")
     if traces := [trace.what for trace in node.traces if trace.ended is None and trace.what != "everything"]:
         told.append(f"frames are traced: {', '.join(traces)}")
-        to_do.append("end each with: amqp10broker trace WHAT off")
+        to_do.append("end each with: amqp10broker frames trace WHAT off")
     if node.recording is not None:
         told.append(f"flow events are recorded into {node.recording.folder}")
         to_do.append("amqp10broker record stop")
@@ -458,7 +458,7 @@ def _cluster_quorum(facts: Facts) -> Found:
     return (
         State.BAD,
         f"without node '{cluster.me}' these would lose their majority: {shown}",
-        "bring the other nodes back before this one is stopped; see cluster-status and quorum-status",
+        "bring the other nodes back before this one is stopped; see amqp10broker queue quorum-status",
     )
 
 
@@ -471,7 +471,7 @@ def _cluster_leaders(facts: Facts) -> Found:
     evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
     if found.stuck:
         return State.BAD, evidence, f"start {', '.join(found.missing)}"
-    return State.WARN, evidence, "wait: elections are under way; look again with cluster-status"
+    return State.WARN, evidence, "wait: elections are under way; look again with 'cluster status'"
 
 
 def _cluster_nodes(facts: Facts) -> Found:
@@ -490,7 +490,7 @@ def _cluster_nodes(facts: Facts) -> Found:
         return (
             State.BAD,
             f"{evidence}; not reached: {', '.join(cluster.down)}",
-            "start them, or have the cluster forget those that will not come back: forget-cluster-node",
+            "start them, or forget those that will not come back: amqp10broker cluster forget-node",
         )
     if count % 2 == 0:
         return (

@@ -21,9 +21,10 @@ FOR_ADMINISTRATORS: Final = "the tag administrator"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of an operation on the command line, which has the operation's name.
+    """The command of an operation on the command line.
 
     Attributes:
+        words: it is written so: a group and a word, ``policy set``, or one word.
         example: its arguments in the example of its help.
         said: the sentence for people: a format string over arguments and result, or a function of both.
         columns: of a result of rows; without them `said` formats it.
@@ -32,6 +33,7 @@ class Command:
         tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
     """
 
+    words: str
     example: str = ""
     said: str | Callable[[Mapping[str, Any], Any], str] = ""
     columns: tuple[str, ...] = ()
@@ -52,7 +54,7 @@ class Operation:
         at_node: describes the last argument, ``node``, which names the node that executes it, and is not for
             `run`; empty: it does not have one.
         takes_s: how long it may take; 0: as long as others.
-        command: None: the command line has no command of its name.
+        command: None: the command line has none.
         run: takes the caller and the arguments.
     """
 

@@ -296,7 +296,7 @@ class ClusterProcess:
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
         """What ``cluster-status`` says there."""
-        document: dict[str, Any] = self.ask(node, "cluster-status")
+        document: dict[str, Any] = self.ask(node, "cluster", "status")
         return document
 
     def look(self, node: ClusterNode, notes: TotalQueue) -> list[tuple[str, bool]]:
