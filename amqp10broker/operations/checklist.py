@@ -111,9 +111,9 @@ Found = tuple[State, str, str]
 
 
 def findings(facts: Facts) -> list[CheckResult]:
-    """Evaluate all checks, and return their findings, the worst first."""
+    """Evaluate all checks, and return the findings of those that apply, the worst first."""
     order = list(State)
-    found = [CheckResult(name, *check(facts)) for name, check in CHECKS.items()]
+    found = [CheckResult(name, *said) for name, check in CHECKS.items() if (said := check(facts)) is not None]
     return sorted(found, key=lambda each: order.index(each.state))
 
 
@@ -194,10 +194,10 @@ def _metrics(facts: Facts) -> Found:
     return State.WARN, f"metrics are told without a login at {_at(open_to)}", to_do
 
 
-def _certificates(facts: Facts) -> Found:
+def _certificates(facts: Facts) -> Found | None:
     seen = facts.seen
     if not seen.certificates:
-        return _ok("no certificates are configured")
+        return None
     worst = State.OK
     told, to_do = [], []
     for each in seen.certificates:
@@ -443,13 +443,10 @@ def _test_mode(facts: Facts) -> Found:
     return _ok("it is off")
 
 
-_ALONE: Final = "a node by itself: the check does not apply"
-
-
-def _cluster_quorum(facts: Facts) -> Found:
+def _cluster_quorum(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     if not cluster.critical:
         return _ok(f"nothing would lose its majority without node '{cluster.me}'")
     shown = ", ".join(cluster.critical[:5])
@@ -462,10 +459,10 @@ def _cluster_quorum(facts: Facts) -> Found:
     )
 
 
-def _cluster_leaders(facts: Facts) -> Found:
+def _cluster_leaders(facts: Facts) -> Found | None:
     found = facts.cluster.leaderless
     if facts.cluster.alone:
-        return _ok(_ALONE)
+        return None
     if found is None:
         return _ok("every quorum queue with a member here has a leader")
     evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
@@ -474,7 +471,7 @@ def _cluster_leaders(facts: Facts) -> Found:
     return State.WARN, evidence, "wait: elections are under way; look again with 'cluster status'"
 
 
-def _cluster_nodes(facts: Facts) -> Found:
+def _cluster_nodes(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
         if facts.formed:
@@ -483,7 +480,7 @@ def _cluster_nodes(facts: Facts) -> Found:
                 "the cluster has one node: what is on it is nowhere else",
                 "add two nodes (docs/cluster.md)",
             )
-        return _ok(_ALONE)
+        return None
     count = len(cluster.nodes)
     evidence = f"{count} nodes: {', '.join(cluster.nodes)}"
     if cluster.down:
@@ -501,10 +498,10 @@ def _cluster_nodes(facts: Facts) -> Found:
     return _ok(evidence)
 
 
-def _cluster_machines(facts: Facts) -> Found:
+def _cluster_machines(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     homes: dict[str | None, list[str]] = {}
     for name, boot_id in ((cluster.me, facts.seen.boot_id), *((p.name, p.boot_id) for p in cluster.peers)):
         homes.setdefault(boot_id, []).append(name)
@@ -524,10 +521,10 @@ def _cluster_machines(facts: Facts) -> Found:
     return _ok("each node is on a machine of its own")
 
 
-def _cluster_clocks(facts: Facts) -> Found:
+def _cluster_clocks(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     far = [peer for peer in cluster.peers if abs(peer.ahead_ms) >= CLOCK_WARN_MS]
     if far:
         told = ", ".join(
@@ -550,9 +547,9 @@ def _cluster_clocks(facts: Facts) -> Found:
     return _ok(f"no difference of {CLOCK_WARN_MS / 1000:g} s between the nodes can be seen")
 
 
-def _cluster_traffic(facts: Facts) -> Found:
+def _cluster_traffic(facts: Facts) -> Found | None:
     if not facts.formed:
-        return _ok(_ALONE)
+        return None
     if facts.seen.rules.cluster_tls:
         return _ok("nodes speak TLS")
     plain = _outside(facts, "clustering")
@@ -565,7 +562,7 @@ def _cluster_traffic(facts: Facts) -> Found:
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Facts], Found]]] = {
+CHECKS: Final[Mapping[str, Callable[[Facts], Found | None]]] = {
     "default-user": _default_user,
     "anonymous-login": _anonymous_login,
     "tls": _tls,
