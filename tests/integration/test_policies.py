@@ -44,7 +44,7 @@ def confirming(channel: BlockingChannel) -> BlockingChannel:
 
 
 def shown(run: CommandLine, queue: str) -> dict[str, Any]:
-    """What `list-queues` says of a queue."""
+    """What `queue list` says of a queue."""
     columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
     return next(row for row in run.json("queue", "list", *columns) if row["name"] == queue)
 

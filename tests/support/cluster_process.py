@@ -295,7 +295,7 @@ class ClusterProcess:
         return json.loads(done.stdout)
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
-        """What ``cluster-status`` says there."""
+        """What ``cluster status`` says there."""
         document: dict[str, Any] = self.ask(node, "cluster", "status")
         return document
 
