@@ -273,6 +273,7 @@ class Broker:
         async with opened_journal(
             self.data,
             self.clock,
+            file_bytes=self.config.journal_file_bytes,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             inline=self.reply_registry.inline,
             on_full=self._on_disk_full,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from amqp10broker.config.load import load as load_ours
@@ -105,3 +107,11 @@ def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> 
         parse_file({name: 1}, "file.toml")
     assert len(str(refused.value)) < 200
     assert load_ours(file=None, environ={}, flags={}) == Config()
+
+
+def test_the_page_of_settings_has_every_key_with_its_equal() -> None:
+    """And no other, in the order of the table."""
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = page.partition("| key of rabbitmq.conf | setting here |\n|---|---|\n")[2].partition("\n\n")[0]
+    equals = ((row.key, f"`{row.setting}`" if row.setting else f"none: {row.note}") for row in ROWS)
+    assert table.splitlines() == [f"| `{key}` | {equal} |" for key, equal in equals]
