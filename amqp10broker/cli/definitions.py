@@ -57,7 +57,11 @@ def _with_document(arguments: argparse.Namespace, given: dict[str, Any]) -> None
     try:
         given["document"] = json.loads(read_file(arguments.file))
     except ValueError as error:
-        raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
+        raise ConfigError(
+            source,
+            f"is not JSON: {error}",
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        ) from error
 
 
 def _imported(arguments: argparse.Namespace, report: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amqp10broker.config.load import Given, build, read_environment, read_flags
 from amqp10broker.config.records import SETTINGS, Config, User
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, closest
 
 _LINE: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=\s*(.*?)\s*$")
 
@@ -49,6 +49,7 @@ class Row:
 
 
 _ALREADY: Final = "the broker does so"
+_LISTS: Final = "'amqp10broker rabbitmq-server --keys' lists those that have one"
 _NO_STREAM_PROTOCOL: Final = "streams are served over AMQP"
 ROWS: Final = (
     Row("listeners.tcp.*", "port", _port),
@@ -177,7 +178,9 @@ def load(
         row = _row(key)
         if row is None or not row.setting:
             if not key.startswith(_IN_FORM):
-                unknown.append(f"{key} ({row.note})" if row is not None and row.note else key)
+                meant = closest(key, [each.key for each in ROWS])
+                said = row.note if row is not None else f"did you mean {meant}?" if meant else ""
+                unknown.append(f"{key} ({said})" if said else key)
             continue
         setting = SETTINGS[row.setting]
         try:
@@ -190,7 +193,9 @@ def load(
     given |= read_environment(environ)
     given |= read_flags(flags)
     warnings = (
-        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}"] if unknown else []
+        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}; take them out, {_LISTS}"]
+        if unknown
+        else []
     )
     return build(given), warnings
 

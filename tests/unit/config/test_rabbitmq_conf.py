@@ -73,7 +73,7 @@ def test_keys_without_an_equal_are_named_in_one_warning_with_their_reason() -> N
     text = "mqtt.listeners.tcp.default = 1883\nnet_ticktime = 60\ndefault_permissions.read = .*"
     _, warnings = load([("a", text)], {}, {})
     (warning,) = warnings
-    assert warning.endswith("equal: mqtt.listeners.tcp.default (MQTT is not served), net_ticktime")
+    assert "equal: mqtt.listeners.tcp.default (MQTT is not served), net_ticktime; take" in warning
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,15 @@ def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> 
         parse_file({name: 1}, "file.toml")
     assert len(str(refused.value)) < 200
     assert load_ours(file=None, environ={}, flags={}) == Config()
+
+
+def test_a_key_that_is_unknown_names_the_one_that_is_meant() -> None:
+    """And what to do: the file is taken as it is."""
+    (warning,) = load([("f", "disk_free_limit.absolut = 1GB\nfoo.bar = 1")], {}, {})[1]
+    assert (
+        "disk_free_limit.absolut (did you mean disk_free_limit.absolute?), foo.bar; take them out" in warning
+    )
+    assert warning.endswith("'amqp10broker rabbitmq-server --keys' lists those that have one")
 
 
 def test_the_page_of_settings_has_every_key_with_its_equal() -> None:
