@@ -1,4 +1,4 @@
-"""``amqp10broker analyse``: analyses credits and windows of a recording, with Spark."""
+"""``amqp10broker record analyse``: analyses credits and windows of a recording, with Spark."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _follow(arguments: argparse.Namespace) -> int:
 
 COMMANDS: Final = (
     Command(
-        "analyse",
+        "record analyse",
         _arguments,
         _run,
         "Read a recording of flow events and say which max_link_credit, max_incoming_window and "

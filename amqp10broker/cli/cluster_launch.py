@@ -190,7 +190,7 @@ class Launch:
         typed = _own_name()
         first, last = self._plans[0], self._plans[-1]
         _say("Look at it:")
-        _say(f"  {typed} cluster-status --port {first.port}")
+        _say(f"  {typed} cluster status --port {first.port}")
         _say(f"  {typed} status --port {last.port}")
         _say("Use it, at any node:")
         _say(f"  {typed} declare queue orders --type quorum --port {first.port}")

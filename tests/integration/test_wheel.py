@@ -58,7 +58,7 @@ def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
     broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)
     try:
         there = ("--admin-socket", broker.admin_socket)
-        installed("declare", "queue", "q", *there)
+        installed("queue", "declare", "q", *there)
         installed("publish", "--queue", "q", "a message", "--port", broker.port)
         assert "a message" in installed("get", "q", "--ack-mode", "ack", "--port", broker.port)
     finally:

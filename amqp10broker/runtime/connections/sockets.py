@@ -52,8 +52,10 @@ class BoundSockets:
             ) from error
 
     def listen(self) -> None:
-        for sock in (*self.plain, *self.encrypted):
-            sock.listen(BACKLOG)
+        """Accept clients. Raises `ConfigError` as `listen`."""
+        for setting, sockets in (("port", self.plain), ("tls_port", self.encrypted)):
+            for sock in sockets:
+                listen(sock, setting)
 
     def close(self) -> None:
         """Listen no more. May be called twice."""
@@ -131,6 +133,21 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise
     return sockets
+
+
+def listen(sock: socket.socket, setting: str) -> None:
+    """Accept clients at a bound socket. Raises `ConfigError` if another program listens there, since two may
+    bind to one address.
+    """
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        address = peer_text(sock.getsockname()[:2])
+        raise ConfigError(
+            setting,
+            f"cannot be used at {address}: {error.strerror or error}",
+            "choose another, 0 for any free one, or end what listens there",
+        ) from error
 
 
 def peer_text(address: tuple[str, int]) -> str:
