@@ -53,9 +53,10 @@ def _room(
 ROOMS: Final[Mapping[str, Room]] = {
     "dataclass": _room(why="the records of every room: `FOR_ALL`"),
     "errors": _room(why="errors of no protocol"),
+    "emulation": _room(why="the versions of RabbitMQ, one table of what differs between them"),
     "layout": _room("errors", why="the bytes of records, from tables of their fields"),
     "children": _room(why="how a Python process is started by another", pure=False),
-    "config": _room("errors", why="settings and their parsing; the environment is an argument"),
+    "config": _room("emulation", "errors", why="settings and their parsing; the environment is an argument"),
     "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
     "storage": _room(
         "errors", may_use=("os",),
@@ -69,7 +70,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "storage.catalog_log", "errors",
+        "routing", "queues", "storage.catalog_log", "emulation", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
@@ -79,11 +80,12 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "operations": _room(
         "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "raft.ids", "auth",
-        "config", "errors",
+        "config", "emulation", "errors",
         why="one registry of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(
-        "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "errors",
+        "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "emulation",
+        "errors",
         why="the broker's side of both protocols: sessions, links, channels, consumers",
     ),
     "observe": _room(
@@ -92,7 +94,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         impure=("recording", "telemetry"),
     ),
     "api": _room(
-        "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "errors",
+        "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "emulation",
+        "errors",
         why="the HTTP API's decisions; its engine and sockets are in runtime",
     ),
     "runtime": _room(
