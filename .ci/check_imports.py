@@ -111,19 +111,19 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "tools": _room(
-        "observe", "protocols", "spark", "errors",
+        "observe", "protocols", "spark", "emulation", "errors",
         why="programs that read recordings; the broker does not import them",
         pure=False,
     ),
     "cli": _room(
-        "runtime", "client", "storage", "observe", "tools", "operations", "children", "config", "errors",
-        "__init__",
+        "runtime", "client", "storage", "observe", "tools", "operations", "children", "config",
+        "emulation", "errors", "__init__",
         why="commands, with the options of the registry of operations",
         pure=False,
     ),
     "testing": _room(
         "runtime", "client", "sessions.diagnosis", "operations.snapshot", "observe", "tools", "protocols",
-        "cli.admin", "cli.main", "children", "config", "errors",
+        "cli.admin", "cli.main", "children", "config", "emulation", "errors",
         why="a broker inside the tests of a program; it reads what the command line reads",
         pure=False,
     ),

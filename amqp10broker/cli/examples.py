@@ -13,6 +13,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "waiting": "amqp10broker waiting --reason no-credit --limit 10",
     "timeline": "amqp10broker timeline 7 orders --for 30 > orders.json",
     "doctor": "amqp10broker doctor --formatter json",
+    "upgrade-check": "amqp10broker upgrade-check --to 4.3",
     "ping": "amqp10broker ping --queue --timeout 2",
     "trace": "amqp10broker trace /queues/orders on",
     "lint": "amqp10broker lint 3 --for 30",

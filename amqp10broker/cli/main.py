@@ -51,6 +51,9 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
     "doctor": {
         "doctor": "",
     },
+    "upgrade": {
+        "upgrade-check": "",
+    },
     "ping": {
         "ping": "log in to a broker as a client does, and say how long it took to answer",
     },
@@ -121,7 +124,14 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "run": ("serving", "cluster_launch"),
-    "see what it does, and why something waits": ("status", "looking", "doctor", "ping", "listing"),
+    "see what it does, and why something waits": (
+        "status",
+        "looking",
+        "doctor",
+        "upgrade",
+        "ping",
+        "listing",
+    ),
     "messages": ("publishing", "getting"),
     "queues, exchanges, users, policies, limits": ("declaring", "operating", "alarm_limits", "definitions"),
     "frames and flow": ("tracing", "frames", "linting", "replaying", "forecasting", "recording", "analyse"),

@@ -348,8 +348,8 @@ class Config:
     )
     emulate: str | None = grammar(
         None,
-        "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: 4.2, "
-        "with what of 4.3 does not contradict it",
+        "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: the "
+        "behaviour of 4.2 with what 4.3 adds, and the name of 4.3",
         reads=version_of,
         form=EMULATE_FORM,
     )

@@ -7,7 +7,7 @@ here, so that lower layers need not import them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from amqp10broker.auth.login import Authenticator
@@ -53,7 +53,7 @@ class ConnectionContext(BrokerContext, Protocol):
     """
 
     container_id: str
-    identity: Mapping[str, str]
+    identity: dict[str, str]
     propose: Propose
     authenticator: Authenticator
     logins: Logins

@@ -177,7 +177,7 @@ MASTER_LOCATOR: Final = DENIED.format("queue_master_locator")
 
 # Row -> scenario, and what is seen of 3.13, 4.0, 4.2, 4.3 and without the setting.
 EXPECTED: Final[dict[str, tuple[Callable[[Place], Any], tuple[Any, ...]]]] = {
-    "version": (property_of("version"), ("3.13.7", "4.0.9", "4.2.3", "4.3.6", "4.2.3")),
+    "version": (property_of("version"), ("3.13.7", "4.0.9", "4.2.11", "4.3.6", "4.3.6")),
     "platform": (property_of("platform"), (*["Erlang/OTP"] * 4, "amqp10broker")),
     "priority_levels": (order, (PLAIN, FAIR, FAIR, STRICT, FAIR)),
     "delivery_limit": (rejections, (30, 21, 21, 21, 21)),

@@ -434,6 +434,19 @@ async def test_the_settings_are_told_without_secrets() -> None:
         assert b"# tls_key_password is not shown\n" in heard.body
 
 
+async def test_an_upgrade_check_is_for_administrators(broker: Broker, verify_passwords_at_once: None) -> None:
+    """What `amqp10broker upgrade-check` says, the worst first."""
+    add_login(broker, "mon:pw", "monitoring")
+    async with http_user(broker) as guest, http_user(broker, "mon:pw") as mon:
+        assert await guest.put("/queues/%2F/q", {}) == 201
+        said = await guest.get("/upgrade-check/4.3")
+        assert [(each["finding"], each["who"]) for each in said["findings"]] == [
+            ("transient_nonexcl_queues", "q")
+        ]
+        assert (await guest.ask("GET", "/upgrade-check/5.0")).status == 400
+        assert (await mon.ask("GET", "/upgrade-check/4.3")).status == 401
+
+
 async def test_the_checklist_of_production_is_for_administrators(
     broker: Broker, verify_passwords_at_once: None
 ) -> None:

@@ -204,10 +204,9 @@ class Messages:
             return
         limit = self.settings.delivery_limit
         if limit is not None:
-            counted = int(self.settings.limit_counts_failed)
-            over = [(key, value) for key, value in held if self.counts[key][counted] > limit]
+            over = [(key, value) for key, value in held if self._counted(key) > limit]
             if over:
-                held = [item for item in held if self.counts[item[0]][counted] <= limit]
+                held = [item for item in held if self._counted(item[0]) <= limit]
                 sizes = [size_of(value) for _, value in over]
                 self._die(DeadLetterReason.DELIVERY_LIMIT, [key for key, _ in over], sizes)
         due = delivery_time_ms(annotations) if annotations else None
@@ -231,6 +230,10 @@ class Messages:
                 self._shared_counts.clear()
             shared = self._shared_counts[counts] = counts
         self.counts[index] = shared
+
+    def _counted(self, index: int) -> int:
+        acquired, failures, _ = self.counts[index]
+        return failures if self.settings.limit_counts_failed else acquired
 
     def _retry_at(self, index: int, *, failed: bool) -> int:
         settings = self.settings
