@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import pika
@@ -18,6 +20,7 @@ from amqp10broker.client import blocking
 from amqp10broker.client.errors import LinkRefusedError
 from amqp10broker.emulation import PERMITTED, ROWS, VERSIONS
 from amqp10broker.testing import running
+from amqp10broker.testing.broker import RunningBroker
 from tests.differential.recorder import Place
 from tests.differential.test_differential import URL
 from tests.support.deadline import deadline
@@ -29,6 +32,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 UNSET: Final = "unset"
 QUEUE: Final = "differential.emulation"
 RABBITMQ: Final = "4.3 itself"
+
+
+def place_of(broker: RunningBroker) -> Place:
+    return Place(broker.host, broker.port, "guest", "guest", None)
 
 
 @contextmanager
@@ -207,7 +214,7 @@ def emulating(request: pytest.FixtureRequest) -> Iterator[tuple[int, Place]]:
     settings = {} if request.param == UNSET else {"emulate": request.param}
     with running(**settings) as broker:
         position = [*VERSIONS, UNSET].index(request.param)
-        yield position, Place(broker.host, broker.port, "guest", "guest", None)
+        yield position, place_of(broker)
 
 
 @pytest.mark.parametrize("row", EXPECTED)
@@ -215,6 +222,24 @@ def test_a_version_behaves_as_its_row_says(row: str, emulating: tuple[int, Place
     position, place = emulating
     scenario, seen = EXPECTED[row]
     assert scenario(place) == seen[position]
+
+
+def test_a_queue_keeps_the_rules_of_its_declaration(tmp_path: Path) -> None:
+    """A restart with another version does not change them, and new queues have those of that version."""
+    folder = str(tmp_path / "data")
+    with running(data_dir=folder, emulate="4.3") as broker, channel_of(place_of(broker)) as channel:
+        channel.queue_declare(QUEUE, durable=True, arguments={"x-queue-type": "quorum"})
+        exported = json.dumps(broker.ask("export-definitions"))
+        assert "priority_levels" not in exported
+    with running(data_dir=folder) as broker, channel_of(place_of(broker)) as channel:
+        channel.confirm_delivery()
+        publish(channel, 0, 9, 5, 4)
+        assert get_all(channel) == ["1:9", "2:5", "3:4", "0:0"]
+        broker.ask("set-policy", name="p", pattern=".*", definition={"max-length": 2})
+        publish(channel, 0, 9, 4)
+        assert get_all(channel) == ["2:4", "0:0"]
+        broker.ask("clear-policy", name="p")
+        assert order(place_of(broker)) == FAIR
 
 
 def test_every_row_is_tested() -> None:
@@ -256,8 +281,7 @@ def test_an_operator_permits_or_denies_a_deprecated_feature(
     """The setting goes before the version, as deprecated_features.permit does in rabbitmq.conf."""
     scenario, used, refused = USES[feature]
     with running(emulate=emulate, **{f"permit_{feature}": permitted}) as broker:
-        place = Place(broker.host, broker.port, "guest", "guest", None)
-        assert scenario(place) == (used if permitted else refused)
+        assert scenario(place_of(broker)) == (used if permitted else refused)
 
 
 def test_every_deprecated_feature_is_used_above() -> None:

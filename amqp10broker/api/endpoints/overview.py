@@ -234,7 +234,7 @@ def _versions(node: NodeView, rules: Rules) -> dict[str, str]:
     return {
         "management_version": rules.version,
         "rabbitmq_version": rules.version,
-        "erlang_version": "none",
+        "erlang_version": rules.platform.rpartition("/OTP ")[2] or "none",
         "erlang_full_version": f"none: amqp10broker {node.version}",
         "crypto_lib_version": "",
     }
