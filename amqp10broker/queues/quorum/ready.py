@@ -59,16 +59,19 @@ class ReadyIndexes:
         "later",
         "levels",
         "lines",
+        "normal",
         "normal_line",
+        "returns",
         "size_bytes",
+        "tail",
         "tail_line",
     )
 
     def __init__(self, levels: int = FAIR_LEVELS) -> None:
         self.levels = levels
-        self.lines = [OrderedEntries() for _ in range(levels + 2)]
         self.tail_line = levels + 1
         self.normal_line = self.line_of(None)
+        self._use([OrderedEntries() for _ in range(levels + 2)])
         self.size_bytes = 0
         self.delayed_bytes = 0
         self.later = LaterMessages()
@@ -94,17 +97,9 @@ class ReadyIndexes:
             return 1 if priority is not None and priority > PRIORITY else 2
         return self.levels - min(PRIORITY if priority is None else priority, self.levels - 1)
 
-    @property
-    def returns(self) -> OrderedEntries:
-        return self.lines[RETURNS]
-
-    @property
-    def normal(self) -> OrderedEntries:
-        return self.lines[self.normal_line]
-
-    @property
-    def tail(self) -> OrderedEntries:
-        return self.lines[self.tail_line]
+    def _use(self, lines: list[OrderedEntries]) -> None:
+        self.lines = lines
+        self.returns, self.normal, self.tail = lines[RETURNS], lines[self.normal_line], lines[-1]
 
     @property
     def length(self) -> int:
@@ -128,7 +123,11 @@ class ReadyIndexes:
 
     @property
     def expiring(self) -> bool:
-        return any(line.expiring for line in self.lines)
+        # A loop, not any(): it is asked for each command.
+        for line in self.lines:  # noqa: SIM110
+            if line.expiring:
+                return True
+        return False
 
     def deadline(self) -> int | None:
         """Return when the first message expires or stops being delayed, in ms."""
@@ -248,14 +247,16 @@ class ReadyIndexes:
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
         """Take one message with a key below the bound of its line."""
         lines = self.lines
-        self.lines = [
-            line if line.length and line.head_key < bound else _NOTHING
-            for line, bound in zip(lines, bounds, strict=True)
-        ]
+        self._use(
+            [
+                line if line.length and line.head_key < bound else _NOTHING
+                for line, bound in zip(lines, bounds, strict=True)
+            ]
+        )
         try:
             return self.take(1, expired_at, room)
         finally:
-            self.lines = lines
+            self._use(lines)
 
     def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
         """Take messages from anywhere in a line, and return their indexes."""
