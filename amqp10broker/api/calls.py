@@ -75,10 +75,6 @@ class BrokerApi(Protocol):
     def settings(self) -> str:
         """Return the present settings as a configuration file."""
 
-    @property
-    def permits_global_qos(self) -> bool:
-        """Whether an AMQP 0-9-1 client may limit all consumers of a channel together."""
-
     async def certificates(self) -> Sequence[CertificateSeen]:
         """Return the certificate files of the settings."""
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
 from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import deprecated_features
 
 _FLAGS: Final = {
     "detailed_queues_endpoint": "GET /queues/detailed shows more of queues than GET /queues",
@@ -30,11 +32,10 @@ _FLAGS: Final = {
     "virtual_host_metadata": "description and tags of virtual hosts",
 }
 
-TRANSIENT: Final = "transient_nonexcl_queues"
-GLOBAL_QOS: Final = "global_qos"
 _DEPRECATED: Final = {
-    "amqp_address_v1": ("addresses of RabbitMQ 3.13 and before in AMQP 1.0", "denied_by_default"),
+    ADDRESS_V1: ("bare names of queues as addresses in AMQP 1.0", "denied_by_default"),
     GLOBAL_QOS: ("basic.qos for all consumers of a channel together", "denied_by_default"),
+    MASTER_LOCATOR: ("the argument and the policy key queue-master-locator", "denied_by_default"),
     TRANSIENT: ("queues that are neither durable nor exclusive", "permitted_by_default"),
 }
 
@@ -60,9 +61,8 @@ def is_flag(name: str) -> bool:
     return name in _FLAGS
 
 
-def deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
-    """Return all deprecated features; `global_qos` is whether that one is permitted."""
-    permitted = {TRANSIENT, GLOBAL_QOS} if global_qos else {TRANSIENT}
+def deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
+    """Return all deprecated features; `denied`: those that are not permitted."""
     return [
         {
             "name": name,
@@ -70,7 +70,7 @@ def deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
             "deprecation_phase": phase,
             "doc_url": "",
             "provided_by": "amqp10broker",
-            "state": "permitted" if name in permitted else "denied",
+            "state": "denied" if name in denied else "permitted",
         }
         for name, (told, phase) in _DEPRECATED.items()
     ]
@@ -78,5 +78,6 @@ def deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
 
 def used(catalog: Catalog) -> frozenset[str]:
     """Return the names of the deprecated features that declared objects use."""
-    uses = any(not (queue.durable or queue.exclusive or queue.kind.volatile) for queue in catalog)
-    return frozenset({TRANSIENT} if uses else ())
+    return frozenset(
+        name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)
+    )

@@ -184,6 +184,7 @@ def _copy(catalog: Catalog) -> Catalog:
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
+        rules=catalog.rules,
         choose=catalog.choose,
     )
     copy.placement = catalog.placement

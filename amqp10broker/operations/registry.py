@@ -25,6 +25,7 @@ from amqp10broker.operations import (
     queues,
     running,
     streams,
+    upgrade_check,
 )
 from amqp10broker.operations.arguments import Kind, checked, shown
 from amqp10broker.operations.caller import Caller, Steps
@@ -35,7 +36,7 @@ _MODULES: Final = [
     module.__name__
     for module in (
         *(queues, exchanges, bindings, accounts, policies, parameters, definitions, running, cluster),
-        *(members, streams, maintenance, doctor),
+        *(members, streams, maintenance, doctor, upgrade_check),
     )
 ]
 """The modules that register operations, in the order of the help."""

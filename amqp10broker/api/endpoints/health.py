@@ -160,6 +160,11 @@ async def doctor(call: EndpointCall) -> HttpResponse:
     return HttpResponse.of_json(await call.administer("doctor", by_itself=False))
 
 
+async def upgrade_check(call: EndpointCall) -> HttpResponse:
+    """Say what a version of RabbitMQ refuses or does otherwise, an extension of RabbitMQ's API."""
+    return HttpResponse.of_json(await call.administer("upgrade-check", to=call.values["version"]))
+
+
 def _no_alarms(rows: list[dict[str, Any]]) -> HttpResponse:
     if not rows:
         return _passed()
@@ -204,4 +209,5 @@ ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
     route(f"{_CHECKS}/metadata-store/initialized", get=metadata_initialized),
     route(f"{_CHECKS}/metadata-store/initialized/with-data", get=metadata_initialized),
     route("/doctor", Tag.ADMINISTRATOR, get=doctor),
+    route("/upgrade-check/{version}", Tag.ADMINISTRATOR, get=upgrade_check),
 )

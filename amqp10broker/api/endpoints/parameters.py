@@ -157,7 +157,7 @@ async def list_deprecated_in_use(call: EndpointCall) -> HttpResponse:
 
 
 def _deprecated(call: EndpointCall) -> list[dict[str, Any]]:
-    return features.deprecated(global_qos=call.broker_api.permits_global_qos)
+    return features.deprecated(call.broker_api.catalog.rules.denied)
 
 
 def _global(call: EndpointCall) -> dict[str, Any]:

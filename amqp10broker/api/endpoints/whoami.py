@@ -8,7 +8,6 @@ from amqp10broker.api.calls import EndpointCall, RunEndpoint, route
 from amqp10broker.api.messages import HttpResponse
 from amqp10broker.api.routes import HttpRoute
 from amqp10broker.auth.grants import CatalogGrants
-from amqp10broker.metadata.definitions_export import RABBIT_VERSION
 
 
 async def whoami(call: EndpointCall) -> HttpResponse:
@@ -24,7 +23,7 @@ def user_object(call: EndpointCall) -> dict[str, Any]:
 
 async def version(call: EndpointCall) -> HttpResponse:
     """Return the version of RabbitMQ with this API: clients choose their requests by it."""
-    return HttpResponse.of_json(RABBIT_VERSION)
+    return HttpResponse.of_json(call.broker_api.catalog.rules.version)
 
 
 ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (

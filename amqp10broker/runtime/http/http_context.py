@@ -82,10 +82,6 @@ class BrokerDoor:
     def attempts(self) -> Attempts:
         return self._broker.logins.attempts
 
-    @property
-    def permits_global_qos(self) -> bool:
-        return self._broker.config.permit_global_qos
-
     def settings(self) -> str:
         return effective(self._broker.config)
 
