@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from amqp10broker.api.calls import BrokerApi, EndpointCall, RunEndpoint
+from amqp10broker.api.calls import BrokerApi, EndpointCall
 from amqp10broker.api.endpoints import connections, exchanges, overview, queues
+from amqp10broker.api.front import RunEndpoint
 from amqp10broker.api.messages import HttpRequest
 from amqp10broker.auth.grants import Changing, Grants, Operation, TopicOperation
 from amqp10broker.metadata.users import User
@@ -86,7 +87,7 @@ class Looks:
         if broker_api.connections_open()[0] <= CONNECTIONS_MAX:
             shared += _OF_CONNECTIONS
         for run in shared:
-            await run(EndpointCall(_REQUEST, {}, everything, broker_api))
+            await run(EndpointCall(_REQUEST, {}, broker_api, everything, everything.account))
         for grants, _ in list(self._asked.values()):
-            if grants.account is not None:
-                await overview.overview(EndpointCall(_REQUEST, {}, grants, broker_api))
+            if (account := grants.account) is not None:
+                await overview.overview(EndpointCall(_REQUEST, {}, broker_api, grants, account))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.api import long_lists
+from amqp10broker.api import calls
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.items import Content
@@ -394,7 +394,7 @@ async def test_a_pattern_is_searched_for_in_so_many_steps_a_request(monkeypatch:
 
 async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody is asked for what is declared; a long list lets others run in between."""
-    monkeypatch.setattr(long_lists, "PORTION", 3)
+    monkeypatch.setattr(calls, "PORTION", 3)
     asked: list[list[str]] = []
     pauses: list[None] = []
     pause = BrokerDoor.pause

@@ -5,22 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Literal
-from urllib.parse import unquote_plus
+from typing import Any, Literal
+from urllib.parse import quote, quote_plus, unquote_plus
 
 from amqp10broker.api import fields
-from amqp10broker.api.binding_objects import binding_object, location, properties_key
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, listed, route
 from amqp10broker.api.endpoints.exchanges import exchange_name
-from amqp10broker.api.front import not_found
-from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import HttpResponse
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.messages import HttpResponse, not_found
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
 
 
+def properties_key(binding: Binding) -> str:
+    """Return the key of a binding among those with the same two ends.
+
+    Its routing key, form-encoded, and if there are arguments a tilde and a hash of them; a tilde alone
+    stands for neither. Clients take it from a list, and encode it once more for a path.
+    """
+    # Distinguishes a tilde in a routing key from the separator.
+    key = quote_plus(binding.routing_key, safe="").replace("~", "%7E")
+    if binding.arguments:
+        return f"{key}~{binding.arguments_hash}"
+    return key or "~"
+
+
+def location(binding: Binding) -> str:
+    """Return the binding's location relative to the path of its creation."""
+    return f"{quote(binding.destination.name, safe='')}/{quote(properties_key(binding), safe='')}"
+
+
+def binding_object(binding: Binding, vhost: str) -> dict[str, Any]:
+    return {
+        "source": binding.source,
+        "vhost": vhost,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+        "properties_key": properties_key(binding),
+    }
+
+
+@route("GET", "/bindings", "/bindings/{vhost}")
 async def list_bindings(call: EndpointCall) -> HttpResponse:
     """List bindings of all virtual hosts that the user sees, or of one, including those of the default
     exchange.
@@ -33,12 +60,14 @@ async def list_bindings(call: EndpointCall) -> HttpResponse:
     return await listed(call, known, paged=False)
 
 
+@route("GET", "/queues/{vhost}/{name}/bindings")
 async def list_bindings_of_queue(call: EndpointCall) -> HttpResponse:
     """List the bindings of a queue, that of the default exchange first; none of a missing queue."""
     destination = Destination("queue", call.values["name"])
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
+@route("GET", "/exchanges/{vhost}/{name}/bindings/source")
 async def list_bindings_from_exchange(call: EndpointCall) -> HttpResponse:
     """List bindings that have an exchange as their source."""
     vhost, name = call.vhost(), exchange_name(call)
@@ -47,17 +76,20 @@ async def list_bindings_from_exchange(call: EndpointCall) -> HttpResponse:
     return await _listed(call, vhost.topology.bindings(source=name))
 
 
+@route("GET", "/exchanges/{vhost}/{name}/bindings/destination")
 async def list_bindings_to_exchange(call: EndpointCall) -> HttpResponse:
     """List bindings that have an exchange as their destination."""
     destination = Destination("exchange", exchange_name(call))
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
+@route("GET", "/bindings/{vhost}/e/{source}/q/{queue}", "/bindings/{vhost}/e/{source}/e/{destination}")
 async def list_bindings_between(call: EndpointCall) -> HttpResponse:
     """List bindings between an exchange and a queue, or another exchange."""
     return await _listed(call, _between(call))
 
 
+@route("POST", "/bindings/{vhost}/e/{source}/q/{queue}", "/bindings/{vhost}/e/{source}/e/{destination}")
 async def bind(call: EndpointCall) -> HttpResponse:
     """Bind a queue or an exchange to an exchange; an existing equal binding stays."""
     source, destination = _ends(call)
@@ -75,11 +107,21 @@ async def bind(call: EndpointCall) -> HttpResponse:
     return HttpResponse(HTTPStatus.CREATED, (("location", where),))
 
 
+@route(
+    "GET",
+    "/bindings/{vhost}/e/{source}/q/{queue}/{properties}",
+    "/bindings/{vhost}/e/{source}/e/{destination}/{properties}",
+)
 async def get_binding(call: EndpointCall) -> HttpResponse:
     """Return one binding by its key."""
     return call.shown(binding_object(_named(call), call.vhost().name))
 
 
+@route(
+    "DELETE",
+    "/bindings/{vhost}/e/{source}/q/{queue}/{properties}",
+    "/bindings/{vhost}/e/{source}/e/{destination}/{properties}",
+)
 async def unbind(call: EndpointCall) -> HttpResponse:
     """Remove a binding by its key."""
     binding = _named(call)
@@ -132,16 +174,3 @@ def _named(call: EndpointCall) -> Binding:
         if unquote_plus(key) == wanted:
             return binding
     raise not_found()
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/bindings", get=list_bindings),
-    route("/bindings/{vhost}", get=list_bindings),
-    route("/bindings/{vhost}/e/{source}/q/{queue}", get=list_bindings_between, post=bind),
-    route("/bindings/{vhost}/e/{source}/e/{destination}", get=list_bindings_between, post=bind),
-    route("/bindings/{vhost}/e/{source}/q/{queue}/{properties}", get=get_binding, delete=unbind),
-    route("/bindings/{vhost}/e/{source}/e/{destination}/{properties}", get=get_binding, delete=unbind),
-    route("/queues/{vhost}/{name}/bindings", get=list_bindings_of_queue),
-    route("/exchanges/{vhost}/{name}/bindings/source", get=list_bindings_from_exchange),
-    route("/exchanges/{vhost}/{name}/bindings/destination", get=list_bindings_to_exchange),
-)

@@ -6,11 +6,8 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.api import fields, message_stats
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
-from amqp10broker.api.front import not_found
-from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import HttpResponse
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, listed, route
+from amqp10broker.api.messages import HttpResponse, not_found
 from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Exchange
@@ -20,6 +17,7 @@ DEFAULT_IN_PATHS: Final = "amq.default"
 """The name of the default exchange in paths, where an empty one would be lost."""
 
 
+@route("GET", "/exchanges", "/exchanges/{vhost}")
 async def list_exchanges(call: EndpointCall) -> HttpResponse:
     """List exchanges of all virtual hosts that the user sees, or of one."""
     known = []
@@ -29,6 +27,7 @@ async def list_exchanges(call: EndpointCall) -> HttpResponse:
     return await listed(call, known)
 
 
+@route("GET", "/exchanges/{vhost}/{name}")
 async def get_exchange(call: EndpointCall) -> HttpResponse:
     """Return one exchange and its statistics."""
     shown = _object(call, call.vhost(), exchange_of(call))
@@ -37,6 +36,7 @@ async def get_exchange(call: EndpointCall) -> HttpResponse:
     return call.shown(shown)
 
 
+@route("PUT", "/exchanges/{vhost}/{name}")
 async def put_exchange(call: EndpointCall) -> HttpResponse:
     """Declare an exchange with its arguments."""
     body = call.body
@@ -53,6 +53,7 @@ async def put_exchange(call: EndpointCall) -> HttpResponse:
     return CREATED if answer["created"] else NO_CONTENT
 
 
+@route("DELETE", "/exchanges/{vhost}/{name}")
 async def delete_exchange(call: EndpointCall) -> HttpResponse:
     """Delete an exchange with its bindings; optionally only if it has none."""
     exchange = exchange_of(call)
@@ -98,10 +99,3 @@ def _object(call: EndpointCall, vhost: VirtualHost, exchange: Exchange) -> dict[
             "msg_rates"
         ]
     return shown
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/exchanges", get=list_exchanges),
-    route("/exchanges/{vhost}", get=list_exchanges),
-    route("/exchanges/{vhost}/{name}", get=get_exchange, put=put_exchange, delete=delete_exchange),
-)

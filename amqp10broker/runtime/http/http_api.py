@@ -10,21 +10,18 @@ from typing import Final
 
 import trio
 
-from amqp10broker.api.calls import EndpointCall, RunEndpoint
-from amqp10broker.api.cors import Cors
+from amqp10broker.api.calls import EndpointCall
 from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
-from amqp10broker.api.front import Front, Visit
+from amqp10broker.api.front import JSON_TYPES, Cors, Front, Router, Visit, form_credentials, wrong_login
 from amqp10broker.api.looks import Looks
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.refusals import fault, refused
-from amqp10broker.api.rights import form_credentials, wrong_login
-from amqp10broker.api.routes import JSON_TYPES, Router
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, bad_request, fault, refused
 from amqp10broker.api.table import ROUTES
 from amqp10broker.auth.grants import CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.metadata.users import User
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
@@ -47,7 +44,7 @@ class HttpApi:
         self._start = start
         config = broker.config
         self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
-        self._front: Front[RunEndpoint] = Front(
+        self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
             tuple(filter(None, config.http_path_prefix.split("/"))),
@@ -64,9 +61,7 @@ class HttpApi:
         answer = await _told(self._visited(entered, origin, peer, read))
         return self._front.leave(request, entered.route, answer)
 
-    async def _visited(
-        self, visit: Visit[RunEndpoint], origin: Peer, peer: str, read: ReadBody
-    ) -> HttpResponse:
+    async def _visited(self, visit: Visit, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
         grants: Grants | None = None
         if visit.endpoint.login is form_credentials:
             visit = _with_body(visit, await read(FORM_BYTES_MAX))
@@ -80,14 +75,17 @@ class HttpApi:
             visit = _with_body(visit, await read(0 if grants is None else None))
         return await self._carried_out(visit, grants)
 
-    def _admit(self, visit: Visit[RunEndpoint], grants: Grants | None) -> None:
-        self._front.admit(visit, () if grants is None else account_of(grants).tags)
+    def _admit(self, visit: Visit, grants: Grants | None) -> User | None:
+        user = None if grants is None else account_of(grants)
+        self._front.admit(visit, () if user is None else user.tags)
+        return user
 
-    async def _carried_out(self, visit: Visit[RunEndpoint], grants: Grants | None) -> HttpResponse:
+    async def _carried_out(self, visit: Visit, grants: Grants | None) -> HttpResponse:
         if grants is not None and self._looks.asked(grants):
             self._start(self._keep_looking)
-        self._admit(visit, grants)
-        return await visit.endpoint.run(EndpointCall(visit.request, visit.values, grants, self._broker_api))
+        user = self._admit(visit, grants)
+        call = EndpointCall(visit.request, visit.values, self._broker_api, grants, user)
+        return await visit.endpoint.run(call)
 
     # --- paths that are followed ------------------------------------------------------------------
 
@@ -99,7 +97,7 @@ class HttpApi:
             return entered
         if entered.endpoint.tag is None or entered.endpoint.types != JSON_TYPES:
             reason = "only what a user is told as JSON can be followed"
-            return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason).answer
+            return bad_request(reason).answer
         try:
             return await _told(self._carried_out(entered, grants))
         except Exception as error:
@@ -119,7 +117,7 @@ class HttpApi:
                 # A queue that does not answer, or has gone: the next look may go well.
                 _log.debug("rates were not looked at", reason=str(error))
 
-    async def _logged_in(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Grants | HttpResponse:
+    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> Grants | HttpResponse:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
@@ -150,7 +148,7 @@ class HttpApi:
         raise wrong_login()
 
 
-def _with_body(visit: Visit[RunEndpoint], body: bytes) -> Visit[RunEndpoint]:
+def _with_body(visit: Visit, body: bytes) -> Visit:
     return replace(visit, request=replace(visit.request, body=body))
 
 

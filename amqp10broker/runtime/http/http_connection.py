@@ -18,8 +18,7 @@ import h11
 import trio
 
 from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
-from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.refusals import fault
+from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused, bad_request, fault
 from amqp10broker.api.websocket import asks_for_websocket
 from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, READ_BYTES, Stream
@@ -365,7 +364,7 @@ def _too_many_headers() -> RequestRefused:
 
 
 def _bad_chunks(why: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
+    return bad_request(f"the body is cut too small: {why}")
 
 
 def _too_slow(what: str, seconds: float) -> RequestRefused:

@@ -13,15 +13,13 @@ import trio
 
 from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
-from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
 from amqp10broker.config.effective import effective
 from amqp10broker.errors import BrokerError
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.observe.metrics.wanted import ScrapeRequest
 from amqp10broker.operations.inspection import CertificateSeen
-from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
+from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
 from amqp10broker.runtime.admin.node import Administered
@@ -48,22 +46,16 @@ class BrokerDoor:
         self.follow = lives.open
         self.run = partial(run_operation, broker)
         self.page_file = PageFiles().find
-        self.samples = RateSamples(broker.config.collect_statistics_interval_ms)
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._broker.catalog
-
-    @property
-    def node_name(self) -> str:
-        return self._broker.config.node_name or self._broker.container_id
-
-    @property
-    def interval_ms(self) -> int:
-        return self._broker.config.collect_statistics_interval_ms
-
-    def node(self) -> NodeView:
-        return self._broker.node_view()
+        self.interval_ms = broker.config.collect_statistics_interval_ms
+        self.samples = RateSamples(self.interval_ms)
+        self.catalog = broker.catalog
+        self.node_name = broker.config.node_name or broker.container_id
+        self.node = broker.node_view
+        self.clients = broker.connections.totals_of_vhosts
+        self.attempts = broker.logins.attempts
+        self.permits_global_qos = broker.config.permit_global_qos
+        self.random = secrets.token_bytes
+        self.now_ms = broker.clock.now_ms
 
     def process(self) -> Mapping[str, int]:
         tasks, files = trio.lowlevel.current_statistics(), open_fds()
@@ -74,17 +66,6 @@ class BrokerDoor:
             "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         }
         return told if files is None else {**told, "fd_used": files}
-
-    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
-        return self._broker.connections.totals_of_vhosts()
-
-    @property
-    def attempts(self) -> Attempts:
-        return self._broker.logins.attempts
-
-    @property
-    def permits_global_qos(self) -> bool:
-        return self._broker.config.permit_global_qos
 
     def settings(self) -> str:
         return effective(self._broker.config)
@@ -113,12 +94,6 @@ class BrokerDoor:
 
     async def metrics(self, wanted: ScrapeRequest) -> bytes:
         return await text_of(self._broker, wanted)
-
-    def random(self, size: int) -> bytes:
-        return secrets.token_bytes(size)
-
-    def now_ms(self) -> int:
-        return self._broker.clock.now_ms()
 
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -72,7 +72,7 @@ class Lives:
 
         Args:
             look: evaluates a path; never raises.
-            onward: how to ask for what comes behind an answer of a path, see `api.routes.Endpoint`.
+            onward: how to ask for what comes behind an answer of a path, see `api.front.Endpoint`.
             now_ms: the time of day, milliseconds since the epoch.
         """
         self._look = look

@@ -9,7 +9,8 @@ from typing import Final
 
 import trio
 
-from amqp10broker.api.static_files import FOLDERS, PageFile, kind_of
+from amqp10broker.api.endpoints.page import FOLDERS, kind_of
+from amqp10broker.api.messages import PageFile
 
 _TAG_DIGITS: Final = 16
 
