@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.operations.cluster_node import Leaderless
 from amqp10broker.operations.inspection import Inspection, ListenerSeen
+from amqp10broker.operations.node import Leaderless
 
 FILES_BESIDE: Final = 200
 """Files of a broker beside those of connections and streams: journal, catalog, log, imported modules."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.checklist import ClusterSeen, Facts, PeerSeen, findings
-from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
+from amqp10broker.operations.node import ClusterNode
 from amqp10broker.operations.operation import operation
 from amqp10broker.operations.snapshot import document
 

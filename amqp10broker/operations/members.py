@@ -18,7 +18,7 @@ from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.arguments import Check, Found, Name, NodeName
 from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.cluster_node import ClusterNode, MemberState
+from amqp10broker.operations.node import ClusterNode, MemberState
 from amqp10broker.operations.operation import Command, operation
 from amqp10broker.raft.ids import node_of
 

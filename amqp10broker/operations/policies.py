@@ -10,7 +10,13 @@ from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
-from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
+from amqp10broker.metadata.vhost_requests import (
+    ClearGlobalParameter,
+    ClearParameter,
+    ClearPolicy,
+    SetGlobalParameter,
+    SetPolicy,
+)
 from amqp10broker.operations.arguments import Check, Found, Name
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.operation import Command, operation
@@ -161,3 +167,34 @@ def _listed(caller: Caller, *, operator: bool) -> list[dict[str, Any]]:
         for policy in sorted(caller.vhost.policies, key=lambda each: each.name)
         if policy.operator is operator
     ]
+
+
+@operation("clear-parameter", "parameter")
+def clear_parameter(
+    caller: Caller, component: Annotated[str, "the plugin's name of its kind"], name: Name
+) -> Steps[None]:
+    """Delete a parameter of a RabbitMQ plugin that came with definitions.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearParameter(caller.vhost.name, component, name))
+
+
+@operation("set-global-parameter", "parameter")
+def set_global_parameter(caller: Caller, name: Name, value: Annotated[Any, "any JSON value"]) -> Steps[None]:
+    """Store any value under a name.
+
+    Raises `BadRequest` if the name is empty.
+    """
+    if not name:
+        raise BadRequest("global parameter", "the parameter has no name: give one")
+    yield from caller.change(SetGlobalParameter(name, value))
+
+
+@operation("clear-global-parameter", "parameter")
+def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
+    """Delete the value under a name.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearGlobalParameter(name))

@@ -20,7 +20,6 @@ from amqp10broker.operations import (
     exchanges,
     maintenance,
     members,
-    parameters,
     policies,
     queues,
     running,
@@ -34,7 +33,7 @@ from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Op
 _MODULES: Final = [
     module.__name__
     for module in (
-        *(queues, exchanges, bindings, accounts, policies, parameters, definitions, running, cluster),
+        *(queues, exchanges, bindings, accounts, policies, definitions, running, cluster),
         *(members, streams, maintenance, doctor),
     )
 ]

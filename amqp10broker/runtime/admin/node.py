@@ -10,9 +10,8 @@ import trio
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import BrokerError, NotFound
 from amqp10broker.metadata.queue import QueueHost
-from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.inspection import Inspection
-from amqp10broker.operations.node import TraceSink
+from amqp10broker.operations.node import ClusterNode, TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
     ConnectionView,

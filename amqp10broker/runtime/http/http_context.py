@@ -14,7 +14,7 @@ import trio
 from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.authorise import Access
-from amqp10broker.config.effective import effective
+from amqp10broker.config.records import effective
 from amqp10broker.errors import BrokerError
 from amqp10broker.message.message import Message
 from amqp10broker.observe.metrics.wanted import ScrapeRequest

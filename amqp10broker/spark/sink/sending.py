@@ -18,9 +18,14 @@ from amqp10broker.client.outcomes import Accepted, Outcome, Rejected, Released
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.spark.connection import may_pass, open_client, translated
-from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
+from amqp10broker.spark.errors import (
+    BrokerUnreachable,
+    NotDelivered,
+    QueueUnusable,
+    RetryBudget,
+    SparkSourceError,
+)
 from amqp10broker.spark.options import SinkOptions
-from amqp10broker.spark.retry import RetryBudget
 
 # Messages passed to the link at once; their outcomes are awaited and examined together.
 PART_MAX: Final = 1000

@@ -18,8 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
-from amqp10broker.spark.sink.columns import SinkPlan, plan
-from amqp10broker.spark.sink.encoding import Encoder
+from amqp10broker.spark.sink.encoding import Encoder, SinkPlan, plan
 from amqp10broker.spark.sink.sending import Sending
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
-from amqp10broker.spark.option_values import StartKind
+from amqp10broker.spark.option_values import Cut, StartKind, StreamOffset
 from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.stream.bounds import Questions, StreamBounds
-from amqp10broker.spark.stream.offsets import Cut, StreamOffset
 from amqp10broker.spark.stream.range import StreamRange, report_loss, split
 
 # The default of `minPartitions`: a task costs about 50 ms, which is the cost of 10 000 rows or more.

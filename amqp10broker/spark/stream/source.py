@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
+from amqp10broker.spark.option_values import Cut, StreamOffset, read_offset
 from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.stream.bounds import Questions, StreamBounds
-from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream.plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
 from amqp10broker.spark.stream.pushdown import Pushed, push
 from amqp10broker.spark.stream.range import StreamRange, read_range, report_loss
