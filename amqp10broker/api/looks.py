@@ -64,9 +64,10 @@ class Looks:
 
     def asked(self, grants: Grants) -> bool:
         """Note a user's request; return whether sampling is to begin."""
-        begins = not self.wanted
+        now_ms = self._broker_api.now_ms()
+        begins = not self._wanted_at(now_ms)
         self._asked.pop(grants.user, None)
-        self._asked[grants.user] = grants, self._broker_api.now_ms()
+        self._asked[grants.user] = grants, now_ms
         if len(self._asked) > USERS_MAX:
             del self._asked[next(iter(self._asked))]
         return begins
@@ -74,8 +75,10 @@ class Looks:
     @property
     def wanted(self) -> bool:
         """Whether there was a recent request."""
-        since = self._broker_api.now_ms() - QUIET_MS
-        return any(at > since for _, at in self._asked.values())
+        return self._wanted_at(self._broker_api.now_ms())
+
+    def _wanted_at(self, now_ms: int) -> bool:
+        return any(at > now_ms - QUIET_MS for _, at in self._asked.values())
 
     async def look(self) -> None:
         """Sample everything that has rates, in portions."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from http import HTTPStatus
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
@@ -47,14 +47,17 @@ Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
 
 
-class Feed(Protocol):
-    """A body that is generated while it is sent."""
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A body that is generated while it is sent.
 
-    async def run(self, send: Send) -> None:
-        """Send all of it; cancelled when the client disconnects."""
+    Attributes:
+        run: sends all of it; cancelled when the client disconnects.
+        close: releases resources; called once when the answer is over, even if its body never began.
+    """
 
-    def close(self) -> None:
-        """Release resources; called once when the answer is over, even if its body never began."""
+    run: Callable[[Send], Awaitable[None]]
+    close: Callable[[], None]
 
 
 class RequestRefused(Exception):

@@ -1,33 +1,196 @@
-"""The HTTP API of a running broker: authentication of requests, and dispatch to endpoints."""
+"""The HTTP API of a running broker: authentication of requests, endpoints, and the broker as they use it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import hashlib
+import os
+import resource
+import secrets
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from importlib.resources import files
+from typing import Any, Final
 
 import trio
 
-from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.calls import EndpointCall, over_http
 from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
+from amqp10broker.api.endpoints.page import FOLDERS, kind_of
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
 from amqp10broker.api.front import JSON_TYPES, Cors, Front, Router, Visit, form_credentials, wrong_login
 from amqp10broker.api.looks import Looks
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, bad_request, fault, refused
+from amqp10broker.api.messages import (
+    HttpRequest,
+    HttpResponse,
+    PageFile,
+    RequestRefused,
+    bad_request,
+    fault,
+    refused,
+)
+from amqp10broker.api.samples import RateSamples
 from amqp10broker.api.table import ROUTES
+from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
+from amqp10broker.config.records import effective
 from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.users import User
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
+from amqp10broker.operations.inspection import CertificateSeen
+from amqp10broker.operations.snapshot import ConnectionView, view_of
+from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
+from amqp10broker.runtime.admin.inspection import certificates
 from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connection_log import host_of
+from amqp10broker.runtime.connections.connections import LoopYield
+from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
-from amqp10broker.runtime.http.http_context import BrokerDoor
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.metrics import text_of
+from amqp10broker.runtime.observe.metrics_source import open_fds
+from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
+from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
+
+_TAG_DIGITS: Final = 16
+
+
+class PageFiles:
+    """The content of the package's folder ``page``."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, PageFile] | None = None
+
+    async def find(self, path: str) -> PageFile | None:
+        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
+        be read.
+        """
+        if self._files is None:
+            self._files = await trio.to_thread.run_sync(lambda: dict(_read()))
+        return self._files.get(path)
+
+
+def _read() -> Iterator[tuple[str, PageFile]]:
+    root = files("amqp10broker") / "api" / "page"
+    for folder in FOLDERS:
+        for entry in (root / folder).iterdir():
+            kind = kind_of(entry.name)
+            if kind is not None:
+                body = entry.read_bytes()
+                yield (
+                    folder + entry.name,
+                    PageFile(kind, body, hashlib.sha256(body).hexdigest()[:_TAG_DIGITS]),
+                )
+
+
+class BrokerDoor:
+    """The broker as endpoints see it: see the protocol `api.calls.BrokerApi`."""
+
+    def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
+        self._broker = broker
+        self._start = start
+        self.follow = lives.open
+        self.run = partial(run_operation, broker)
+        self.page_file = PageFiles().find
+        self.interval_ms = broker.config.collect_statistics_interval_ms
+        self.samples = RateSamples(self.interval_ms)
+        self.catalog = broker.catalog
+        self.node_name = broker.config.node_name or broker.container_id
+        self.node = broker.node_view
+        self.clients = broker.connections.totals_of_vhosts
+        self.attempts = broker.logins.attempts
+        self.permits_global_qos = broker.config.permit_global_qos
+        self.random = secrets.token_bytes
+        self.now_ms = broker.clock.now_ms
+
+    def process(self) -> Mapping[str, int]:
+        tasks, files = trio.lowlevel.current_statistics(), open_fds()
+        told = {
+            "processors": os.cpu_count() or 1,
+            "proc_used": tasks.tasks_living,
+            "run_queue": tasks.tasks_runnable,
+            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        }
+        return told if files is None else {**told, "fd_used": files}
+
+    def settings(self) -> str:
+        return effective(self._broker.config)
+
+    async def certificates(self) -> Sequence[CertificateSeen]:
+        found: Sequence[CertificateSeen] = await run_slow(partial(certificates, self._broker.config))
+        return found
+
+    def connections_open(self) -> tuple[int, int]:
+        connections = self._broker.connections
+        return connections.count, self._broker.config.connection_max
+
+    async def connections(self) -> Sequence[ConnectionView]:
+        return await self._broker.connections.views()
+
+    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
+        if not self._broker.catalog.nodes:
+            return ()
+        told = await self.run("connections", {"where": "elsewhere"}, None, over_http(""))
+        found: list[ConnectionView] = []
+        turns = LoopYield()
+        for each in told:
+            found.append(view_of(ConnectionView, each))
+            await turns.after(found[-1])
+        return found
+
+    async def metrics(self, wanted: ScrapeRequest) -> bytes:
+        return await text_of(self._broker, wanted)
+
+    async def pause(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        broker = self._broker
+        vhost = broker.catalog.lookup_vhost(access.vhost)
+
+        def begin(reply_to: ReplyTo) -> PublishOne:
+            return PublishOne(
+                *(vhost, access, reply_to, to_queue),
+                exchange=exchange,
+                routing_key=routing_key,
+                properties=properties,
+                body=body,
+                size_max=broker.config.max_message_size_bytes,
+            )
+
+        return (await run_job(broker.reply_registry, f"user '{access.user}' over HTTP", begin)).routed
+
+    async def get(
+        self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
+    ) -> tuple[Sequence[Message], int]:
+        access.read("queue", queue)
+        vhost = self._broker.catalog.lookup_vhost(access.vhost)
+        found = vhost.for_connection(vhost.lookup(queue), None)
+        check_gettable(found)
+
+        def begin(reply_to: ReplyTo) -> GetSome:
+            return GetSome(found, reply_to, to_queue, most, delivery_outcome)
+
+        got = await run_job(self._broker.reply_registry, f"user '{access.user}' over HTTP", begin)
+        return got.messages, got.behind
+
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        self._start(partial(self._behind, operation, given, user))
+
+    async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
+        try:
+            await self.run(operation, given, None, over_http(user))
+        except BrokerError as error:
+            _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
+
 
 _log = Log("amqp10broker.http")
 
