@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.operations.checklist import CHECKS
+from amqp10broker.operations.doctor import CHECKS
 from amqp10broker.runtime.admin import admin, inspection
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import meters
