@@ -101,7 +101,7 @@ class LinkBase:
 
     @property
     def address(self) -> str | None:
-        """The target or source address: None if each message names its own; the broker's of a dynamic queue."""
+        """The address of target or source; None if each message names its own."""
         return self.end.address
 
     @property
