@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import StorageError
+from amqp10broker.operations.node import TraceSink
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.trace")
@@ -21,7 +22,7 @@ LINES_WAITING_MAX: Final = 10_000
 """Lines that wait for a terminal; what is beyond is counted and left out."""
 
 
-class LogSink:
+class LogSink(TraceSink):
     """The broker's log, for ``--trace-frames``."""
 
     ended: str | None = None
@@ -37,7 +38,7 @@ class LogSink:
     def close(self, reason: str) -> None: ...
 
 
-class FileSink:
+class FileSink(TraceSink):
     """A file that only this user can read, because traces may hold confidential data."""
 
     def __init__(self, path: str) -> None:
@@ -75,7 +76,7 @@ class FileSink:
         self.close(reason)
 
 
-class StreamSink:
+class StreamSink(TraceSink):
     """Lines for one client of the admin socket."""
 
     def __init__(self) -> None:
