@@ -15,7 +15,6 @@ from amqp10broker.operations import (
     accounts,
     bindings,
     cluster,
-    definitions,
     doctor,
     exchanges,
     maintenance,
@@ -23,7 +22,6 @@ from amqp10broker.operations import (
     policies,
     queues,
     running,
-    streams,
 )
 from amqp10broker.operations.arguments import Kind, checked, shown
 from amqp10broker.operations.caller import Caller, Steps
@@ -33,8 +31,8 @@ from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Op
 _MODULES: Final = [
     module.__name__
     for module in (
-        *(queues, exchanges, bindings, accounts, policies, definitions, running, cluster),
-        *(members, streams, maintenance, doctor),
+        *(queues, exchanges, bindings, accounts, policies, running, cluster),
+        *(members, maintenance, doctor),
     )
 ]
 """The modules that register operations, in the order of the help."""

@@ -62,8 +62,14 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.protocols.preface import AMQP_091_HEADER, Protocol
-from amqp10broker.tools.replay.differences import Difference, DifferenceKind, other_end, otherwise
-from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.player import (
+    Difference,
+    DifferenceKind,
+    Player,
+    ReplayLogin,
+    other_end,
+    otherwise,
+)
 from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _LEDGER_MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
