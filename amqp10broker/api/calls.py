@@ -11,10 +11,11 @@ requested columns. They are encoded in portions, too: the encoder lets no other 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.api.fields import read_object
 from amqp10broker.api.front import (
@@ -146,77 +147,69 @@ CREATED: Final = HttpResponse(HTTPStatus.CREATED)
 NO_CONTENT: Final = HttpResponse(HTTPStatus.NO_CONTENT)
 
 
-class BrokerApi(Protocol):
-    """The interface of endpoints to the broker."""
+class BrokerApi(ABC):
+    """The broker as endpoints use it.
 
-    @property
-    def catalog(self) -> Catalog:
-        """The declared objects of the broker."""
+    Attributes:
+        node_name: of this node in paths and objects.
+        interval_ms: milliseconds between two samples of an object.
+        samples: of objects, taken at earlier requests, for rates.
+        attempts: the counters of login attempts.
+        permits_global_qos: whether an AMQP 0-9-1 client may limit all consumers of a channel together.
+        node: returns the figures of this process.
+        clients: returns the counters of all clients since the start, by virtual host (`sessions.counters`).
+        random: returns so many unguessable random bytes.
+        now_ms: returns milliseconds since the epoch.
+        certificates: returns the certificate files of the settings.
+        connections: returns the open connections of this node, collected in portions.
+        metrics: returns all metrics as text, computed in portions.
+        page_file: returns a file of the page; None if there is none of this path.
+        follow: returns a feed of the changes at paths.
+        run: runs an operation of `operations.registry`: its name, its arguments, the virtual host of the
+            names, None for the configured default, and the user. Raises `BrokerError` if it was refused, or
+            not answered in time.
+    """
 
-    @property
-    def node_name(self) -> str:
-        """The name of this node in paths and objects."""
+    catalog: Catalog
+    node_name: str
+    interval_ms: int
+    samples: RateSamples
+    attempts: Attempts
+    permits_global_qos: bool
+    node: Callable[[], NodeView]
+    clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
+    random: Callable[[int], bytes]
+    now_ms: Callable[[], int]
+    certificates: Callable[[], Awaitable[Sequence[CertificateSeen]]]
+    connections: Callable[[], Awaitable[Sequence[ConnectionView]]]
+    metrics: Callable[[ScrapeRequest], Awaitable[bytes]]
+    page_file: Callable[[str], Awaitable[PageFile | None]]
+    follow: Callable[[Following, Grants], Feed]
+    run: Callable[[str, Mapping[str, Any], str | None, Actor], Awaitable[Any]]
 
-    def node(self) -> NodeView:
-        """Return the figures of this process."""
-
+    @abstractmethod
     def process(self) -> Mapping[str, int]:
         """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
         ready to run; file descriptors, as far as the system reports them.
         """
 
-    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
-        """Return the counters of all clients since the start, by virtual host (`sessions.counters`)."""
-
-    @property
-    def interval_ms(self) -> int:
-        """Milliseconds between two samples of an object."""
-
-    @property
-    def samples(self) -> RateSamples:
-        """Samples of objects taken at earlier requests, for rates."""
-
-    @property
-    def attempts(self) -> Attempts:
-        """The counters of login attempts."""
-
+    @abstractmethod
     def settings(self) -> str:
         """Return the present settings as a configuration file."""
 
-    @property
-    def permits_global_qos(self) -> bool:
-        """Whether an AMQP 0-9-1 client may limit all consumers of a channel together."""
-
-    async def certificates(self) -> Sequence[CertificateSeen]:
-        """Return the certificate files of the settings."""
-
+    @abstractmethod
     def connections_open(self) -> tuple[int, int]:
         """Return the number of connections to this node, including those not logged in, and the limit."""
 
+    @abstractmethod
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         """Return the connections of the cluster's other nodes, as far as they answer."""
 
-    async def connections(self) -> Sequence[ConnectionView]:
-        """Return the open connections of this node, collected in portions."""
-
-    async def metrics(self, wanted: ScrapeRequest) -> bytes:
-        """Return all metrics as text, computed in portions."""
-
-    async def page_file(self, path: str) -> PageFile | None:
-        """Return a file of the page; None if there is none of this path."""
-
-    def follow(self, following: Following, grants: Grants) -> Feed:
-        """Return a feed of the changes at paths."""
-
-    def random(self, size: int) -> bytes:
-        """Return `size` unguessable random bytes."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
-
+    @abstractmethod
     async def pause(self) -> None:
         """Let other tasks run, within a long answer."""
 
+    @abstractmethod
     async def publish(
         self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
     ) -> bool:
@@ -224,6 +217,7 @@ class BrokerApi(Protocol):
         refused, or not stored in time.
         """
 
+    @abstractmethod
     async def get(
         self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
     ) -> tuple[Sequence[Message], int]:
@@ -231,13 +225,9 @@ class BrokerApi(Protocol):
         the last one. Raises `BrokerError` if it was refused, or not answered in time.
         """
 
+    @abstractmethod
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
         """Start an operation in the background; its result is logged."""
-
-    async def run(self, operation: str, given: Mapping[str, Any], vhost: str | None, actor: Actor) -> Any:
-        """Run an operation of `operations.registry`. `vhost`: the virtual host of the names; None is the
-        configured default. Raises `BrokerError` if it was refused, or not answered in time.
-        """
 
 
 @dataclass(frozen=True, slots=True)

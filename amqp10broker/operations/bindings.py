@@ -14,9 +14,15 @@ from urllib.parse import quote
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.exchange_requests import Bind, Unbind
-from amqp10broker.operations.arguments import EMPTY, XArguments, check_name, check_not_default
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import (
+    EMPTY,
+    Command,
+    XArguments,
+    check_name,
+    check_not_default,
+    operation,
+)
 from amqp10broker.operations.uri import UriError, percent_decoded
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination

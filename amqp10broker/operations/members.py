@@ -16,10 +16,9 @@ from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.arguments import Check, Found, Name, NodeName
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.node import ClusterNode, MemberState
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import Check, Command, Found, Name, NodeName, operation
 from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -219,22 +218,19 @@ def _alone() -> NotSupported:
     return NotSupported("node", "this node is in no cluster; start it with --cluster-nodes")
 
 
-class TraceSink(ABC):
+class TraceSink(Protocol):
     """A receiver of the lines of a trace. `ended`: reason for which it accepts no more lines; None:
     it does.
     """
 
     ended: str | None
 
-    @abstractmethod
     def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
         """Write lines of a connection, without its number and the time; must not raise."""
 
-    @abstractmethod
     def put(self, lines: Sequence[str]) -> None:
         """Write complete lines; must not raise."""
 
-    @abstractmethod
     def close(self, reason: str) -> None:
         """End the output with a reason."""
 

@@ -24,9 +24,8 @@ from amqp10broker.metadata.vhost_requests import (
     SetGlobalParameter,
     SetPolicy,
 )
-from amqp10broker.operations.arguments import Check, Found, Name
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import Check, Command, Found, Name, operation
 
 Contents = Annotated[dict[str, Any], 'settings as JSON: {"max-length": 1000}']
 Priority = Annotated[int, "of several that match, the highest counts"]

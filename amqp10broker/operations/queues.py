@@ -21,18 +21,19 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.operations.arguments import (
+from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.members import others
+from amqp10broker.operations.operation import (
     EMPTY,
+    Command,
     Durable,
     IfUnused,
     Name,
     XArguments,
     check_name,
     check_not_reserved,
+    operation,
 )
-from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.members import others
-from amqp10broker.operations.operation import Command, operation
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.raft.ids import node_of

@@ -23,10 +23,9 @@ from amqp10broker.operations import (
     queues,
     running,
 )
-from amqp10broker.operations.arguments import Kind, checked, shown
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import node_named
-from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Operation
+from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
 
 _MODULES: Final = [
     module.__name__

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.api.calls import EndpointCall, over_http
+from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
 from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
 from amqp10broker.api.endpoints.page import FOLDERS, kind_of
@@ -40,8 +40,6 @@ from amqp10broker.config.records import effective
 from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.users import User
-from amqp10broker.observe.metrics.wanted import ScrapeRequest
-from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
@@ -89,8 +87,8 @@ def _read() -> Iterator[tuple[str, PageFile]]:
                 )
 
 
-class BrokerDoor:
-    """The broker as endpoints see it: see the protocol `api.calls.BrokerApi`."""
+class BrokerDoor(BrokerApi):
+    """The running broker as endpoints use it."""
 
     def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
         self._broker = broker
@@ -108,6 +106,9 @@ class BrokerDoor:
         self.permits_global_qos = broker.config.permit_global_qos
         self.random = secrets.token_bytes
         self.now_ms = broker.clock.now_ms
+        self.certificates = partial(run_slow, partial(certificates, broker.config))
+        self.connections = broker.connections.views
+        self.metrics = partial(text_of, broker)
 
     def process(self) -> Mapping[str, int]:
         tasks, files = trio.lowlevel.current_statistics(), open_fds()
@@ -122,16 +123,9 @@ class BrokerDoor:
     def settings(self) -> str:
         return effective(self._broker.config)
 
-    async def certificates(self) -> Sequence[CertificateSeen]:
-        found: Sequence[CertificateSeen] = await run_slow(partial(certificates, self._broker.config))
-        return found
-
     def connections_open(self) -> tuple[int, int]:
         connections = self._broker.connections
         return connections.count, self._broker.config.connection_max
-
-    async def connections(self) -> Sequence[ConnectionView]:
-        return await self._broker.connections.views()
 
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         if not self._broker.catalog.nodes:
@@ -143,9 +137,6 @@ class BrokerDoor:
             found.append(view_of(ConnectionView, each))
             await turns.after(found[-1])
         return found
-
-    async def metrics(self, wanted: ScrapeRequest) -> bytes:
-        return await text_of(self._broker, wanted)
 
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -11,7 +11,6 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import StorageError
-from amqp10broker.operations.node import TraceSink
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.trace")
@@ -22,7 +21,7 @@ LINES_WAITING_MAX: Final = 10_000
 """Lines that wait for a terminal; what is beyond is counted and left out."""
 
 
-class LogSink(TraceSink):
+class LogSink:
     """The broker's log, for ``--trace-frames``."""
 
     ended: str | None = None
@@ -38,7 +37,7 @@ class LogSink(TraceSink):
     def close(self, reason: str) -> None: ...
 
 
-class FileSink(TraceSink):
+class FileSink:
     """A file that only this user can read, because traces may hold confidential data."""
 
     def __init__(self, path: str) -> None:
@@ -76,7 +75,7 @@ class FileSink(TraceSink):
         self.close(reason)
 
 
-class StreamSink(TraceSink):
+class StreamSink:
     """Lines for one client of the admin socket."""
 
     def __init__(self) -> None:
