@@ -348,30 +348,24 @@ def describe(
 
     Clients need ``leader`` (RabbitMQ's one for Python fails without).
     """
+    kind = queue.kind
+    of_stream = {}
+    if kind.replays:
+        first = None if ready is None or next_offset is None else next_offset - ready
+        of_stream = {DECLARATION_ID: queue.declaration_id, FIRST_OFFSET: first, NEXT_OFFSET: next_offset}
     return {
         "name": queue.name,
         "vhost": caller.vhost.name,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.owner is not None,
-        "type": VOLATILE_TYPE if queue.kind.volatile else queue.type,
+        "type": VOLATILE_TYPE if kind.volatile else queue.type,
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
         "leader": _named(caller, _last_leader(caller, queue)),
         "replicas": [_named(caller, each) for each in _nodes(queue)],
-        **_facts_of_stream(queue, ready, next_offset),
-    }
-
-
-def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int | None) -> dict[str, Any]:
-    # Nothing for other kinds of queues.
-    if not queue.kind.replays:
-        return {}
-    return {
-        DECLARATION_ID: queue.declaration_id,
-        FIRST_OFFSET: None if ready is None or next_offset is None else next_offset - ready,
-        NEXT_OFFSET: next_offset,
+        **of_stream,
     }
 
 

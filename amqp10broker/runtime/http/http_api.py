@@ -275,9 +275,9 @@ class HttpApi:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
-        broker = self._broker
+        broker, response = self._broker, given.plain
         authentication = broker.authenticator.begin(origin)
-        step = authentication.start("PLAIN", given.plain)
+        step = authentication.start("PLAIN", response)
         outcome = await broker.logins.settle(authentication, step, origin.address)
         if isinstance(outcome, Success | Failure):
             broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
