@@ -7,7 +7,6 @@ from typing import Final
 from amqp10broker.api.calls import REGISTERED
 from amqp10broker.api.endpoints import (
     auth,
-    bindings,
     connections,
     definitions,
     exchanges,
@@ -16,15 +15,14 @@ from amqp10broker.api.endpoints import (
     messages,
     overview,
     parameters,
-    policies,
     queues,
     users,
     vhosts,
 )
 
 MODULES: Final = (
-    *(auth, bindings, connections, definitions, exchanges, flow, health, messages),
-    *(overview, parameters, policies, queues, users, vhosts),
+    *(auth, connections, definitions, exchanges, flow, health, messages),
+    *(overview, parameters, queues, users, vhosts),
 )
 """The modules that register endpoints."""
 ROUTES: Final = tuple(REGISTERED.values())

@@ -349,7 +349,7 @@ def describe(
     Clients need ``leader`` (RabbitMQ's one for Python fails without).
     """
     kind = queue.kind
-    of_stream = {}
+    of_stream: dict[str, Any] = {}
     if kind.replays:
         first = None if ready is None or next_offset is None else next_offset - ready
         of_stream = {DECLARATION_ID: queue.declaration_id, FIRST_OFFSET: first, NEXT_OFFSET: next_offset}
