@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.api import long_lists
-from amqp10broker.operations import definitions
+from amqp10broker.api import calls
+from amqp10broker.operations import policies
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.cluster.cluster_node import NodeAlone
@@ -253,8 +253,8 @@ async def test_long_definitions_are_made_in_steps_and_are_those_of_one_moment(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """Others run between, and what they declare and delete meanwhile makes no difference."""
-    monkeypatch.setattr(definitions, "ENTRIES_AT_ONCE", 3)
-    monkeypatch.setattr(long_lists, "PORTION", 3)
+    monkeypatch.setattr(policies, "ENTRIES_AT_ONCE", 3)
+    monkeypatch.setattr(calls, "PORTION", 3)
     monkeypatch.setattr(http_connection, "PIECE_BYTES", 100)
     async with running_broker() as broker, http_user(broker) as user:
         for number in range(8):

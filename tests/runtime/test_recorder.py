@@ -18,9 +18,8 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow_events.ring import EventRing
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording.errors import RecordingError
+from amqp10broker.observe.recording.errors import RecordingError, numbered
 from amqp10broker.observe.recording.link_names import LinkName, LinkNameIndex
-from amqp10broker.observe.recording.names import numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,

@@ -17,7 +17,7 @@ from amqp10broker.metadata.placement import Placed
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.node import GroupSeen, Leaderless, MemberState
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.declaring import declare
 

@@ -1,4 +1,4 @@
-"""A node looks at itself and at its machine, for `operations.checklist`."""
+"""A node looks at itself and at its machine, for `operations.doctor`."""
 
 from __future__ import annotations
 

@@ -10,9 +10,8 @@ import trio
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import BrokerError, NotFound
 from amqp10broker.metadata.queue import QueueHost
-from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.inspection import Inspection
-from amqp10broker.operations.node import TraceSink
+from amqp10broker.operations.node import ClusterNode, TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
     ConnectionView,
@@ -123,17 +122,10 @@ class RunningNode:
     def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
         self._broker = broker
         self._by = by
-
-    @property
-    def cluster(self) -> ClusterNode:
-        return self._broker.as_member
-
-    def now_ms(self) -> int:
-        return self._broker.clock.now_ms()
-
-    @property
-    def faults(self) -> Faults | None:
-        return self._broker.faults
+        self.cluster = broker.as_member
+        self.faults = broker.faults
+        self.now_ms = broker.clock.now_ms
+        self.watches = broker.watches.views
 
     async def inspect(self) -> Inspection:
         from amqp10broker.runtime.admin.inspection import inspect  # few ask
@@ -242,9 +234,6 @@ class RunningNode:
         self, connection: int, link: str | None, channel: int | None, role: str | None
     ) -> WatchView:
         return self._broker.watches.begin(connection, link, channel, role)
-
-    def watches(self) -> Sequence[WatchView]:
-        return self._broker.watches.views()
 
     def unwatch_link(self, watch: int, user: str | None) -> WatchView:
         return self._broker.watches.end(watch, user)

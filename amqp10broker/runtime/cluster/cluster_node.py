@@ -1,4 +1,4 @@
-"""The running node to operations on the cluster (`operations.cluster_node`), while it is in none."""
+"""The running node to operations on the cluster (`operations.node`), while it is in none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.cluster_node import ClusterNode, MemberState
+from amqp10broker.operations.node import ClusterNode, MemberState
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask

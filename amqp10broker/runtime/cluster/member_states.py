@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from amqp10broker.cluster.membership import is_promotable
-from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.operations.node import MemberState
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.ready import Role
 

@@ -1,4 +1,4 @@
-"""Operations on the cluster at one of several nodes (`operations.cluster_node`).
+"""Operations on the cluster at one of several nodes (`operations.node`).
 
 Operations on a queue are executed by the node that leads it (`node_answers`).
 """
@@ -18,7 +18,7 @@ from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.node import ClusterNode, GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered

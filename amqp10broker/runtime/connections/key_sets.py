@@ -16,7 +16,7 @@ import trio
 from amqp10broker.auth.token_scopes import TokenGrants
 from amqp10broker.auth.tokens import TokenKeys, TokenSettings, TokenVerifier
 from amqp10broker.config import Config
-from amqp10broker.config.pairs import scope_aliases, signing_keys
+from amqp10broker.config.records import scope_aliases, signing_keys
 from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.log import Log
 

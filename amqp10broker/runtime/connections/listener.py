@@ -251,7 +251,7 @@ class Listener:
     async def _go_over(
         self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
     ) -> Greeted | None:
-        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor, only_websocket
+        from amqp10broker.runtime.http.http_connection import WebSocketDoor, only_websocket
 
         # It has been given room as it was accepted.
         broker_api = WebSocketDoor(self._node_context.config, lambda: True)

@@ -170,7 +170,7 @@ class HttpListener:
 
     async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
-        from amqp10broker.runtime.http.http_connection import HttpConnection
+        from amqp10broker.runtime.http.http_connection import HttpConnection, WebSocketDoor
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
@@ -179,8 +179,6 @@ class HttpListener:
         if self._metrics or broker_listeners is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()
             return False
-        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor
-
         broker_api = WebSocketDoor(
             broker.config, partial(broker_listeners.has_room_for, peer, origin.address)
         )
@@ -196,7 +194,7 @@ def _load(*, websocket: bool) -> None:
     import_module("amqp10broker.runtime.http.http_api")
     import_module("amqp10broker.runtime.http.http_connection")
     if websocket:
-        import_module("amqp10broker.runtime.connections.websocket_upgrade")
+        import_module("amqp10broker.protocols.websocket")
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:

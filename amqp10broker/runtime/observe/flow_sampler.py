@@ -14,10 +14,8 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.observe.flow.others import ConnectionObserver, ProcessObserver, QueueObserver
-from amqp10broker.observe.flow.samples import Sample, channel_samples, session_samples
-from amqp10broker.observe.flow.trail import Emit
+from amqp10broker.observe.flow.observer import ConnectionObserver, Observer, ProcessObserver, QueueObserver
+from amqp10broker.observe.flow.samples import Emit, Sample, channel_samples, session_samples
 from amqp10broker.observe.recording.link_names import LinkName
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied

@@ -25,9 +25,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events.ring import EventRing
 from amqp10broker.observe.flow_events.schema import PACK
-from amqp10broker.observe.recording.errors import RecordingError
+from amqp10broker.observe.recording.errors import RecordingError, check_run_name, numbered
 from amqp10broker.observe.recording.link_names import LinkName
-from amqp10broker.observe.recording.names import check_run_name, numbered
 from amqp10broker.observe.recording.runs import RunRecord, new_run_id
 from amqp10broker.operations.snapshot import RecordingFailed, RecordingView
 from amqp10broker.runtime.connections.connections import Connection, Occupied

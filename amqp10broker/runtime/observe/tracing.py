@@ -15,8 +15,8 @@ from typing import Final
 
 from amqp10broker.errors import NotAllowed, NotFound, StorageError
 from amqp10broker.metadata.users import Users
+from amqp10broker.observe.frames.reader import header_text
 from amqp10broker.observe.frames.records import first_line
-from amqp10broker.observe.frames.words10 import header_text
 from amqp10broker.operations.node import TraceSink
 from amqp10broker.operations.snapshot import TraceView
 from amqp10broker.protocols.preface import AMQP_091_HEADER

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 
 from amqp10broker.errors import BadRequest, NotAllowed, NotFound
-from amqp10broker.observe.frames import words091
-from amqp10broker.observe.frames.words10 import describe
+from amqp10broker.observe.frames.reader import describe_method, describe_performative
 from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing
 from amqp10broker.observe.timeline.records import Mark
 from amqp10broker.observe.timeline.ring import FrameRing
@@ -126,7 +125,9 @@ def watch_of_link(
 ) -> tuple[WatchView, FrameRing]:
     """Return the view of a new watch of this number, and the receiver of the link's frames."""
     engine, link = session.service.session, end.link
-    ring = FrameRing(engine, link, look_at_link(session, end, connection), now_ns, describe, on_segment)
+    ring = FrameRing(
+        engine, link, look_at_link(session, end, connection), now_ns, describe_performative, on_segment
+    )
     queue = None if end.queue is None else end.queue.name
     whose = watch, connection.number, connection.user, engine.channel
     times = now_ns(), time.time_ns(), connection.client_name
@@ -143,7 +144,7 @@ def watch_of_channel(
 ) -> tuple[WatchView, ChannelRing]:
     """The same of a channel, or of one consumer of it."""
     look = look_at_channel(channel, connection, consumer)
-    ring = ChannelRing(channel.service, consumer, look, now_ns, words091.describe, on_segment)
+    ring = ChannelRing(channel.service, consumer, look, now_ns, describe_method, on_segment)
     tag, role, queue = (
         (None, "channel", None) if consumer is None else (consumer.terms.tag, "consumer", consumer.queue.name)
     )

@@ -14,9 +14,8 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.observe.timeline.channel_ring import ChannelRing
-from amqp10broker.observe.timeline.document import timeline
+from amqp10broker.observe.timeline.document import Taps, timeline
 from amqp10broker.observe.timeline.ring import FrameRing
-from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10

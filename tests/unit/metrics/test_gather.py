@@ -14,7 +14,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.observe.metrics.exposition import scrape
 from amqp10broker.observe.metrics.gather import Connected, NodeState, Past
 from amqp10broker.observe.metrics.wanted import Form, wanted
-from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.operations.node import MemberState
 from tests.support.declaring import declare
 from tests.support.handles import IdleHandle
 
