@@ -597,8 +597,8 @@ class Cluster:
     def clock_ms(self) -> int:
         return self._node_context.clock.now_ms()
 
-    def clock_told(self, node: int, clock_ms: int) -> None:
-        self._node_context.clock_watch.others.heard(node, clock_ms - self.clock_ms())
+    def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
+        self._node_context.clock_watch.others.heard(node, ahead_ms, within_ms)
 
     def told(self, node: int, facts: Document) -> None:
         self.facts[node] = facts

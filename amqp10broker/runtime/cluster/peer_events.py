@@ -50,8 +50,8 @@ class PeerEvents(Protocol):
     def clock_ms(self) -> int:
         """This node's time, since 1970."""
 
-    def clock_told(self, node: int, clock_ms: int) -> None:
-        """Another node's, as its heartbeat was sent."""
+    def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
+        """Another node's is so much ahead of it, give or take `within_ms`."""
 
     def unsynced_ms(self) -> int:
         """For how long the oldest append here has not been synced; 0: none waits."""

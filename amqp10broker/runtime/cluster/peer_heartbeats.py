@@ -32,8 +32,10 @@ the kernel waits longer and longer before it tries again."""
 
 CLOCK: Final = "clock_ms"
 """Beside the facts of a heartbeat: the sender's time, since 1970."""
+ECHO: Final = "clock_echo"
+"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
 CLOCK_TOLD_S: Final = 60
-"""It is told as often: clocks drift."""
+"""They are sent as often: clocks drift."""
 
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -77,7 +79,8 @@ class Heart:
         told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
         facts = b""
         if self._version and link.facts_told != told:
-            facts = encode_document({**self._facts, CLOCK: self._events.clock_ms()})
+            clock = {CLOCK: self._events.clock_ms()} | ({ECHO: link.clock_heard} if link.clock_heard else {})
+            facts = encode_document(self._facts | clock)
             link.facts_told = told
         beat = NodeHeartbeat(
             self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
@@ -88,10 +91,9 @@ class Heart:
         """A heartbeat has come. Raises `BadBytes` if it is not valid."""
         beat, node = HEARTBEAT.decode(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
-        clock_ms = None if facts is None else facts.pop(CLOCK, None)
         known = node in self._liveness.hears
-        if type(clock_ms) is int:
-            self._events.clock_told(node, clock_ms)  # before anything is led by what it says
+        if facts is not None:
+            self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
         # What it says of its start was proved in its hello.
         beat = beat._replace(incarnation=link.peer.identity.incarnation)
         self.tell(self._liveness.received(node, beat, _now_ms()))
@@ -99,6 +101,20 @@ class Heart:
             self.beat(link)  # it waits for that
         if facts is not None:
             self._events.told(node, facts)
+
+    def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
+        now_ms = self._events.clock_ms()
+        if type(sent_ms) is not int:
+            return
+        link.clock_heard = [sent_ms, now_ms]
+        match echo:
+            case [int(asked_ms), int(asked_came_ms)]:
+                # Before the node counts as alive: before anything is led by what its clock says.
+                ahead_ms = (asked_came_ms - asked_ms + sent_ms - now_ms) // 2
+                round_trip_ms = now_ms - asked_ms - (sent_ms - asked_came_ms)
+                self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
+            case _:
+                link.facts_told = (0, 0)  # the next heartbeat has the echo
 
     def seen(self, link: PeerLink) -> None:
         """Frames of groups have come."""

@@ -54,6 +54,7 @@ class PeerLink:
         self._now = trio.lowlevel.current_clock().current_time
         self.read_at = self._now()
         self.facts_told = (0, 0)
+        self.clock_heard: list[int] = []
         self.end = "closed by the other node"
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
