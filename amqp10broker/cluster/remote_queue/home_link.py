@@ -55,7 +55,8 @@ from amqp10broker.queues.effects import (
 )
 
 OPENING_MS: Final = 5_000
-"""So long is a queue that was just declared waited for; its home hears of it a moment later, perhaps."""
+"""How long commands wait for a queue that was just declared here, or whose home has just come to life: the home
+announces the queue a moment later."""
 
 
 class _State(Enum):
@@ -72,6 +73,7 @@ class HomeLink:
     full_ms: Final = None
     __slots__ = (
         "_consumers",
+        "_lost",
         "_next",
         "_opening_ms",
         "_port",
@@ -88,7 +90,7 @@ class HomeLink:
         "queue",
     )
 
-    def __init__(self, queue: str, group: int, home: int, port: LinkPort, *, reachable: bool) -> None:
+    def __init__(self, queue: str, group: int, home: int, port: LinkPort) -> None:
         self.queue = queue
         self.group = group
         self.home = home
@@ -96,9 +98,10 @@ class HomeLink:
         self.ended = False
         self._port = port
         self._next = 1
-        self._state = _State.OPENING if reachable else _State.DOWN
+        self._state = _State.OPENING
         self._opening_ms = port.now_ms()
-        self.down_ms: int | None = None if reachable else self._opening_ms
+        self._lost = False
+        self.down_ms: int | None = None
         self._waiting: list[Command] = []
         self._consumers: dict[ConsumerRef, HeldByConsumer] = {}
         self._publishers: dict[PublisherRef, None] = {}
@@ -178,15 +181,21 @@ class HomeLink:
             return
         if self._state is _State.UP:
             self._fall()  # it has begun anew, and knows of nothing that was before
-        if self._state is _State.DOWN:
+        if self._lost:
             # It may not have noticed that this node was away: what it has of it is to go.
             self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
-        self._state = _State.UP
+        self._state, self._lost = _State.UP, False
         self.down_ms = None
         waiting, self._waiting = self._waiting, []
         attached: list[Command] = [AttachPublisher(each) for each in self._publishers]
         if attached or waiting:
             self._send([*attached, *waiting])
+
+    def node_alive(self, node: int) -> None:
+        """A node is alive, and about to be connected."""
+        if node == self.home and not self.ended and self._state is _State.DOWN:
+            self._state, self._opening_ms, self.down_ms = _State.OPENING, self._port.now_ms(), None
+            self._port.stir(self.group)
 
     def node_down(self, node: int) -> None:
         """There is no way to a node any more."""
@@ -196,7 +205,7 @@ class HomeLink:
     def _fall(self) -> None:
         if self._state is _State.DOWN:
             return
-        self._state = _State.DOWN
+        self._state, self._lost = _State.DOWN, True
         self.down_ms = self._port.now_ms()
         waiting, self._waiting = self._waiting, []
         out: EffectsBySession = {}

@@ -135,6 +135,9 @@ class QueueLinks:
         port.suspected -= {node}
         port.incarnations[node] = max(incarnation, port.incarnations.get(node, 0))
         self._changed(node)
+        for client in list(self.clients.values()):
+            if isinstance(client, HomeLink):
+                client.node_alive(node)
         for group, (leader, said) in list(self._leaders.items()):
             client = self.clients.get(group)
             if leader == node and client is not None and not client.open:

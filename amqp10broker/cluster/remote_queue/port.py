@@ -64,10 +64,6 @@ class LinkPort:
         """All nodes to which there is a connection, and this one."""
         return [self.node, *self.connected]
 
-    def reachable(self, node: int) -> bool:
-        """Whether a node is connected and not suspected."""
-        return node == self.node or (node in self.connected and node not in self.suspected)
-
     def crowded(self, node: int) -> bool:
         """Whether more waits for the connection to the node than may."""
         return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX

@@ -89,8 +89,7 @@ class NodeQueues:
             links.servers[group] = server
             task.notify = server.tell
             return task
-        reachable = links.port.reachable(spec.home)
-        client = HomeLink(spec.name, group, spec.home, links.port, reachable=reachable)
+        client = HomeLink(spec.name, group, spec.home, links.port)
         links.add_client(client)
         return RemoteQueue(client, None, self._name_of)
 
