@@ -55,8 +55,8 @@ from amqp10broker.queues.effects import (
 )
 
 OPENING_MS: Final = 5_000
-"""How long commands wait for a queue that was just declared here, or whose home has just come to life: the home
-announces the queue a moment later."""
+"""How long commands wait for a queue that was just declared here, or whose home has just come to life: it is
+announced a moment later."""
 
 
 class _State(Enum):
