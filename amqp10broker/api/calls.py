@@ -20,9 +20,9 @@ from amqp10broker.api.rights import SUFFICIENT, Tag
 from amqp10broker.api.routes import Endpoint, HttpRoute
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.api.static_files import PageFile
-from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.auth.login import Attempts
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog

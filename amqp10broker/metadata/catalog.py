@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.changes import Changes
-from amqp10broker.metadata.node_directory import NodeDirectory
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.entry_codec import Conceal, encoded
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.plan import (
     CLUSTER,
     CLUSTER_NAME,
@@ -30,6 +28,7 @@ from amqp10broker.metadata.plan import (
     binding_key,
 )
 from amqp10broker.metadata.queue import (
+    QUEUE_NUMBER_MAX,
     DeclaredQueue,
     QueueHandle,
     QueueHost,
@@ -42,6 +41,10 @@ from amqp10broker.metadata.users import Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
+from amqp10broker.storage.catalog_log import CatalogLog
+
+if TYPE_CHECKING:
+    from amqp10broker.metadata.vhost import VirtualHost
 
 __all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
 
@@ -380,3 +383,84 @@ def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
             for binding in (vhost.topology.bindings() if bindings else ())
         ),
     ]
+
+
+class NodeDirectory(Protocol):
+    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers."""
+
+    def leader(self, queue: DeclaredQueue) -> int | None:
+        """The last known leader node of a queue with members; None if there is none."""
+
+    def last_leader(self, queue: DeclaredQueue) -> int | None:
+        """The node of the queue's last known leader; None if there has been none."""
+
+    def runs(self, node: int) -> bool:
+        """Whether a node can be reached; this one can."""
+
+    def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
+        """A queue of direct reply-to that another node has, if this one must take its name for that."""
+
+
+Value = Any
+"""An entry's record, as JSON can hold it."""
+
+NUMBERS_RESERVED: Final = 1024
+"""Numbers that are reserved at one time, because the journal waits meanwhile."""
+
+
+class Changes:
+    """Stores the durable changes of the catalog as entries, plan by plan.
+
+    A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
+    after the fact, because they must be possible when the disk is full. Without a recorder (a broker in
+    memory only) every call returns at its first line.
+    """
+
+    __slots__ = ("_conceal", "_recorder", "highest_reserved")
+
+    def __init__(self) -> None:
+        self.highest_reserved = 0
+        self._recorder: CatalogLog | None = None
+        self._conceal: Conceal = lambda record: record
+
+    def tell(self, recorder: CatalogLog, conceal: Conceal) -> None:
+        self._recorder = recorder
+        self._conceal = conceal
+
+    @property
+    def told(self) -> bool:
+        return self._recorder is not None
+
+    def keep(self, puts: Sequence[Put]) -> None:
+        """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
+        it cannot be kept: the plan must not be applied.
+        """
+        if self._recorder is None:
+            return
+        kept = [(put.key, encoded(put.key, put.record, self._conceal)) for put in puts if put.kept]
+        if kept:
+            self._reserve(puts)
+            self._recorder.put(kept)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Keep no more what is gone; nothing happens if it never outlived the process."""
+        if self._recorder is not None and keys:
+            self._recorder.forget(keys)
+
+    def _reserve(self, puts: Sequence[Put]) -> None:
+        highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
+        if highest > self.highest_reserved:
+            assert self._recorder is not None
+            reserved = min(highest - 1 + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
+            self._recorder.put_ahead([_highest(reserved)])
+            self.highest_reserved = reserved
+
+    def give_numbers_back(self, highest_given: int) -> None:
+        """Reserve no more numbers than were given: at the end, when none will be given any more."""
+        if self._recorder is not None and self.highest_reserved > highest_given:
+            self._recorder.put([_highest(highest_given)])
+            self.highest_reserved = highest_given
+
+
+def _highest(number: int) -> tuple[Key, Value]:
+    return NUMBERS, encoded(NUMBERS, number)

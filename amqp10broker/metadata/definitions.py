@@ -9,7 +9,7 @@ permission or limit, is rejected as a whole. Equal existing entries stay, so a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
@@ -36,7 +36,7 @@ from amqp10broker.metadata.entry_codec import (
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.node_requests import SetClusterName
-from amqp10broker.metadata.plan import CLUSTER_NAME, Key, Plan, Put
+from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, Key, Plan, Put
 from amqp10broker.metadata.queue import QueueHandle, QueueSpec, UnknownQueueType
 from amqp10broker.metadata.queue_requests import DeclareQueue
 from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopicPermission
@@ -345,3 +345,40 @@ class _Loader:
         values = entry.values
         name = values.get("name") or f"{values.get('source')} to {values.get('destination')}"
         self.report.skipped.append(f"{entry.place} ({name}): {reason}")
+
+
+DUE_LATER: Final = ("queues", "bindings")
+"""Sections of a definitions file that wait."""
+
+
+def without_due(request: ImportDefinitions) -> ImportDefinitions:
+    """Return the part of a document that is declared at once."""
+    document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
+    return replace(request, document=document)
+
+
+def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
+    """The rest of it, and further queues."""
+    section = document.get("queues", [])
+    if isinstance(section, list):  # it is refused where it is read if it is none
+        section = [*section, *queues]
+    return importing({"queues": section, "bindings": document.get("bindings", [])})
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareDue:
+    """Declare the waiting part, once, when the expected number of nodes has joined: a quorum queue gets at
+    most as many members as the cluster has nodes at its declaration.
+    """
+
+    what: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
+        """Plan it; the report is empty if it was declared before. Raises `ConfigError` if something of it
+        cannot be; names the place.
+        """
+        cluster = catalog.cluster
+        if cluster is None or not cluster.queues_due:
+            return Plan(ImportReport())
+        plan = self.what.plan(catalog)
+        return Plan(plan.answer, [*plan.puts, Put(CLUSTER, replace(cluster, queues_due=False))])

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
@@ -247,3 +246,22 @@ class DeclaredQueue:
     def lasting(self) -> bool:
         """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
         return self.durable and not self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
+    channel, link, queue, .
+    """
+
+    time: str
+    event: str
+    details: Mapping[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As the status document has it: time, event, and the details."""
+        return {"time": self.time, "event": self.event, **self.details}
+
+
+def shown(error: LastError | None) -> dict[str, Any] | None:
+    return None if error is None else error.shown()

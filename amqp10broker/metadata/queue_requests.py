@@ -14,7 +14,7 @@ from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFail
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.placement import Placed, WantedQueue
+from amqp10broker.metadata.nodes import Placed, WantedQueue
 from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,

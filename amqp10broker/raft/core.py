@@ -40,7 +40,6 @@ from amqp10broker.raft.messages import (
     VoteAnswer,
 )
 from amqp10broker.raft.ready import Ready, Role, Status
-from amqp10broker.raft.votes import Tally
 
 ELECTION_MS: Final = 50
 """The least time between losing the leader, or an attempt, and the next attempt."""
@@ -706,3 +705,37 @@ class Raft:
         if self._after is None:
             self._after = deque()
         self._after.extend((log.ticket, message) for message in late)
+
+
+class Tally:
+    """The answers of one election, or of one question for pre-votes."""
+
+    __slots__ = ("_denied", "_granted", "config")
+
+    def __init__(self, config: Configuration) -> None:
+        self.config = config
+        self._granted: set[int] = set()
+        self._denied: set[int] = set()
+
+    def count(self, member: int, *, granted: bool) -> None:
+        """An answer, which takes the place of an earlier one. That of a member that is no voter counts for
+        nothing.
+        """
+        if member in self.config.voters:
+            now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
+            now.add(member)
+            before.discard(member)
+
+    @property
+    def won(self) -> bool:
+        """A majority of the voters has granted."""
+        return len(self._granted) >= self.config.majority
+
+    @property
+    def refused(self) -> bool:
+        return bool(self._denied)
+
+    @property
+    def lost(self) -> bool:
+        """A majority cannot be reached any more."""
+        return len(self.config.voters) - len(self._denied) < self.config.majority

@@ -43,17 +43,14 @@ from amqp10broker.protocols.budget import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.pid_file import pid_file
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.cluster_node import NodeAlone
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener
-from amqp10broker.runtime.connections.listeners import Listeners
-from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.connection_log import LogLimits
+from amqp10broker.runtime.connections.connections import Connections, Rights
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
-from amqp10broker.runtime.connections.rights import Rights
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.runtime.connections.suspended_links import SuspendedLinks
@@ -64,7 +61,7 @@ from amqp10broker.runtime.journal.bootstrap import (
     configured_users,
     tell_idle_patterns,
 )
-from amqp10broker.runtime.journal.data import Data, opened_data
+from amqp10broker.runtime.journal.data import Data, opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import JournalTask, opened_journal
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
@@ -74,9 +71,8 @@ from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queues import Queues
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -88,7 +84,7 @@ if TYPE_CHECKING:
     from amqp10broker.observe.faults.table import Faults
     from amqp10broker.runtime.cluster.cluster import Cluster
     from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-    from amqp10broker.runtime.journal.afterwards import Afterwards
+    from amqp10broker.runtime.journal.data import Afterwards
 
 QUEUES_WITHIN_S: Final = 2
 """How long a node of a cluster waits for its quorum queues before it serves clients: of thousands, most begin

@@ -18,11 +18,11 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.budget import UserBudgets
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.login import Logins
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession

@@ -11,9 +11,11 @@ import ctypes
 import errno
 import fcntl
 import os
+import os.path
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 FILE_MODE: Final = 0o600
@@ -242,3 +244,28 @@ def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
         if not more:
             raise OSError(errno.EIO, "the system writes nothing and gives no reason")
         written += more
+
+
+class Scratch:
+    """A file that is appended to and read, and removed when it is closed. All methods may raise `OSError`."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        path = os.path.join(folder, ".scratch")
+        with suppress(FileNotFoundError):
+            disk.unlink(path)  # of a broker that was killed in that moment
+        self._disk = disk
+        self._fd = disk.create(path)
+        self._end = 0
+        disk.unlink(path)
+
+    def write(self, pieces: Sequence[bytes]) -> int:
+        offset = self._end
+        self._disk.write(self._fd, offset, pieces)
+        self._end = offset + sum(map(len, pieces))
+        return offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._disk.read(self._fd, offset, length)
+
+    def close(self) -> None:
+        self._disk.close(self._fd)

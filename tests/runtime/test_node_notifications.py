@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
+from amqp10broker.runtime.cluster.cluster import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker

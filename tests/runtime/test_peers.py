@@ -10,10 +10,9 @@ import pytest
 import trio
 import trio.testing
 
-from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.hello import WRONG_SECRET, HelloRefused, Identity
 from amqp10broker.cluster.liveness import HAND_OVER_MS, HUNG_MS
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder

@@ -34,8 +34,8 @@ from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import flow_sampler, recorder
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
+from amqp10broker.runtime.observe.recorder import RecorderProcess
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
-from amqp10broker.runtime.observe.recorder_process import RecorderProcess
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.runtime.conftest import LogRecorder

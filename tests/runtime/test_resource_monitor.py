@@ -75,7 +75,7 @@ def meter() -> FakeMeter:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving back takes no time, so the next may follow at once."""
-    monkeypatch.setattr("amqp10broker.runtime.observe.resource_readings.GIVING_BACK_SHARE", 0)
+    monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.GIVING_BACK_SHARE", 0)
 
 
 @asynccontextmanager
@@ -240,7 +240,7 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
 ) -> None:
     """It holds everybody up, so the next waits for 20 times as long as the last took."""
     now = 0.0
-    monkeypatch.setattr("amqp10broker.runtime.observe.resource_readings.time.perf_counter", lambda: now)
+    monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.time.perf_counter", lambda: now)
 
     def slowly() -> None:
         nonlocal now

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from amqp10broker.errors import LimitExceeded, RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
-from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value, entries
 from amqp10broker.metadata.plan import Key, Put
 from amqp10broker.metadata.queue import QueueHost, QueueSpec
 from amqp10broker.metadata.restore import all_entries, restore

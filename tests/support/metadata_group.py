@@ -24,8 +24,7 @@ from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.node_requests import NodeLost
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue_requests import ConnectionEnded
 from amqp10broker.metadata.restore import restore

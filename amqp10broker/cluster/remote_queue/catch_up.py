@@ -12,7 +12,7 @@ from typing import assert_never, cast
 from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
 from amqp10broker.cluster.remote_queue.messages import RemoteResumed
 from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, add_effect
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
 
-from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
@@ -20,8 +20,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.remote_queue.port import LinkPort
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, add_effect, refuse
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,

@@ -36,8 +36,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand, NumberedCommands
-from amqp10broker.cluster.remote_queue.port import LinkPort
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, add_effect, refuse
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     AttachPublisher,

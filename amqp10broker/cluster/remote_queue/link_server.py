@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from amqp10broker.cluster.remote_queue.codec import is_browsers
-from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -18,6 +17,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
+    is_browsers,
 )
 from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.queues.commands import (

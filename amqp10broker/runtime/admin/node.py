@@ -28,17 +28,14 @@ from amqp10broker.operations.snapshot import (
     WatchView,
 )
 from amqp10broker.runtime.connections.connections import Connections, what_waits
-from amqp10broker.runtime.connections.listeners import Listeners
+from amqp10broker.runtime.connections.listener import Listeners
 from amqp10broker.runtime.context import ConnectionContext
-from amqp10broker.runtime.journal.afterwards import Afterwards
-from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns
-from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.definitions_file import tell_left_out
+from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns, tell_left_out
+from amqp10broker.runtime.journal.data import Afterwards, Data
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.observe.trace_sinks import FileSink
-from amqp10broker.runtime.observe.tracing import Tracing
+from amqp10broker.runtime.observe.tracing import FileSink, Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.sessions.diagnosis.survey import Selection
 

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.auth.tls import mutual_tls
-from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import (
     Address,
     ClusterIdentity,
@@ -33,9 +32,10 @@ from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Ident
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
@@ -43,20 +43,26 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
-from amqp10broker.runtime.cluster.cluster_secret import read_secret
-from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
-from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
+from amqp10broker.runtime.cluster.forming import (
+    FIRST,
+    JOIN_S,
+    LOOK_S,
+    NAME_TAKEN,
+    Former,
+    declare_when_whole,
+    let_in,
+    prepare_folder,
+    read_secret,
+)
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
-from amqp10broker.runtime.cluster.node_queues import NodeQueues
-from amqp10broker.runtime.cluster.nodes import ClusterDirectory
-from amqp10broker.runtime.cluster.peer_streams import Wires
+from amqp10broker.runtime.cluster.node_queues import ClusterDirectory, NodeQueues
+from amqp10broker.runtime.cluster.peer_streams import Wires, bind_cluster
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
 from amqp10broker.runtime.cluster.system_node import SystemNode
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
@@ -75,7 +81,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class Cluster:
-    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`). `system`: what is
+    """This node's part in a cluster, connected to `Peers` (`peer_link.PeerEvents`). `system`: what is
     declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
     reader replaces it.
     """
@@ -636,3 +642,36 @@ def _machines_of(question: Document) -> tuple[int, int]:
 def _is_new(node: NodeFacts) -> bool:
     # It was let in, and has never started since: no data of it could be missed.
     return node.incarnation == 0
+
+
+class NodeNotifications:
+    """State that every node shares with the others, by heartbeats when it has changed: alarms, and counts
+    against limits. Those of an unreachable node are dropped.
+    """
+
+    def __init__(self, catalog: Catalog, resource_monitor: ResourceMonitor) -> None:
+        self._catalog = catalog
+        self._resource_monitor = resource_monitor
+
+    def told(self) -> dict[str, Any]:
+        """Return this node's shared state; small, and equal if nothing has changed."""
+        return {
+            "alarms": sorted(self._resource_monitor.alarms.names()),
+            "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
+        }
+
+    def heard(self, node: int, notifications: Mapping[str, Any]) -> None:
+        """Replace the shared state of another node."""
+        alarms = notifications.get("alarms")
+        known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
+        self._resource_monitor.hear(node, frozenset(known))
+        usage = notifications.get("usage")
+        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
+
+    def lost(self, node: int) -> None:
+        """A node cannot be reached."""
+        self.heard(node, {})
+
+    def alarms(self, me: int) -> Mapping[int, Collection[str]]:
+        monitor = self._resource_monitor
+        return {me: monitor.alarms.names(), **monitor.elsewhere}

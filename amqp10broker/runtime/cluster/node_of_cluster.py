@@ -5,31 +5,40 @@ Operations on a queue are executed by the node that leads it (`node_answers`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.bootstrap import target_size
 from amqp10broker.cluster.membership import MemberRole, is_promotable
+from amqp10broker.cluster.wire import Document
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
+from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import client_listeners, serve_again, stop_serving
-from amqp10broker.runtime.cluster.leader_changes import Leaderships
-from amqp10broker.runtime.cluster.member_changes import TAKE_BACK_S, MemberChanges
-from amqp10broker.runtime.cluster.node_answers import NodeAnswers
-from amqp10broker.runtime.cluster.reconciler import Reconciler, settings_of
-from amqp10broker.runtime.journal.afterwards import Afterwards
+from amqp10broker.runtime.cluster.cluster_node import client_listeners, serve_again, state_of, stop_serving
+from amqp10broker.runtime.cluster.member_changes import (
+    TAKE_BACK_S,
+    Leaderships,
+    MemberChanges,
+    MovedAway,
+    Reconciler,
+    settings_of,
+    transfer,
+)
+from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.cluster")
@@ -249,3 +258,60 @@ class NodeOfCluster(ClusterNode):
             return await self._cluster.peers.call(node, question, timeout_s)
         except PeerUnreachable as error:
             raise Unavailable(f"node '{self._catalog.node_name(node)}'", str(error)) from error
+
+
+Answer = Callable[[int, Document], Awaitable[Document]]
+
+
+class NodeAnswers:
+    def __init__(
+        self,
+        catalog: Catalog,
+        groups: Groups,
+        changes: MemberChanges,
+        run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
+    ) -> None:
+        self._catalog = catalog
+        self._groups = groups
+        self._changes = changes
+        self._run = run
+        self.by_what: dict[str, Answer] = {
+            "change-members": self._change_members,
+            "member-state": self._member_state,
+            "operation": self._operation,
+        }
+
+    async def _change_members(self, node: int, question: Document) -> Document:
+        queue = next((each for each in self._catalog if each.number == question["queue"]), None)
+        if queue is None:
+            return {"moved": True}  # it is not known here yet, or not any more
+        where, timeout_s = int(question["node"]), float(question["timeout_s"])
+        try:
+            match question["change"]:
+                case "add":
+                    size = await self._changes.add(
+                        queue,
+                        where,
+                        MemberRole(question["membership"]),
+                        timeout_s,
+                        among_voters=bool(question["among_voters"]),
+                    )
+                case "remove":
+                    size = await self._changes.remove(queue, where, timeout_s)
+                case _:
+                    await transfer(self._groups, queue, where)
+                    size = len(queue.members)
+        except MovedAway:
+            return {"moved": True}
+        return {"size": size}
+
+    async def _member_state(self, node: int, question: Document) -> Document:
+        return asdict(state_of(self._groups.get(int(question["group"]))))
+
+    async def _operation(self, node: int, question: Document) -> Document:
+        name = question["name"]
+        if name not in OPERATIONS:
+            raise RefusedError("operation", f"this node knows no operation '{name}'")
+        result = await self._run(name, question["given"], question["vhost"])
+        # As the door of the administration socket would write it: some values have no form in JSON.
+        return {"result": json.loads(json.dumps(result, default=str))}

@@ -10,8 +10,6 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.frames import BadFrame
 from amqp10broker.cluster.hello import (
     NONCE_BYTES,
     START_BYTES,
@@ -22,13 +20,11 @@ from amqp10broker.cluster.hello import (
     Judge,
     PeerGreeting,
 )
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import Calls
-from amqp10broker.runtime.cluster.peer_complaints import Complaints
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_link import PeerLink
-from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, close, greet, why
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
+from amqp10broker.runtime.cluster.peer_streams import Complaints, Dial, Transport, close, greet, why
 from amqp10broker.runtime.connections.sockets import Address, peer_text
 
 QUESTION_BYTES_MAX: Final = 1024 * 1024

@@ -7,8 +7,6 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document, encode_document, read_document
-from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.liveness import (
     HAND_OVER_MS,
@@ -18,9 +16,8 @@ from amqp10broker.cluster.liveness import (
     NodeHeartbeat,
     Suspected,
 )
-from amqp10broker.cluster.wire import FrameKind
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.cluster.wire import Document, FrameKind, encode, encode_document, read_document
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.peers")

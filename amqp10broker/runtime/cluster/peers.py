@@ -14,20 +14,22 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.frames import BadFrame, encode
 from amqp10broker.cluster.hello import Acquaintances, Identity, PeerGreeting
 from amqp10broker.cluster.liveness import Liveness
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame, encode
 from amqp10broker.errors import PeerUnreachable
-from amqp10broker.runtime.cluster.cluster_listener import ClusterListener
 from amqp10broker.runtime.cluster.peer_calls import Calls
-from amqp10broker.runtime.cluster.peer_complaints import Complaints
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
 from amqp10broker.runtime.cluster.peer_greeting import PeerGreeter
 from amqp10broker.runtime.cluster.peer_heartbeats import Heart
-from amqp10broker.runtime.cluster.peer_link import PeerLink
-from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, Wires, close
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
+from amqp10broker.runtime.cluster.peer_streams import (
+    ClusterListener,
+    Complaints,
+    Dial,
+    Transport,
+    Wires,
+    close,
+)
 from amqp10broker.runtime.connections.sockets import Address
 
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
@@ -144,7 +146,7 @@ class Peers:
         """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
         no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
         connection is lost, which is reported then. Raises `ValueError` if the body is above
-        `frames.BODY_BYTES_MAX`.
+        `wire.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
         if link is None:

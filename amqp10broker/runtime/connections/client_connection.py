@@ -27,8 +27,18 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import trio
 
 from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import account_of
-from amqp10broker.auth.login import Authentication, Challenge, Failure, Peer, Step, Success, Unverified
+from amqp10broker.auth.grants import CatalogGrants, account_of
+from amqp10broker.auth.login import (
+    Authentication,
+    Challenge,
+    Failure,
+    Mechanism,
+    Peer,
+    Step,
+    Success,
+    Unverified,
+)
+from amqp10broker.auth.token_scopes import TokenGrants
 from amqp10broker.errors import NotAllowed
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.vhost import VirtualHost
@@ -37,7 +47,6 @@ from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.budget import Budget
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
-from amqp10broker.runtime.connections.credential import Credential
 from amqp10broker.runtime.connections.read_budget import PORTION, ReadBudget
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_S, READ_BYTES, Stream
@@ -652,3 +661,55 @@ def next_read_bytes(given: int, frames: int, parts: int) -> int:
     if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
         return READ_BYTES
     return max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))
+
+
+class Credential:
+    def __init__(self, node_context: ConnectionContext, origin: Peer) -> None:
+        self.grants: CatalogGrants | TokenGrants = CatalogGrants(node_context.catalog.users, "")
+        self._node_context = node_context
+        self._origin = origin
+        self._renewed = trio.Event()
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it is a token, and the client may bring others."""
+        return isinstance(self.grants, TokenGrants)
+
+    def take(self, success: Success) -> None:
+        """The client has logged in."""
+        self.grants = success.token or CatalogGrants(self._node_context.catalog.users, success.user)
+
+    async def over(self) -> None:
+        """Wait until the token ends, or the last that the client has brought."""
+        while True:
+            self._renewed = trio.Event()
+            ends = None if isinstance(self.grants, CatalogGrants) else self.grants.expires_at
+            if ends is None:
+                await self._renewed.wait()
+                continue
+            # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in RabbitMQ:
+            # a token that ends in three seconds lasts so long.
+            clock = self._node_context.clock
+            ends_ms = int(ends * 1000) + clock.now_ms() % 1000
+            with trio.move_on_at(clock.trio_time(ends_ms)) as limit:
+                await self._renewed.wait()
+            if limit.cancelled_caught:
+                return
+
+    async def renew(self, token: bytes) -> str | None:
+        """Go on with another token. Returns None if it was taken, else why not, for the log. The old one
+        counts to its end then.
+        """
+        grants = self.grants
+        assert isinstance(grants, TokenGrants), "a password needs no renewal"
+        node_context = self._node_context
+        authentication = node_context.authenticator.begin(self._origin)
+        step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
+        answer = await node_context.logins.settle(authentication, step, self._origin.address)
+        if not isinstance(answer, Success):
+            return "it is no answer" if isinstance(answer, Challenge) else answer.reason
+        if answer.token is None or answer.user != grants.user:
+            return f"it is of user '{answer.user}', not of '{grants.user}'"
+        grants.renew(answer.token)
+        self._renewed.set()
+        return None

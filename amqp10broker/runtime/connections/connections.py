@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import NotAllowed
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
@@ -22,7 +23,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 from amqp10broker.sessions.measures import Measures
-from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
@@ -211,3 +212,39 @@ class Occupied(BrokerContext, Protocol):
 
 def _whose(connection: Connection) -> Whose:
     return Whose(connection.protocol, connection.vhost, connection.user)
+
+
+class Rights:
+    """Checks all connections after a change of users or permissions.
+
+    Simultaneous changes, such as those of a definitions file, are checked together. A connection whose user
+    has lost access to its virtual host is closed. After a change of permissions, sessions and channels check
+    each of their consumers; publishes are always checked (`sessions.routes`).
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._changed = trio.Event()
+
+    def note(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Look after each change, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            self._look()
+
+    def _look(self) -> None:
+        for connection in list(self._connections.values()):
+            member = connection.member
+            if member is None or connection.reading.cancel_called:
+                continue  # it asks when it opens; it is closing, for a reason of its own
+            try:
+                changed = member.permission_changed()
+            except NotAllowed as refusal:
+                connection.expel(refusal.description)
+                continue
+            if changed:
+                connection.tell(ACCESS_CHANGED)

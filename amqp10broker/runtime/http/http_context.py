@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from importlib.resources import files
+from time import perf_counter
+from typing import Any, Final, TypeVar
 
 import trio
 
 from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
-from amqp10broker.auth.attempts import Attempts
+from amqp10broker.api.static_files import FOLDERS, PageFile, kind_of
 from amqp10broker.auth.authorise import Access
+from amqp10broker.auth.login import Attempts
 from amqp10broker.config.effective import effective
 from amqp10broker.errors import BrokerError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
 from amqp10broker.observe.metrics.wanted import ScrapeRequest
 from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView, view_of
@@ -29,12 +35,12 @@ from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_live import Lives, Start
-from amqp10broker.runtime.http.page_files import PageFiles
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.metrics import text_of
-from amqp10broker.runtime.observe.metrics_source import open_fds
-from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
-from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.observe.metrics_source import open_fds, source_of
+from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.sessions.jobs import BackgroundJob, GetSome, PublishOne, check_gettable
+from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.http")
 
@@ -163,3 +169,91 @@ class BrokerDoor:
             await self.run(operation, given, None, over_http(user))
         except BrokerError as error:
             _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
+
+
+_TAG_DIGITS: Final = 16
+
+
+class PageFiles:
+    """The content of the package's folder ``page``."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, PageFile] | None = None
+
+    async def find(self, path: str) -> PageFile | None:
+        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
+        be read.
+        """
+        if self._files is None:
+            self._files = await trio.to_thread.run_sync(lambda: dict(_read()))
+        return self._files.get(path)
+
+
+def _read() -> Iterator[tuple[str, PageFile]]:
+    root = files("amqp10broker") / "api" / "page"
+    for folder in FOLDERS:
+        for entry in (root / folder).iterdir():
+            kind = kind_of(entry.name)
+            if kind is not None:
+                body = entry.read_bytes()
+                yield (
+                    folder + entry.name,
+                    PageFile(kind, body, hashlib.sha256(body).hexdigest()[:_TAG_DIGITS]),
+                )
+
+
+E = TypeVar("E", bound=BackgroundJob)
+
+ANSWER_S: Final = 15.0
+"""How long a queue may take for anything that it tells."""
+
+
+async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
+    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
+    has not answered.
+    """
+    mailbox: Mailbox[SessionMessage] = Mailbox()
+    address = reply_registry.open(label, mailbox)
+    try:
+        job = begin(address)
+        try:
+            await _heard_out(job, mailbox)
+        finally:
+            job.end()
+    finally:
+        reply_registry.close(address)
+        mailbox.close()
+    return job
+
+
+def to_queue(command: QueueCommand) -> None:
+    """Send a command to its queue at once, as jobs do."""
+    command[0].post(command[1])
+
+
+async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionMessage]) -> None:
+    while not job.done:
+        with trio.move_on_after(ANSWER_S) as patience:
+            messages = await mailbox.take_all()
+        if patience.cancelled_caught:
+            raise BrokerError(f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again")
+        for message in messages:
+            if isinstance(message, list):
+                for effect in message:
+                    job.hear(effect)
+
+
+TURN_S: Final = 0.004
+"""A turn is over after the step in which so much time has passed."""
+
+
+async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
+    """Return the response to a scrape."""
+    pieces: list[bytes] = []
+    began = perf_counter()
+    for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
+        pieces.append(piece)
+        if perf_counter() - began > TURN_S:
+            await trio.lowlevel.checkpoint()
+            began = perf_counter()
+    return b"".join(pieces)

@@ -13,8 +13,7 @@ from typing import Final
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.catalog import Catalog, Value
 from amqp10broker.metadata.plan import Key
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
@@ -27,10 +26,9 @@ from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
-from amqp10broker.runtime.queues.handles import InlineQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
+from amqp10broker.storage.disk import Scratch
 from amqp10broker.storage.record import RECORD_BYTES, Record
-from amqp10broker.storage.scratch import Scratch
 
 _NOW_MS: Final = 0
 

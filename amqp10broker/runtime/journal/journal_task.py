@@ -32,12 +32,11 @@ from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
-from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.disk import Disk, Scratch
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
 from amqp10broker.storage.reader import Torn
 from amqp10broker.storage.record import RECORD_BYTES, Record
-from amqp10broker.storage.scratch import Scratch
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")

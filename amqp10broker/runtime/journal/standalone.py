@@ -26,7 +26,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.restore import restore
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.runtime.cluster.founding import NoQueues
+from amqp10broker.runtime.cluster.forming import NoQueues
 from amqp10broker.runtime.journal.data import LOST, MEMBERSHIP, Data
 
 _READ_BYTES: Final = 1024 * 1024

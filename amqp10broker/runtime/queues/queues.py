@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from amqp10broker.errors import StorageError
-from amqp10broker.metadata.last_error import LastError
-from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue import LastError, QueueSpec
 from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.metadata.queue_requests import QueueEnded
@@ -23,7 +22,7 @@ from amqp10broker.queues.quorum.commands import DlxSettle
 from amqp10broker.runtime.clock import utc_text
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
 from amqp10broker.runtime.queues.durability import Backends, QueueContext
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget

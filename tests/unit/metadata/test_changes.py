@@ -9,8 +9,7 @@ from decimal import Decimal
 import pytest
 
 from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.changes import NUMBERS_RESERVED
+from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog
 from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put

@@ -16,8 +16,7 @@ from amqp10broker.metadata.node_requests import (
     SetDraining,
     SetMembers,
 )
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placed
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner, QueueSpec
