@@ -239,7 +239,6 @@ class Authentication:
         return self._next(None)
 
     def respond(self, response: bytes) -> Step:
-        """Process the answer to a `Challenge`."""
         return self._next(response)
 
     def resume(self, result: Any) -> Step:
@@ -415,7 +414,6 @@ class Attempts:
         self._by_protocol: dict[str, Tried] = {}
 
     def count(self, protocol: str, *, succeeded: bool) -> None:
-        """Count a login; `protocol` is named as in connections, or ``http``."""
         before = self._by_protocol.get(protocol, Tried())
         self._by_protocol[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
 

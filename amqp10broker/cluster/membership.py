@@ -117,8 +117,6 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
 
 @dataclass(frozen=True, slots=True)
 class DeclareMembers:
-    """Record these members in the catalog."""
-
     members: tuple[int, ...]
 
 
@@ -147,7 +145,6 @@ Step = DeclareMembers | Hand | Change | Moved | MembershipAction
 
 
 def next_step(goal: Goal, standing: GroupState) -> Step:
-    """Return the next action of a change."""
     if not standing.leads:
         return Moved()
     if not standing.settled:

@@ -123,7 +123,6 @@ class Move:
 
 
 def share(queues: int, nodes: int) -> int:
-    """How many queues a node should lead at most: the queues in equal parts, rounded up."""
     return -(-queues // nodes) if nodes else 0
 
 

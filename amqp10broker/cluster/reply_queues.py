@@ -138,7 +138,6 @@ class ReplyQueues:
         self._send(node, {"ask": True})
 
     def disconnected(self, node: int) -> None:
-        """The way is lost, and with it what is known."""
         known = self._known.pop(node, None)
         if known is not None:
             for key in list(known.queues):

@@ -293,7 +293,6 @@ class System:
     # --- quorum queues that begin -----------------------------------------------------------------------
 
     def leader_is(self, number: int) -> None:
-        """A quorum queue has a leader."""
         waiting = self._without_leader.pop(number, None)
         if waiting is not None:
             pending, _ = waiting
@@ -330,11 +329,9 @@ class System:
     # --- nodes ------------------------------------------------------------------------------------------
 
     def node_down(self, node: int) -> None:
-        """A node cannot be reached from now on."""
         self._due_by(self._down.setdefault(node, self._now_ms() + LOST_AFTER_MS))
 
     def node_up(self, node: int) -> None:
-        """It can be reached again."""
         self._down.pop(node, None)
 
     def _end_lost(self, now_ms: int) -> None:

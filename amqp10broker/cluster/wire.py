@@ -44,8 +44,6 @@ from amqp10broker.layout import BadBytes
 
 
 class ConnectionPurpose(enum.IntEnum):
-    """The purpose of a connection."""
-
     RAFT = 1
     """Messages of groups and heartbeats: what a full buffer drops is sent again."""
     LETTERS = 2
@@ -56,8 +54,6 @@ class ConnectionPurpose(enum.IntEnum):
 
 
 class FrameKind(enum.IntEnum):
-    """The kind of a frame's body."""
-
     HEARTBEAT = 1
     RAFT = 2
     JOINED = 3
@@ -169,7 +165,6 @@ class Decoder:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that came of a frame that is not whole."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> list[PeerFrame]:
@@ -233,7 +228,6 @@ def encode_document(document: Document) -> bytes:
 
 
 def read_document(body: bytes) -> Document:
-    """Read what `encode_document` wrote. Raises `BadBytes` if it is not valid."""
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -244,7 +238,6 @@ def read_document(body: bytes) -> Document:
 
 
 def encode_answer(answer: Document) -> bytes:
-    """Encode the response to a request of another node."""
     return encode_document({"answer": answer})
 
 

@@ -149,7 +149,6 @@ class Catalog:
         return None if leader is None else self.node_of(leader)
 
     def runs(self, node: int) -> bool:
-        """Whether a node of the cluster can be reached."""
         return self.node_directory is not None and self.node_directory.runs(node)
 
     def cluster_name(self, alone: str) -> str:
@@ -161,7 +160,6 @@ class Catalog:
 
     @property
     def alone(self) -> bool:
-        """Whether this node is the only one there is."""
         return self.cluster is None or len(self.nodes) == 1
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
@@ -175,7 +173,6 @@ class Catalog:
         return self.vhosts.get(name)
 
     def lookup_vhost(self, name: str) -> VirtualHost:
-        """The virtual host of this name. Raises `NotFound` if there is none."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotFound(f"vhost '{name}'", f"vhost {name} not found")

@@ -102,7 +102,6 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """Plan it. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
@@ -374,9 +373,6 @@ class DeclareDue:
     what: ImportDefinitions
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """Plan it; the report is empty if it was declared before. Raises `ConfigError` if something of it
-        cannot be; names the place.
-        """
         cluster = catalog.cluster
         if cluster is None or not cluster.queues_due:
             return Plan(ImportReport())

@@ -43,7 +43,6 @@ class ClusterFacts:
 
 
 def node_entry(node: NodeFacts) -> dict[str, Any]:
-    """A node as JSON, without its name."""
     return {
         "number": node.number,
         "host": node.host,
@@ -56,7 +55,6 @@ def node_entry(node: NodeFacts) -> dict[str, Any]:
 
 
 def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
-    """The node that `node_entry` was given."""
     return NodeFacts(
         name,
         value["number"],

@@ -107,7 +107,6 @@ class VirtualHost:
 
     @property
     def declared(self) -> int:
-        """How many queues there are, those of direct reply-to left out."""
         return len(self.queues) - self._volatile
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
@@ -189,7 +188,6 @@ class VirtualHost:
     def type_of(
         self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
     ) -> QueueType:
-        """Return the kind of a queue that is declared without one."""
         if exclusive or auto_delete or server_named or not durable:
             # Only a classic queue can be so; a default must not make such a request fail.
             return QueueType.CLASSIC
@@ -201,7 +199,6 @@ class VirtualHost:
         return self.type_of(durable=True, exclusive=False, auto_delete=False)
 
     def locked(self, name: str) -> ResourceLocked:
-        """Return the refusal of access to another connection's exclusive queue."""
         return ResourceLocked(
             f"queue '{name}'",
             f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "

@@ -139,7 +139,6 @@ class Raft:
 
     @property
     def leader(self) -> int | None:
-        """The member that it follows, perhaps itself; None if it has no leader."""
         return self._leader
 
     @property
@@ -149,27 +148,22 @@ class Raft:
 
     @property
     def hard(self) -> Hard:
-        """Term, vote and commit, as they are now."""
         return self._member.hard
 
     @property
     def config(self) -> Configuration:
-        """The members, by the newest configuration in the log."""
         return self._member.configs.latest
 
     @property
     def last(self) -> int:
-        """Index of the last entry in the log."""
         return self._member.log.last
 
     @property
     def stable(self) -> int:
-        """Up to this index the log is durable here."""
         return self._member.log.stable
 
     @property
     def base(self) -> int:
-        """Index of the last entry that the newest snapshot covers."""
         return self._member.log.base
 
     @property
@@ -278,7 +272,6 @@ class Raft:
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
-        """The node of a suspected member can be reached again."""
         member = self._member
         member.suspected -= {peer}
         if self._leading is not None:
@@ -728,7 +721,6 @@ class Tally:
 
     @property
     def won(self) -> bool:
-        """A majority of the voters has granted."""
         return len(self._granted) >= self.config.majority
 
     @property
@@ -737,5 +729,4 @@ class Tally:
 
     @property
     def lost(self) -> bool:
-        """A majority cannot be reached any more."""
         return len(self.config.voters) - len(self._denied) < self.config.majority

@@ -97,7 +97,6 @@ class Leadership:
 
     @property
     def open(self) -> bool:
-        """An entry of its own term is committed."""
         return self._member.commit >= self.first
 
     @property
@@ -492,7 +491,6 @@ class Progress:
         )
 
     def sent(self, last: int, size: int) -> None:
-        """An append with entries up to `last`, of `size` bytes, is under way."""
         self.next = last + 1
         if self._under_way is None:
             self._under_way = deque()

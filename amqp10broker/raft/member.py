@@ -39,7 +39,6 @@ class Member:
 
     @property
     def votes(self) -> bool:
-        """It is a voter by the newest configuration."""
         return self.me in self.configs.latest.voters
 
     @property
@@ -53,12 +52,10 @@ class Member:
 
     @property
     def reaches_majority(self) -> bool:
-        """Whether its node reaches a majority."""
         config = self.configs.latest
         return sum(voter not in self.suspected for voter in config.voters) >= config.majority
 
     def append(self, run: Run) -> None:
-        """Entries behind the last; a configuration is in force from here on."""
         self.log.append(run)
         if run.kind is Kind.CONFIG:
             for index, payload in enumerate(run.payloads, run.first):

@@ -493,12 +493,10 @@ class Broker:
         return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:
-        """Everything that doors show, as of now."""
         connections = self.connections
         return overview(self.node_view(), connections.totals(), connections.values(), self.catalog, selection)
 
     def node_view(self) -> NodeView:
-        """The process, as doors show it."""
         flow = self.config.flow
         return NodeView(
             container_id=self.container_id,

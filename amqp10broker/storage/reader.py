@@ -111,7 +111,6 @@ class FileReader:
             self.end = start
 
     def close(self) -> None:
-        """Close the file; reading to the end does so too."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None

@@ -89,7 +89,6 @@ class LinkBrowsers:
         self._by_ref.clear()
 
     def forget(self, ref: ConsumerRef) -> bool:
-        """One has gone; whether there was one."""
         return self._by_ref.pop(ref, None) is not None
 
     # --- from sessions ----------------------------------------------------------------------------

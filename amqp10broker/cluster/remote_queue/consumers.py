@@ -46,7 +46,6 @@ class RemoteConsumer:
 
     @property
     def gone(self) -> bool:
-        """Whether it is cancelled and holds nothing."""
         return self.cancelled and (self.held <= 0 or self.settled)
 
     def note(self, command: Credit | Settle | GiveBack | Cancel) -> None:
@@ -84,8 +83,6 @@ class RemoteConsumer:
 
 
 class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
-    """The consumers by reference."""
-
     __slots__ = ()
 
     def drop_gone(self, ref: ConsumerRef, consumer: RemoteConsumer) -> None:

@@ -111,7 +111,6 @@ class HomeLink:
 
     @property
     def unled_ms(self) -> int | None:
-        """Since when its node cannot be reached, or is waited for; None: it can."""
         return self._opening_ms if self._state is _State.OPENING else self.down_ms
 
     @property
@@ -121,7 +120,6 @@ class HomeLink:
 
     @property
     def open(self) -> bool:
-        """Whether letters go as they are put."""
         return self._state is _State.UP
 
     # --- from sessions ----------------------------------------------------------------------------
@@ -175,7 +173,6 @@ class HomeLink:
     # --- the way there ----------------------------------------------------------------------------
 
     def leader_is(self, node: int, leader: LeaderIs) -> None:
-        """The home says that it has the queue."""
         if node != self.home or self.ended:
             return
         if self._state is _State.UP:
@@ -197,7 +194,6 @@ class HomeLink:
             self._port.stir(self.group)
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         if node == self.home and not self.ended:
             self._fall()
 
@@ -229,7 +225,6 @@ class HomeLink:
     # --- from the queue ---------------------------------------------------------------------------
 
     def told(self, node: int, told: RemoteEffects) -> None:
-        """The queue tells sessions of this node."""
         if node != self.home or self._state is not _State.UP:
             return
         out: EffectsBySession = {}
@@ -293,11 +288,9 @@ class HomeLink:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue was deleted, and the catalog has it no more; see `end`."""
         self.end()
 
     def end(self) -> None:
-        """The queue is gone: who waits for it, or is attached to it, hears so."""
         if self.ended:
             return
         self.ended = True

@@ -145,7 +145,6 @@ class QueueLink:
 
     @property
     def open(self) -> bool:
-        """Whether letters go to the leader as they are put."""
         return self.lost_ms is None
 
     @property
@@ -301,7 +300,6 @@ class QueueLink:
             self._ask(self._port.now_ms())
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         if node == self.leader and not self.ended:
             self._lose()
             self.leader = None
@@ -336,7 +334,6 @@ class QueueLink:
     # --- from the leader --------------------------------------------------------------------------
 
     def told(self, node: int, told: RemoteEffects) -> None:
-        """Apply effects for sessions of this node."""
         if told.token != self._token or self.lost_ms is not None or node != self.leader:
             return
         self.heard = max(self.heard, told.index)
@@ -464,7 +461,6 @@ class QueueLink:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due; None: it need not be called."""
         times = []
         if self._end_ms is not None and not self.ended:
             times.append(self._end_ms)
@@ -531,7 +527,6 @@ class QueueLink:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue is deleted from the catalog: await its last effects, then end."""
         if self.ended or self._end_ms is not None:
             return
         attached = self._consumers or self._publishers or self._browsers
@@ -542,7 +537,6 @@ class QueueLink:
             self._port.stir(self.group)
 
     def end(self) -> None:
-        """The queue is gone: notify waiting callers and attached links."""
         if not self.ended:
             self.ended = True
             out: EffectsBySession = {}

@@ -103,7 +103,6 @@ class LinkServer:
     # --- this member ------------------------------------------------------------------------------
 
     def lead(self, term: int) -> None:
-        """This member leads, and all that was committed before is applied."""
         self.term = term
         self._full = False
         self._links.clear()
@@ -117,7 +116,6 @@ class LinkServer:
             self._announce(node)
 
     def follow(self) -> None:
-        """It does not lead any more: its links wait for the next leader."""
         term, self.term = self.term, None
         links, self._links = self._links, {}
         self._posted.clear()
@@ -133,7 +131,6 @@ class LinkServer:
     # --- nodes --------------------------------------------------------------------------------------
 
     def node_up(self, node: int) -> None:
-        """There is a way to a node again."""
         self._links.pop(node, None)
         self._announce(node)
 
@@ -344,13 +341,11 @@ class HomeLinkServer:
             self.node_up(node)
 
     def node_up(self, node: int) -> None:
-        """There is a way to a node."""
         self.node_down(node)
         if node != self._port.node:
             self._port.send(node, self._group, LeaderIs(0))
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         visitor = self._visitors.pop(node, None)
         if visitor is None:
             return

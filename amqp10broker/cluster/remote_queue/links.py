@@ -110,13 +110,11 @@ class QueueLinks:
     # --- other nodes come and go --------------------------------------------------------------------
 
     def connected(self, node: int) -> None:
-        """There is a connection to a node."""
         self.port.connected[node] = None
         for server in list(self.servers.values()):
             server.node_up(node)
 
     def disconnected(self, node: int) -> None:
-        """The connection to a node is lost."""
         self.port.connected.pop(node, None)
         self._leaders = {group: leader for group, leader in self._leaders.items() if leader[0] != node}
         for end in [*self.servers.values(), *self.clients.values()]:

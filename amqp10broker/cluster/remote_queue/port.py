@@ -69,11 +69,9 @@ class LinkPort:
 
     @property
     def peers(self) -> Sequence[int]:
-        """All nodes to which there is a connection, and this one."""
         return [self.node, *self.connected]
 
     def crowded(self, node: int) -> bool:
-        """Whether more waits for the connection to the node than may."""
         return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
@@ -95,7 +93,6 @@ EffectsBySession = dict[PeerId, list[Effect]]
 
 
 def add_effect(out: EffectsBySession, peer: PeerId, effect: Effect) -> None:
-    """Add an effect to those of a session."""
     effects = out.get(peer)
     if effects is None:
         out[peer] = [effect]

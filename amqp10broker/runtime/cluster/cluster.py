@@ -669,7 +669,6 @@ class NodeNotifications:
         self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
 
     def lost(self, node: int) -> None:
-        """A node cannot be reached."""
         self.heard(node, {})
 
     def alarms(self, me: int) -> Mapping[int, Collection[str]]:

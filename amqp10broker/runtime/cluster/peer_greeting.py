@@ -143,7 +143,6 @@ class PeerGreeter:
             nursery.cancel_scope.cancel()
 
     def judge(self, hello: Hello) -> str | None:
-        """Whether a node is let in, or spoken to."""
         return self._judge_known(hello) or self._events.admit(hello)
 
     def _judge_known(self, hello: Hello) -> str | None:

@@ -114,15 +114,12 @@ class Heart:
                 link.facts_told = (0, 0)  # the next heartbeat has the echo
 
     def seen(self, link: PeerLink) -> None:
-        """Frames of groups have come."""
         self._liveness.seen(link.peer.node, _now_ms())
 
     def lost(self, link: PeerLink) -> None:
-        """A connection for groups is over."""
         self.tell(self._liveness.lost(link.peer.node))
 
     def tell(self, notifications: Iterable[News]) -> None:
-        """Notify the rest of the node."""
         for each in notifications:
             if isinstance(each, Suspected):
                 _log.warning("node is not alive", node=self._name_of(each.node))

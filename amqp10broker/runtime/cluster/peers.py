@@ -130,7 +130,6 @@ class Peers:
         self.liveness.forget(node)
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
-        """Whether there is a connection."""
         return self._link(node, purpose) is not None
 
     def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.LETTERS) -> int:

@@ -185,7 +185,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def vhost(self) -> str:
-        """The virtual host it is in, empty before it is open."""
         return "" if self.member is None else self.member.vhost.name
 
     @property
@@ -205,7 +204,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open, and neither side has closed it."""
         return self.engine.state is self.open_state
 
     # --- the protocol's part ----------------------------------------------------------------------
@@ -293,7 +291,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.unfinished.leave()
 
     def leave(self) -> None:
-        """Leave the virtual host, if it was entered."""
         if self.member is not None:
             self.member.leave()
 
@@ -306,7 +303,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.engine.abandon()
 
     def stop(self) -> None:
-        """End the reader, and with it the connection."""
         self.reading.cancel()
 
     @property
@@ -317,7 +313,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return CLOSE_WAIT_S if self.member is None else LINGER_S
 
     def start_companion(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run a task beside the reader, to the end of the connection."""
         assert self._outer is not None
         self._outer.start_soon(run, *arguments)
 
@@ -406,7 +401,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.budget.left = PORTION
 
     def flush(self) -> None:
-        """Pass the engine's output to the writer."""
         out = self.engine.take_output()
         if out:
             self.output.put([out])
@@ -516,7 +510,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     # --- sessions or channels ---------------------------------------------------------------------
 
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a message into every mailbox of its parts."""
         for part in self.parts.values():
             part.inbox.put(message)
 
@@ -572,7 +565,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.no_alarm = None
 
     def alarm_over(self) -> None:
-        """Let the reader go on."""
         if self.no_alarm is not None:
             self.no_alarm.set()
 
@@ -618,11 +610,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def state(self) -> str:
-        """In a word, for status."""
         return "blocked" if self.no_alarm is not None else self.engine.state.name.lower()
 
     def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
-        """Return the connection's view for front ends."""
         return ConnectionView(
             id=self.number,
             protocol=self.protocol,

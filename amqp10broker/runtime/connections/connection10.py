@@ -231,11 +231,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     @property
     def full(self) -> bool:
-        """Whether the reader waits for a session."""
         return self.held_by is not None
 
     def around(self, session: SessionTask) -> WaitContext:
-        """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self.wait_context(session.output)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
@@ -434,7 +432,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> ConnectionView:
-        """Return the connection's view for front ends."""
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(

@@ -79,7 +79,6 @@ class ConnectionLog:
         _log.error(event, **{**self.client_fields(), **details})
 
     def release(self) -> None:
-        """The connection is over, and its end is written: let go of it."""
         del self._client
 
     def client_fields(self) -> dict[str, Any]:
@@ -159,7 +158,6 @@ class LogLimits:
             period.left_out[event] = period.left_out.get(event, 0) + 1
 
     async def run(self) -> None:
-        """Log a summary of omitted entries after each period; until cancelled."""
         while True:
             await self._begun.wait()
             while self._periods:
@@ -168,7 +166,6 @@ class LogLimits:
             self._begun = trio.Event()
 
     def finish(self) -> None:
-        """Log the remaining summaries when the broker stops."""
         self._tell_ended(float("inf"))
 
     def _tell_ended(self, now: float) -> None:

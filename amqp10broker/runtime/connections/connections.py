@@ -44,7 +44,6 @@ class LoopYield:
         self._parts = 0
 
     async def after(self, view: ConnectionView) -> None:
-        """One more has been looked at."""
         self._parts += 1 + sum([1 + len(session.links) for session in view.sessions])
         self._parts += sum([1 + len(channel.consumers) for channel in view.channels])
         if self._parts >= PARTS_AT_ONCE:
@@ -85,12 +84,10 @@ class Connections(dict[int, Connection]):
         return next(self._numbers)
 
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a message into every session's and channel's mailbox."""
         for connection in list(self.values()):
             connection.tell(message)
 
     def ended(self, number: int) -> None:
-        """One is over: what it did stays counted."""
         connection = self.pop(number)
         self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
         past = self.past
@@ -181,7 +178,6 @@ class Connections(dict[int, Connection]):
         return found
 
     def past_counters(self) -> dict[str, ClientCounters]:
-        """Counters of ended connections, by protocol."""
         return self._totals.by_protocol()
 
 

@@ -71,7 +71,6 @@ class Listener:
         self._monitor = monitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        """Serve the clients that come."""
         for sock in sockets.plain:
             listeners.start_soon(self._accept_forever, sock, connections, None)
         for sock in sockets.encrypted:
@@ -297,15 +296,12 @@ class Listeners:
         return self._accepting is not None
 
     def has_room_for(self, peer: str, turn: str) -> bool:
-        """Whether a client may come in that was accepted elsewhere (see `Listener.has_room_for`)."""
         return self.open and self._listener.has_room_for(peer, turn)
 
     def take(self, stream: Stream, peer: str, origin: Peer) -> None:
-        """Serve a client that was accepted elsewhere."""
         self._connections.start_soon(self._listener.serve_stream, stream, peer, origin)
 
     def listen(self, nursery: trio.Nursery) -> None:
-        """Accept clients of the bound sockets, in this nursery, from now on."""
         self._sockets.listen()
         self._nursery = nursery
         self._accepting = trio.CancelScope()

@@ -22,8 +22,6 @@ class Container(NamedTuple):
 
 
 class VhostSlot:
-    """One open connection in one virtual host."""
-
     __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")
 
     def __init__(

@@ -27,8 +27,6 @@ listening to its client."""
 
 @dataclass(eq=False, slots=True)
 class Write:
-    """Bytes for the socket, in pieces."""
-
     output: OutputBuffer
     pieces: Sequence[bytes | memoryview]
     transfer_bytes: int
@@ -68,7 +66,6 @@ class OutputBuffer:
 
     @property
     def blocked(self) -> bool:
-        """Whether transfers wait for the socket."""
         return self._wanted
 
     def want(self) -> None:
@@ -87,7 +84,6 @@ class OutputBuffer:
             self._inbox.put(WRITER_READY)
 
     def count(self, write: Write, total_bytes: int) -> None:
-        """The writer keeps a write."""
         self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
 
     def written(self, write: Write, total_bytes: int) -> None:
@@ -105,7 +101,6 @@ class OutputBuffer:
         self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
-        """Wait until the output is not overfull."""
         while self.overfull and not self._abandoned:
             self._drained = trio.Event()
             await self._drained.wait()
@@ -155,7 +150,6 @@ class Writer:
 
     @property
     def blocked_s(self) -> float:
-        """For how long, in all, bytes have waited for the socket."""
         waits = self.waiting_bytes and not self.broken
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
@@ -256,6 +250,5 @@ class Writer:
             self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
 
     def finish(self, output: OutputBuffer) -> None:
-        """Let `run` return when everything put so far has been sent."""
         if not self.broken:
             self._mailbox.put((Write(output, [], 0), 0))

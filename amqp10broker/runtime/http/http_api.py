@@ -54,7 +54,6 @@ class HttpApi:
         )
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
-        """Return the request handler of one connection."""
         return partial(self._answer, origin, peer)
 
     async def _answer(self, origin: Peer, peer: str, request: HttpRequest, read: ReadBody) -> HttpResponse:

@@ -61,8 +61,6 @@ class _Stream:
 
 
 class Lives:
-    """All streams of an HTTP listener."""
-
     def __init__(
         self,
         look: Look,
@@ -152,8 +150,6 @@ class Follower(Protocol):
 
 
 class Shared:
-    """A path that is evaluated for the followers of one user."""
-
     def __init__(self, look: Look, request: HttpRequest, grants: Grants, every_s: float) -> None:
         self.latest = Latest()
         self.followers: set[Follower] = set()
@@ -174,7 +170,6 @@ class Shared:
                 await trio.sleep(max(self._every_s, REFUSED_S) if refused else self._every_s)
 
     def leave(self, follower: Follower) -> None:
-        """One follows no more; with the last it is over."""
         self.followers.discard(follower)
         if not self.followers:
             self._scope.cancel()
@@ -205,7 +200,6 @@ class FollowerState:
         return text
 
     def leave(self, follower: Follower) -> None:
-        """The client follows no more."""
         self.shared.leave(follower)
 
 
@@ -257,11 +251,9 @@ class Onward:
                     await trio.sleep(self._every_s if refused is None else max(self._every_s, REFUSED_S))
 
     def take(self) -> str | None:
-        """The event that the client lacks; None: it is up to date."""
         taken, self._event = self._event, None
         self._taken.set()
         return taken
 
     def leave(self, follower: Follower) -> None:
-        """The client follows no more."""
         self._scope.cancel()

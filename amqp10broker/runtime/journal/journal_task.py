@@ -117,13 +117,11 @@ class JournalTask:
             self.committer.wake()
 
     def classic(self, group: int) -> ClassicStore:
-        """The store of a classic queue, new or of before."""
         store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
         self._kept[group] = store
         return store
 
     def stream(self, number: int) -> FileShelf:
-        """The files of a stream, new or of before."""
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
@@ -147,7 +145,6 @@ class JournalTask:
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
-        """Another kind of queue keeps something."""
         self._kept[kept.group] = kept
 
     def forget(self, group: int) -> None:
@@ -271,7 +268,6 @@ class JournalTask:
         )
 
     def view(self) -> JournalView:
-        """Return its view for front ends."""
         if not self.recovered.is_set():
             return JournalView(recovered=False)
         journal, committer = self.journal, self.committer

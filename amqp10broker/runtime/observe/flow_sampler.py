@@ -268,7 +268,6 @@ class _Probe:
         running.on_end = self._on_end
 
     def begin(self, now_ns: int) -> None:
-        """Count what exists already from now on."""
         self._observer.begin(now_ns, self._around())
 
     @property

@@ -136,7 +136,6 @@ class Recorder:
             self.ended.set()
 
     def stop(self) -> None:
-        """Let `run` come to its end."""
         self._stopping.set()
 
     def fail(self, reason: str) -> None:
@@ -155,7 +154,6 @@ class Recorder:
         self._stopping.set()
 
     def crash(self, error: Exception) -> None:
-        """A fault of ours in an observer."""
         if self.failed is None:
             _log.error("an observer failed by a fault in the broker", exc_info=error)
         self.fail(f"fault in the broker: {type(error).__name__}")
@@ -335,7 +333,6 @@ class Recorder:
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> RecordingView:
-        """Return the status for `amqp10broker record status`."""
         return RecordingView(
             folder=self.recording.folder,
             run_id=self.run_id,
@@ -393,8 +390,6 @@ READ_BYTES: Final = 65_536
 
 
 class RecorderProcess:
-    """The way to the helper."""
-
     def __init__(self, channel: socket.socket, process: trio.Process) -> None:
         self._channel = channel
         self._process = process
@@ -482,7 +477,6 @@ class RecorderProcess:
         return answer
 
     async def close(self, *, end_s: float = END_S) -> None:
-        """Let the helper end, and wait for it; kill it if it does not."""
         with trio.CancelScope(shield=True):
             trio.lowlevel.notify_closing(self._channel)
             self._channel.close()

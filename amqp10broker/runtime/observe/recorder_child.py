@@ -249,7 +249,6 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the socket with the descriptor in the first argument."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.

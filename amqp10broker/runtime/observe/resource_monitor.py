@@ -168,7 +168,6 @@ class ResourceMonitor:
     # --- what is shown ----------------------------------------------------------------------------
 
     def view(self) -> ResourcesView:
-        """Memory and disk, measured now."""
         config = self._node_context.config
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
         disk = self._view_of(Resource.DISK, disk_setting(config))
@@ -250,7 +249,6 @@ class ResourceReadings:
         self.total_bytes: int | None = None
 
     def learn_limit(self, resource: Resource, config: Config) -> None:
-        """Work out the limit of the configuration."""
         self.total_bytes = total = self._meter.memory_total()
         if resource is Resource.MEMORY:
             limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)

@@ -57,11 +57,9 @@ class Trace:
 
     @property
     def view(self) -> TraceView:
-        """Return its view for front ends."""
         return TraceView(self.what, self.target.text, self.place, self.lines, self.sink.ended)
 
     def put(self, lines: list[str]) -> None:
-        """Write lines of a recording of frames."""
         self.lines += len(lines)
         self.sink.put(lines)
 
@@ -228,7 +226,6 @@ class LinkScope:
         self._shown |= {link for link, names in links.items() if any(map(self._matches, names))}
 
     def shows(self, direction: Direction, frame: TracedFrame) -> bool:
-        """Whether a frame is shown; it must be called with each, in order."""
         body, channel = frame.body, frame.channel
         session = self._state.session(direction, channel)
         links: list[ObservedLink] = []

@@ -39,8 +39,6 @@ GONE: Final = "the connection has ended"
 
 
 class Tracing:
-    """All traces of a broker."""
-
     def __init__(self, connections: Connections, users: Users, *, everything: bool) -> None:
         self._connections = connections
         self._users = users
@@ -88,7 +86,6 @@ class Tracing:
         self.record_into(RECORDED, FileSink(path), path)
 
     def record_into(self, what: str, sink: TraceSink, place: str) -> None:
-        """Record all frames from now on."""
         self._begin(Trace(what, _ALL, sink, place, frames=True))
 
     def end(self, what: str, reason: str = "it was switched off") -> Trace:

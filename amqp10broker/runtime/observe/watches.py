@@ -53,8 +53,6 @@ class Watch:
 
 
 class Watches:
-    """All watches of a broker."""
-
     def __init__(self, connections: Connections, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         """Look at nothing yet. `now_ns`: a clock that never goes back."""
         self._connections = connections
@@ -433,5 +431,4 @@ class Followed:
         return self.has_room()
 
     def view(self, watches: Iterable[WatchView]) -> FollowedView:
-        """Return its view for front ends."""
         return FollowedView(self.vhost, tuple(watches), self.left_out)

@@ -135,7 +135,6 @@ class DeadLetterWorker:
 
     @property
     def outstanding(self) -> int:
-        """Messages that are on their way."""
         return len(self._forwarding)
 
     def offer(self, letters: Sequence[DeadLetter]) -> None:
@@ -151,11 +150,9 @@ class DeadLetterWorker:
         self._mailbox.put(Forgotten())
 
     def end(self) -> None:
-        """The queue is gone: stop."""
         self._mailbox.put(QueueEnded())
 
     async def run(self) -> None:
-        """Work until ended or cancelled."""
         try:
             await self._work_on()
         finally:

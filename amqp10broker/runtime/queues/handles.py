@@ -51,7 +51,6 @@ class OwnQueue(BatchHandle):
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer."""
         return self.queue.ready
 
     @property
@@ -140,7 +139,6 @@ def begin_to_send(given: list[QueueCommand]) -> UnsentCommands:
 
 
 def send_more(unsent: UnsentCommands) -> UnsentCommands:
-    """Send to `SENT_A_STEP_MAX` more queues; return the rest."""
     for queue, commands in unsent[:SENT_A_STEP_MAX]:
         queue.post_all(commands if len(commands) == 1 else joined(commands))
     return unsent[SENT_A_STEP_MAX:]
@@ -176,7 +174,6 @@ class ReplyRegistry:
         return reply_to
 
     def close(self, reply_to: ReplyTo) -> None:
-        """Remove a sender: later answers to it are dropped."""
         self._boxes.pop(reply_to.id, None)
 
     def tell(self, decided: Decided) -> None:

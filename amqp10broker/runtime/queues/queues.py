@@ -126,7 +126,6 @@ class Queues:
             then()
 
     def storage_failed(self) -> None:
-        """Nothing can be kept any more."""
         for running in list(self._running):
             running.storage_failed()
 
@@ -137,7 +136,6 @@ class Queues:
                 await running.begun.wait()
 
     async def settle(self) -> None:
-        """Let queues work off what was put into them, dead letters of each other too, before they end."""
         if self.journal_task is not None and not self.journal_task.recovered.is_set():
             return  # they wait for it, and nobody does for them
         with trio.move_on_after(SETTLE_S):
