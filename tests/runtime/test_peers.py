@@ -14,7 +14,7 @@ from amqp10broker.cluster.hello import WRONG_SECRET, HelloRefused, Identity
 from amqp10broker.cluster.liveness import HAND_OVER_MS, HUNG_MS
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
-from amqp10broker.runtime.cluster.peers import BULK_BYTES_MAX, LINKS, RAFT_BYTES_MAX
+from amqp10broker.runtime.cluster.peers import LINKS, RAFT_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
 from tests.support.peer_network import CLUSTER, UNTIL_S, Network, Node
 from tests.support.sim_network import WINDOW_BYTES
@@ -145,7 +145,6 @@ async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network)
         assert not a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
         a.know(b)
         assert not a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
-        assert not await a.peers.send_bulk(2, FrameKind.SNAPSHOT, 1, [b"x"])
         with pytest.raises(PeerUnreachable, match="node 'b' is not connected"):
             await a.peers.call(2, {"what": "x"}, 5)
 
@@ -274,18 +273,6 @@ async def test_another_node_at_the_address_is_named(network: Network, complaints
         assert not a.peers.connected(2, RAFT)
 
 
-async def test_whom_the_node_does_not_admit_is_refused(network: Network, complaints: LogRecorder) -> None:
-    """With its reason on both sides."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    b.refuses["a"] = "it is too old"
-    async with running(a, b):
-        await trio.sleep(5)
-        reasons = {fields["reason"] for _, fields in complaints.of("warning") if "reason" in fields}
-        assert reasons == {"it is too old", "refused by the other node: it is too old"}
-        b.refuses.clear()
-        await all_hear_all(a, b)
-
-
 async def test_forgotten_node_loses_its_connections_for_good(network: Network) -> None:
     """J8: it is not let in again."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
@@ -379,28 +366,6 @@ async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: 
         assert [frame.group for frame in b.frames_of[1, LETTERS]] == list(range(100))
         await trio.sleep(1)
         assert a.peers.backlog_bytes(2) == 0
-
-
-async def test_states_wait_for_room(network: Network) -> None:
-    """And hear that the connection was lost while they waited."""
-    a, b = Node(network, 1, "a"), Node(network, 2, "b")
-    results: list[bool] = []
-
-    async def send_many() -> None:
-        for number in range(40):
-            results.append(await a.peers.send_bulk(2, FrameKind.SNAPSHOT, number, [bytes(100_000)]))
-
-    async with running(a, b) as nursery:
-        await all_hear_all(a, b)
-        network.cut("a", "b", both=False)
-        nursery.start_soon(send_many)
-        await trio.testing.wait_all_tasks_blocked()
-        waiting = len(results)
-        assert waiting < 40
-        assert a.peers.backlog_bytes(2, BULK) <= BULK_BYTES_MAX + 200_000
-        network.reset("a", "b")
-        await trio.testing.wait_all_tasks_blocked()
-        assert results[waiting] is False
 
 
 async def test_heartbeats_are_not_behind_letters_and_states(network: Network) -> None:
@@ -583,9 +548,6 @@ async def test_question_to_an_address_says_why_it_fails(network: Network) -> Non
             await b.peers.ask_address(("a", 1), {"what": "slow"}, 5)
         with pytest.raises(NotFound, match="there is none"):
             await b.peers.ask_address(("a", 1), {"what": "no"}, 5)
-        a.refuses["b"] = "the name is taken"
-        with pytest.raises(HelloRefused, match="refused by the other node: the name is taken"):
-            await b.peers.ask_address(("a", 1), {"what": "join"}, 5)
 
 
 # -- what others send

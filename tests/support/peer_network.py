@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from amqp10broker.cluster.hello import Hello, Identity
+from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.errors import BrokerError
 from amqp10broker.queues.quorum.clocks import Clocks
@@ -57,7 +57,6 @@ class Node:
         frames_of: frames by node and purpose.
         answers: what `asked` answers, or raises; by the question's ``what``. Without one the question
             waits for ever.
-        refuses: names that `admit` refuses, with the reason.
         facts, unsynced: what the heartbeat says.
     """
 
@@ -83,7 +82,6 @@ class Node:
         self.unsynced = 0
         self.frames_of: dict[tuple[int, ConnectionPurpose], list[PeerFrame]] = {}
         self.answers: dict[str, dict[str, Any] | BrokerError | Exception] = {}
-        self.refuses: dict[str, str] = {}
         self.changed = trio.Event()
         identity = Identity(number, name, incarnation, cluster if number else "")
         self.peers = Peers(identity, secret, self, dial=self._dial, random_source=lambda: 1.0, **options)
@@ -143,9 +141,6 @@ class Node:
 
     def heard(self, node: int, incarnation: int) -> None:
         self._note("heard", node, incarnation)
-
-    def admit(self, hello: Hello) -> str | None:
-        return self.refuses.get(hello.name)
 
     async def asked(self, node: int, question: dict[str, Any]) -> dict[str, Any]:
         self._note("asked", node, question["what"])

@@ -28,7 +28,7 @@ from amqp10broker.cluster.bootstrap import (
     check_still_member,
     read_nodes,
 )
-from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
+from amqp10broker.cluster.hello import OTHER_VERSION, HelloRefused, Identity
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
@@ -523,9 +523,6 @@ class Cluster:
         ).document()
 
     # --- what other nodes tell ----------------------------------------------------------------------
-
-    def admit(self, hello: Hello) -> str | None:
-        return None
 
     def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         try:

@@ -1,14 +1,13 @@
 """Operations on the cluster at one of several nodes (`operations.cluster_node`).
 
-Operations on a queue are executed by the node that leads it (`node_answers`).
+Operations on a queue are executed by the node that leads it, which the others ask.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Final
 
 import trio
@@ -18,12 +17,10 @@ from amqp10broker.cluster.bootstrap import target_size
 from amqp10broker.cluster.membership import MemberRole, is_promotable
 from amqp10broker.cluster.wire import Document
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
-from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
@@ -73,8 +70,12 @@ class NodeOfCluster(ClusterNode):
         )
         self._leaderships = Leaderships(self.number, self._catalog, self._groups)
         self._catalog.on_sizes = self._reconciler.trigger
-        self._answers = NodeAnswers(self._catalog, self._groups, self.changes, partial(run_operation, broker))
-        cluster.answers |= self._answers.by_what
+        self._answers = {
+            "change-members": self._change_members,
+            "member-state": self._member_state,
+            "operation": self._operation,
+        }
+        cluster.answers |= self._answers
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -253,33 +254,13 @@ class NodeOfCluster(ClusterNode):
 
     async def _asked(self, node: int, question: Document, timeout_s: float) -> Document:
         if node == self.number:
-            return await self._answers.by_what[question["what"]](node, question)
+            return await self._answers[question["what"]](node, question)
         try:
             return await self._cluster.peers.call(node, question, timeout_s)
         except PeerUnreachable as error:
             raise Unavailable(f"node '{self._catalog.node_name(node)}'", str(error)) from error
 
-
-Answer = Callable[[int, Document], Awaitable[Document]]
-
-
-class NodeAnswers:
-    def __init__(
-        self,
-        catalog: Catalog,
-        groups: Groups,
-        changes: MemberChanges,
-        run: Callable[[str, Mapping[str, Any], str | None], Awaitable[Any]],
-    ) -> None:
-        self._catalog = catalog
-        self._groups = groups
-        self._changes = changes
-        self._run = run
-        self.by_what: dict[str, Answer] = {
-            "change-members": self._change_members,
-            "member-state": self._member_state,
-            "operation": self._operation,
-        }
+    # --- questions of other nodes -------------------------------------------------------------------
 
     async def _change_members(self, node: int, question: Document) -> Document:
         queue = next((each for each in self._catalog if each.number == question["queue"]), None)
@@ -289,7 +270,7 @@ class NodeAnswers:
         try:
             match question["change"]:
                 case "add":
-                    size = await self._changes.add(
+                    size = await self.changes.add(
                         queue,
                         where,
                         MemberRole(question["membership"]),
@@ -297,7 +278,7 @@ class NodeAnswers:
                         among_voters=bool(question["among_voters"]),
                     )
                 case "remove":
-                    size = await self._changes.remove(queue, where, timeout_s)
+                    size = await self.changes.remove(queue, where, timeout_s)
                 case _:
                     await transfer(self._groups, queue, where)
                     size = len(queue.members)
@@ -312,6 +293,6 @@ class NodeAnswers:
         name = question["name"]
         if name not in OPERATIONS:
             raise RefusedError("operation", f"this node knows no operation '{name}'")
-        result = await self._run(name, question["given"], question["vhost"])
+        result = await run_operation(self._broker, name, question["given"], question["vhost"])
         # As the door of the administration socket would write it: some values have no form in JSON.
         return {"result": json.loads(json.dumps(result, default=str))}

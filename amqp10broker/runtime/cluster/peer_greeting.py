@@ -143,9 +143,6 @@ class PeerGreeter:
             nursery.cancel_scope.cancel()
 
     def judge(self, hello: Hello) -> str | None:
-        return self._judge_known(hello) or self._events.admit(hello)
-
-    def _judge_known(self, hello: Hello) -> str | None:
         return self._acquaintances.judge(self._identity(), hello)
 
     async def _ask(

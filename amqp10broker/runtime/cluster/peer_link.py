@@ -73,7 +73,6 @@ class PeerLink:
         self._queue: list[bytes] = []
         self._messages: list[tuple[int, bytes]] = []
         self._wake = trio.Event()
-        self._sent = trio.Event()
         self._scope = trio.CancelScope()
         self._over = False
         self._direct_at = -JOIN_S
@@ -119,19 +118,12 @@ class PeerLink:
             self.backlog_bytes = len(data) - sent
             self._wake.set()
 
-    async def wait_room(self, most_bytes: int) -> bool:
-        """Wait until less is waiting to be sent; False: the connection is over."""
-        while self.backlog_bytes >= most_bytes and not self._over:
-            await self._sent.wait()
-        return not self._over
-
     def close(self, reason: str) -> None:
         """End it, from any task."""
         if not self._over:
             self._over = True
             self.end = reason
             self._scope.cancel()
-            self._sent.set()
 
     async def run(self) -> None:
         """Serve until it is over, for whatever reason; closes the stream."""
@@ -193,8 +185,6 @@ class PeerLink:
                     each.clear()
                 await self._stream.send_all(data)
                 self.backlog_bytes -= taken
-                self._sent.set()
-                self._sent = trio.Event()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(f"lost: {error}")
 
@@ -218,11 +208,6 @@ class PeerEvents(Protocol):
 
     def heard(self, node: int, incarnation: int) -> None:
         """A node is alive from now on, and receives this one's heartbeats."""
-
-    def admit(self, hello: Hello) -> str | None:
-        """Check an authenticated node, beyond `Acquaintances`. Returns None to accept it; else the reason,
-        one line that both sides log.
-        """
 
     async def asked(self, node: int, question: Document) -> Document:
         """Answer a request of a node; cancelled if its connection is lost. `node`: its number; 0: it is not a

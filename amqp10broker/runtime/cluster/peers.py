@@ -2,7 +2,7 @@
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
 (`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
-Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
+Nothing here waits for a node but `call` and `ask_address`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ from amqp10broker.runtime.connections.sockets import Address
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
-BULK_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of states that may wait for a node before `send_bulk` waits."""
 BACK_OFF_S: Final = (0.05, 1.0)
 """The first wait before another attempt to connect, and the longest; it doubles."""
 
@@ -159,16 +157,6 @@ class Peers:
             link.put_message(group, b"".join(body))
         else:
             link.put(encode(kind, group, body))
-        return True
-
-    async def send_bulk(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a part of a state when there is room. Returns false: there is no connection, or it was lost
-        while room was awaited.
-        """
-        link = self._link(node, ConnectionPurpose.BULK)
-        if link is None or not await link.wait_room(BULK_BYTES_MAX):
-            return False
-        link.put(encode(kind, group, body))
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
