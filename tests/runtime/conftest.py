@@ -26,12 +26,10 @@ MODULES = (
     "observe.clock_watch",
     "connections.connection_log",
     "queues.dead_letters",
-    "queues.dead_letter_worker",
-    "journal.definitions_file",
+    "journal.bootstrap",
     "connections.client_connection",
     "queues.durability",
     "connections.listener",
-    "connections.log_limits",
     "connections.login",
     "queues.queues",
 )

@@ -25,7 +25,7 @@ RAFT, LETTERS, BULK = LINKS
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in (
-        "cluster.peer_complaints",
+        "cluster.peer_streams",
         "cluster.peer_link",
         "cluster.peer_calls",
         "cluster.peer_heartbeats",

@@ -70,8 +70,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    for module in ("cluster.peer_complaints", "cluster.cluster_listener"):
-        monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_streams._log", recorder)
     return recorder
 
 

@@ -32,7 +32,7 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     """What was logged of connections that cannot be."""
     recorder = LogRecorder()
     for module in (
-        "cluster.peer_complaints",
+        "cluster.peer_streams",
         "cluster.peer_link",
         "cluster.peer_calls",
         "cluster.peer_heartbeats",
