@@ -2,7 +2,7 @@
 
 The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
 (see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
-not run queues: `QueueHost`, implemented by the runtime, does. The catalog notifies a queue through its
+not run queues: the runtime does (`queue.StartQueue`). The catalog notifies a queue through its
 `QueueHandle` of new settings, redeclaration and deletion.
 """
 
@@ -30,10 +30,11 @@ from amqp10broker.metadata.plan import (
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
     DeclaredQueue,
+    IdleQueue,
     QueueHandle,
-    QueueHost,
     QueueSpec,
     QueueType,
+    StartQueue,
     queue_type_of,
 )
 from amqp10broker.metadata.usage import Usage
@@ -46,7 +47,7 @@ from amqp10broker.storage.catalog_log import CatalogLog
 if TYPE_CHECKING:
     from amqp10broker.metadata.vhost import VirtualHost
 
-__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
+__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueSpec", "VirtualHost"]
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
@@ -87,7 +88,7 @@ class Catalog:
 
     def __init__(
         self,
-        host: QueueHost,
+        start_queue: StartQueue = IdleQueue,
         *,
         default_queue_type: str = QueueType.CLASSIC.value,
         relaxed_quorum_checks: bool = False,
@@ -117,7 +118,7 @@ class Catalog:
         self.on_sizes: Callable[[], None] = lambda: None
         self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
-        self._host = host
+        self._start_queue = start_queue
         # By queues of virtual hosts that were deleted.
         self._given_up: Counter[tuple[str, str, str]] = Counter()
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -284,7 +285,7 @@ class Catalog:
         if vhost is None:
             self.vhosts[facts.name] = VirtualHost(
                 facts,
-                self._host,
+                self._start_queue,
                 node_queue_type=self._default_queue_type,
                 choose=self.choose,
                 find_reply_queue=self._find_reply_queue,

@@ -37,7 +37,7 @@ from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.node_requests import SetClusterName
 from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, Key, Plan, Put
-from amqp10broker.metadata.queue import QueueHandle, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.queue import UnknownQueueType
 from amqp10broker.metadata.queue_requests import DeclareQueue
 from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopicPermission
 from amqp10broker.metadata.users import PasswordRecord, Permission
@@ -49,10 +49,6 @@ from amqp10broker.metadata.vhost_requests import (
     SetParameter,
     SetPolicy,
 )
-from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats
 from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")
@@ -130,51 +126,8 @@ def importing(
     return ImportDefinitions(document, passwords, vhost, user)
 
 
-class _NoQueue:
-    """A queue of the copy, which ignores all notifications."""
-
-    def post(self, command: Command) -> None:
-        return
-
-    @property
-    def ready(self) -> int:
-        return 0
-
-    @property
-    def unsettled(self) -> int:
-        return 0
-
-    def queue_status(self) -> QueueStatus:
-        return QueueStatus(0, 0, {})
-
-    def progress(self) -> QueueProgress:
-        return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        return QueueCounters()
-
-    def figures(self) -> QueueStats:
-        return QueueStats()
-
-    def weight(self) -> None:
-        return None
-
-    @property
-    def down(self) -> str | None:
-        return None
-
-
-class _NoHost:
-    """The queue host of the copy, which runs no queues."""
-
-    def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        return _NoQueue()
-
-
 def _copy(catalog: Catalog) -> Catalog:
     copy = Catalog(
-        _NoHost(),
         default_queue_type=catalog.default_queue_type,
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
         choose=catalog.choose,

@@ -20,9 +20,9 @@ from amqp10broker.metadata.queue import (
     NO_POLICY,
     DeclaredQueue,
     QueueHandle,
-    QueueHost,
     QueueSpec,
     QueueType,
+    StartQueue,
 )
 from amqp10broker.queues.commands import DELETE, Configure
 from amqp10broker.queues.counters import QueueConsumption, QueuesGone, given_up
@@ -45,7 +45,7 @@ class VirtualHost:
     def __init__(
         self,
         facts: VhostFacts,
-        host: QueueHost,
+        start_queue: StartQueue,
         *,
         node_queue_type: QueueType = QueueType.CLASSIC,
         choose: Choose | None = None,
@@ -67,7 +67,7 @@ class VirtualHost:
         self.deleted = False
         self.choose = choose or in_turn()
         self._find_reply_queue = find_reply_queue
-        self._host = host
+        self._start_queue = start_queue
         self._queue_changes = 0
         self._volatile = 0
         self._gone = QueuesGone()
@@ -219,7 +219,7 @@ class VirtualHost:
         counts = effective(self.policies, spec.name, spec.type, spec.arguments)
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
-        handle = self._host.start_queue(spec)
+        handle = self._start_queue(spec)
         self.queues[spec.name] = DeclaredQueue(
             *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
             handle=handle,

@@ -84,4 +84,5 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in MODULES:
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.connections.connection_log._limits_log", recorder)
     return recorder

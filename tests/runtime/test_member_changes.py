@@ -48,7 +48,7 @@ class Scene:
         self.absent: set[int] = set()
         self.decides = trio.Event()
         self.decides.set()
-        self.catalog = Catalog(Host())
+        self.catalog = Catalog(Host().start_queue)
         self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]

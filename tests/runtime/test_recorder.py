@@ -390,7 +390,7 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
         await record(broker, 50)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await client.send(1, message(1, "q", b"x"))
         await settle_down()
         assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number

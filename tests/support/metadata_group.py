@@ -38,7 +38,7 @@ def conceal(record: Any) -> Any:
 
 def first_entries(nodes: int) -> list[tuple[Key, Value]]:
     """Those of a new cluster."""
-    catalog = Catalog(Host())
+    catalog = Catalog(Host().start_queue)
     facts = [Put(CLUSTER, ClusterFacts("id", "name")), Put(NODE_NUMBERS, nodes)]
     for number in range(1, nodes + 1):
         name = chr(96 + number)
@@ -49,7 +49,7 @@ def first_entries(nodes: int) -> list[tuple[Key, Value]]:
 
 def filled(first: Iterable[tuple[Key, Value]]) -> Watched:
     """A catalog of these entries."""
-    catalog = Watched(Host())
+    catalog = Watched(Host().start_queue)
     catalog.apply([Put(key, decoded(key, value)) for key, value in first])
     return catalog
 
@@ -199,7 +199,7 @@ class Agreement:
             assert state(node.catalog) == state(self.truth)
             assert node.machine.snapshot() == self.nodes[0].machine.snapshot()
             check_whole(node.catalog)
-            again = Watched(Host())
+            again = Watched(Host().start_queue)
             restore(again, node.machine.entries())
             assert state(again) == state(node.catalog), "the machine has other entries"
 

@@ -149,6 +149,6 @@ def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHos
         if OPERATIONS[operation].in_vhost:
             return broker.catalog.lookup_vhost(name)
         # The default one may be deleted, and users must be manageable all the same.
-        found = VirtualHost(VhostFacts(name), broker)
+        found = VirtualHost(VhostFacts(name), broker.start_queue)
         found.deleted = True
     return found

@@ -292,7 +292,7 @@ class Cluster:
     def start_queue(
         self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
     ) -> RemoteQueue | QueueTask:
-        """Start the part of a queue at this node, and return its handle (`catalog.QueueHost`)."""
+        """Start the part of a queue at this node, and return its handle (`metadata.queue.StartQueue`)."""
         me, group = self.membership.number, spec.number
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None

@@ -37,15 +37,12 @@ from amqp10broker.errors import BrokerError, ConfigError, PreconditionFailed, Re
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.definitions import DUE_LATER, DeclareDue
 from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.restore import all_entries
 from amqp10broker.queues.machine_version import carried_out
-from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.ids import member_id
 from amqp10broker.runtime.journal.bootstrap import bootstrap_folder, due_now, tell_left_out
 from amqp10broker.runtime.journal.data import OF_THE_NODE, Data
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 
 _log = Log("amqp10broker.cluster")
 
@@ -223,7 +220,6 @@ def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> N
         system_store.joined(log, lambda key: key in OF_THE_NODE)
     else:
         scratch = Catalog(
-            NoQueues(),
             default_queue_type=config.default_queue_type,
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
             choose=random.randrange,
@@ -275,13 +271,6 @@ async def declare_when_whole(
             tell_left_out(report.skipped)
             counts = {section: report.loaded.get(section, 0) for section in DUE_LATER}
             _log.info("the cluster is whole: the queues of the configuration are declared", **counts)
-
-
-class NoQueues:
-    """Runs no queues: the catalog is made only to be kept."""
-
-    def start_queue(self, queue: QueueSpec) -> InlineQueue:
-        return InlineQueue(VolatileQueue(queue.name), ReplyRegistry())
 
 
 BYTES_MIN: Final = 16

@@ -218,7 +218,7 @@ class NodeOfCluster(ClusterNode):
 
     def begin_anew(self, as_: OfCluster | None) -> None:
         self._broker.afterwards = Afterwards(as_)
-        self._broker.stop()
+        self._broker.over.set()
 
     # --- other nodes --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
@@ -200,8 +200,8 @@ async def what_waits(
     return survey.summary(survey.queues(counted)), survey.waiting()
 
 
-class Occupied(BrokerContext, Protocol):
-    """Surroundings with connections in them: for what looks at those from above."""
+class Occupied(BrokerContext):
+    """For what looks at connections from above."""
 
     connections: Connections
 

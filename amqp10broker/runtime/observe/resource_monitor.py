@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -30,8 +30,7 @@ from amqp10broker.operations.alarms import (
     end_bytes,
 )
 from amqp10broker.operations.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
-from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.connections import Occupied
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import Meter
 from amqp10broker.sessions.messages import AlarmChanged
@@ -45,28 +44,17 @@ LIMITS: Final[Mapping[str, Resource]] = {
 """The settings that say when an alarm begins; both may be changed while running."""
 
 
-class AlarmContext(Protocol):
-    """The context of the monitor in the broker."""
-
-    clock: WallClock
-    config: Config
-    alarms: frozenset[str]
-    connections: Connections
-
-    @property
-    def http_clients(self) -> int: ...
-
-
 class ResourceMonitor:
     """Measures memory and disk of one broker, and holds its publishers back while either is low. `elsewhere`:
     names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
-    def __init__(self, node_context: AlarmContext, meter: Meter) -> None:
+    def __init__(self, node_context: Occupied, meter: Meter, http_clients: Callable[[], int]) -> None:
         self.alarms = Alarms()
         self.elsewhere: dict[int, frozenset[str]] = {}
         self._node_context = node_context
         self._meter = meter
+        self._http_clients = http_clients
         self._readings = ResourceReadings(meter, self.alarms)
         self._woken = trio.Event()
         self._asleep = False
@@ -89,7 +77,7 @@ class ResourceMonitor:
         while True:
             self._woken = trio.Event()
             # Once more when the last has gone: only then can be told what they have left behind.
-            connected = self._node_context.connections or self._node_context.http_clients
+            connected = self._node_context.connections or self._http_clients()
             if connected or self.alarms or self._untidy or awake:
                 awake = bool(connected)
                 with trio.move_on_after(self._checked() / 1000):
@@ -134,7 +122,7 @@ class ResourceMonitor:
 
     # --- changes from outside ---------------------------------------------------------------------
 
-    def put(self, name: str, *, on: bool, cause: AlarmCause) -> None:
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
         """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError` if
         no alarm of this name.
         """
