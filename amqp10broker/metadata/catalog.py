@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.entry_codec import Conceal, encoded
@@ -383,20 +383,20 @@ def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
     ]
 
 
-class NodeDirectory(Protocol):
-    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers."""
+class NodeDirectory(NamedTuple):
+    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers.
 
-    def leader(self, queue: DeclaredQueue) -> int | None:
-        """The last known leader node of a queue with members; None if there is none."""
+    Attributes:
+        leader: the leader of a queue with members; None: none is known.
+        last_leader: the last known leader of a queue; None: there has been none.
+        runs: whether a node can be reached; this one can.
+        reply_queue: a queue of direct reply-to of another node, if this one must take its name for that.
+    """
 
-    def last_leader(self, queue: DeclaredQueue) -> int | None:
-        """The node of the queue's last known leader; None if there has been none."""
-
-    def runs(self, node: int) -> bool:
-        """Whether a node can be reached; this one can."""
-
-    def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        """A queue of direct reply-to that another node has, if this one must take its name for that."""
+    leader: Callable[[DeclaredQueue], int | None]
+    last_leader: Callable[[DeclaredQueue], int | None]
+    runs: Callable[[int], bool]
+    reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None]
 
 
 Value = Any

@@ -5,6 +5,7 @@ A node in no cluster is number 0, and its quorum queues have one member, there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,8 @@ class Leaderless:
         return "; ".join(clauses)
 
 
-class ClusterNode:
-    """The running node as a member of a cluster; this class itself is in none, and refuses what needs one."""
+class ClusterNode(ABC):
+    """The running node as a member of a cluster; here it is in none, and refuses what needs one."""
 
     number = 0
     target_size = 1
@@ -99,13 +100,13 @@ class ClusterNode:
         """Return the quorum queues with a member here that have no leader; None: there are none."""
         return None
 
+    @abstractmethod
     def alarms(self) -> Mapping[int, Collection[str]]:
         """Return the names of the present alarms by node; nodes without any may be left out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
-        raise NotImplementedError
 
     async def add_member(
         self,
@@ -147,6 +148,7 @@ class ClusterNode:
         """
         raise _alone()
 
+    @abstractmethod
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
@@ -154,15 +156,14 @@ class ClusterNode:
 
         The requests are concurrent; ``state`` marks nodes that do not answer within a second.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def drain(self) -> None:
         """Take the node out of service: no clients and no leadership."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def revive(self) -> None:
         """Take the node back into service."""
-        raise NotImplementedError
 
     async def let_in_by(self, node: str) -> OfCluster:
         """Request membership of another node's cluster for this one, which must be alone. Raises
@@ -176,6 +177,7 @@ class ClusterNode:
         """
         raise _alone()
 
+    @abstractmethod
     async def leave(self) -> None:
         """Hand leaderships over, as far as others can take them within 2 s."""
 
@@ -198,9 +200,9 @@ class ClusterNode:
         """
         return {}
 
+    @abstractmethod
     async def pause(self, seconds: float) -> None:
         """Wait, while other tasks run."""
-        raise NotImplementedError
 
 
 def _alone() -> NotSupported:

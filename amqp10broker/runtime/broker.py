@@ -46,7 +46,7 @@ from amqp10broker.runtime.admin.admin import serve_admin
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import NodeAlone
+from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
 from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.connections import Connections, Rights
@@ -151,7 +151,7 @@ class Broker(Administered):
         self.broker_listeners = None
         self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
-        self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
+        self.as_member: ServingNode = ServingNode(self)
         self.watches = Watches(self.connections)
         self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
         self._queues: Queues | None = None

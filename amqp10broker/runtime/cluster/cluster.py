@@ -30,12 +30,13 @@ from amqp10broker.cluster.bootstrap import (
 )
 from amqp10broker.cluster.hello import OTHER_VERSION, HelloRefused, Identity
 from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
-from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog, NodeDirectory
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
@@ -55,7 +56,7 @@ from amqp10broker.runtime.cluster.forming import (
     read_secret,
 )
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_queues import ClusterDirectory, NodeQueues
+from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.peer_streams import Wires, bind_cluster
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
@@ -227,6 +228,19 @@ class Cluster:
             )
         return Wires(tls, plaintext=config.cluster_plaintext)
 
+    def _leader_of(self, queue: DeclaredQueue) -> int | None:
+        member = self.raft.groups.get(queue.number)
+        if member is not None and member.raft.status.leader is None:
+            return None
+        return self.queues.links.leader_of(queue.number)
+
+    def _last_leader_of(self, queue: DeclaredQueue) -> int | None:
+        client = self.queues.links.clients.get(queue.number)
+        return client.last_leader if isinstance(client, QueueLink) else None
+
+    def _runs(self, node: int) -> bool:
+        return node == self.membership.number or node in self.peers.liveness.hears
+
     def prepare(self) -> None:
         """Set up access to queues and their placement, before queues start."""
         node_context, number = self._node_context, self.membership.number
@@ -238,17 +252,16 @@ class Cluster:
         links = self.queues.links
         links.on_leader = self._has_leader
         self.queues.wait_ms = node_context.config.cluster_decide_ms
-        config, node_directory = (
-            node_context.config,
-            ClusterDirectory(number, self.peers.liveness, links, self.queues.replies, self.raft.groups),
+        config = node_context.config
+        self._catalog.node_directory = NodeDirectory(
+            self._leader_of, self._last_leader_of, self._runs, self.queues.replies.find
         )
-        self._catalog.node_directory = node_directory
         self._catalog.placement = ByCount(
             number,
             reply_registry.incarnation,
             random.randrange,
-            runs=node_directory.runs,
-            leader_of=node_directory.leader,
+            runs=self._runs,
+            leader_of=self._leader_of,
             group_size=config.quorum_initial_group_size,
             locator=config.queue_leader_locator,
         )

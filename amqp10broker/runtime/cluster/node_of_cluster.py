@@ -19,13 +19,13 @@ from amqp10broker.cluster.wire import Document
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.cluster_node import GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import client_listeners, serve_again, state_of, stop_serving
+from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
 from amqp10broker.runtime.cluster.member_changes import (
     TAKE_BACK_S,
     Leaderships,
@@ -52,14 +52,14 @@ LEAVE_S: Final = 2.0
 """How long a stop may be held up until others lead."""
 
 
-class NodeOfCluster(ClusterNode):
+class NodeOfCluster(ServingNode):
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config
         self.target_size = target_size(config.cluster_target_size, config.cluster_nodes)
         self.rebalancing = False
-        self._broker = broker
+        super().__init__(broker)
         self._catalog = broker.catalog
         self._cluster = cluster
         self._groups = cluster.raft.groups
@@ -102,7 +102,7 @@ class NodeOfCluster(ClusterNode):
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         at = self._cluster.address
-        return [*client_listeners(self._broker), ("clustering", at.host, at.port)]
+        return [*super().listeners(), ("clustering", at.host, at.port)]
 
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
@@ -168,13 +168,13 @@ class NodeOfCluster(ClusterNode):
     async def drain(self) -> None:
         """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
         await self._system.propose(SetDraining(self._cluster.name, True))
-        stop_serving(self._broker)
+        await super().drain()
         for line in await self._leaderships.hand_over():
             _log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
         await self._system.propose(SetDraining(self._cluster.name, False))
-        await serve_again(self._broker)
+        await super().revive()
 
     async def leave(self) -> None:
         """Transfer this node's leaderships before a stop, so that clients need not wait for elections.
@@ -232,9 +232,6 @@ class NodeOfCluster(ClusterNode):
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
         answers = await self._asked_each(nodes, question, OPERATION_S)
         return {node: each["result"] for node, each in answers.items() if not isinstance(each, RefusedError)}
-
-    async def pause(self, seconds: float) -> None:
-        await trio.sleep(seconds)
 
     async def _asked_each(
         self, nodes: Collection[int], question: Document, timeout_s: float

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from amqp10broker.cluster.liveness import Liveness
 from amqp10broker.cluster.remote_queue.home_link import HomeLink
 from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
@@ -26,7 +25,6 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.metadata.queue_kind import QUORUM
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.raft.groups import Groups
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
@@ -191,30 +189,3 @@ class NodeQueues:
                 await stirred.wait()
             await trio.sleep(TICK_S)
             self.links.tick()
-
-
-class ClusterDirectory:
-    def __init__(
-        self, me: int, liveness: Liveness, links: QueueLinks, replies: ReplyQueues, groups: Groups
-    ) -> None:
-        self._me = me
-        self._liveness = liveness
-        self._links = links
-        self._replies = replies
-        self._groups = groups
-
-    def leader(self, queue: DeclaredQueue) -> int | None:
-        member = self._groups.get(queue.number)
-        if member is not None and member.raft.status.leader is None:
-            return None
-        return self._links.leader_of(queue.number)
-
-    def last_leader(self, queue: DeclaredQueue) -> int | None:
-        client = self._links.clients.get(queue.number)
-        return client.last_leader if isinstance(client, QueueLink) else None
-
-    def runs(self, node: int) -> bool:
-        return node == self._me or node in self._liveness.hears
-
-    def reply_queue(self, vhost: VirtualHost, name: str) -> DeclaredQueue | None:
-        return self._replies.find(vhost, name)

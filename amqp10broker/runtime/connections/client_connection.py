@@ -157,7 +157,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.credential = Credential(node_context, origin)
         self.engine = engine
         self.unfinished = unfinished
-        self.log = ConnectionLog(self, node_context.log_limits, node_context.catalog)
+        self.log = ConnectionLog(number, peer, node_context.log_limits, node_context.catalog)
         self.member: VhostSlot | None = None
         # The stream, and what is written and read.
         self.stream = stream
@@ -296,7 +296,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     def release(self) -> None:
         """Drop what refers back to it when it is over (see `SessionEndpoint.release`)."""
-        self.log.release()
 
     def give_up(self) -> None:
         self._given_up = True
@@ -445,7 +444,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         if isinstance(answer, Success | Failure):
             node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
         if isinstance(answer, Success):
-            self.user = answer.user
+            self.user = self.log.client["user"] = answer.user
             self.credential.take(answer)
             self.unfinished.within = node_context.unfinished.of(answer.user)
             if self.credential.is_token:

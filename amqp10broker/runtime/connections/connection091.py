@@ -194,6 +194,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.engine.fail(fault)
             self.log_fault(fault)
             return
+        self.log.client["vhost"] = self.vhost
         self.engine.open_ok()
         self.flush()
         self.opened(self.engine.frame_max, product=str(self.engine.client_properties.get("product", "")))

@@ -185,6 +185,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             self.log_fault(fault)
             self._refused = fault
             return
+        self.log.client["vhost"] = self.vhost
         self._of_jms = is_of_jms(opened)
         self.engine.open(
             node_context.container_id,
@@ -349,7 +350,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     def release(self) -> None:
         self._node_context.resumable_links.let_run(self._names)
-        super().release()
 
     async def work(self, number: int, part: SessionTask) -> None:
         try:

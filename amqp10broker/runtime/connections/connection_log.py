@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
@@ -16,27 +16,18 @@ from amqp10broker.runtime.log import Log
 _log = Log("amqp10broker.connection")
 
 
-class LoggedClient(Protocol):
-    """The fields of a connection in a log entry."""
-
-    number: int
-    peer: str
-    user: str
-
-    @property
-    def vhost(self) -> str:
-        """The virtual host it is in, empty before it is open."""
-
-
 class ConnectionLog:
-    """See the module; implements `sessions.context.ClientLog`. `last_error`: what went wrong last, at the
-    connection or at anything in it.
+    """See the module; implements `sessions.context.ClientLog`.
+
+    Attributes:
+        client: fields by which entries name the connection, as far as they are known.
+        last_error: what went wrong last, at the connection or at anything in it.
     """
 
-    __slots__ = ("_catalog", "_client", "_limits", "last_error")
+    __slots__ = ("_catalog", "_limits", "client", "last_error")
 
-    def __init__(self, client: LoggedClient, limits: LogLimits, catalog: Catalog) -> None:
-        self._client = client
+    def __init__(self, number: int, peer: str, limits: LogLimits, catalog: Catalog) -> None:
+        self.client: dict[str, Any] = {"connection": number, "peer": peer}
         self._limits = limits
         self._catalog = catalog
         self.last_error: LastError | None = None
@@ -51,11 +42,11 @@ class ConnectionLog:
         self.warning("login failed", **user, reason=failure.reason, text=text)
 
     def noted(self, event: str, **details: Any) -> LastError:
-        error = LastError(utc_text(), event, {"connection": self._client.number, **details})
+        error = LastError(utc_text(), event, {"connection": self.client["connection"], **details})
         self.last_error = error
         queue = details.get("queue")
         if queue:
-            vhost = self._catalog.find_vhost(self._client.vhost)
+            vhost = self._catalog.find_vhost(self.client.get("vhost", ""))
             declared = None if vhost is None else vhost.find(queue)
             if declared is not None:
                 declared.last_error = error
@@ -65,31 +56,13 @@ class ConnectionLog:
         self._write(_log.info, "entries", event, details)
 
     def _write(self, write: Callable[..., None], kind: str, event: str, details: Mapping[str, Any]) -> None:
-        limits, client_fields = self._limits, self.client_fields()
-        if self._client.user:
-            limits.write(
-                write, (kind, self._client.number), event, about=client_fields, **{**client_fields, **details}
-            )
-        else:
-            host = host_of(self._client.peer)
-            limits.write(write, (kind, host), event, about={"peer": host}, **{**client_fields, **details})
+        about = self.client if "user" in self.client else {"peer": host_of(self.client["peer"])}
+        key = (kind, about.get("connection", about["peer"]))
+        self._limits.write(write, key, event, about=about, **{**self.client, **details})
 
     def error(self, event: str, **details: Any) -> None:
         """Write a fault of ours, however many there are; `exc_info` carries its cause."""
-        _log.error(event, **{**self.client_fields(), **details})
-
-    def release(self) -> None:
-        del self._client
-
-    def client_fields(self) -> dict[str, Any]:
-        """Fields by which entries name the connection, as far as they are known."""
-        client = self._client
-        client_fields: dict[str, Any] = {"connection": client.number, "peer": client.peer}
-        if client.user:
-            client_fields["user"] = client.user
-        if client.vhost:
-            client_fields["vhost"] = client.vhost
-        return client_fields
+        _log.error(event, **{**self.client, **details})
 
 
 def host_of(peer: str) -> str:

@@ -8,8 +8,8 @@ its sessions wait here, and through them its reader: its own TCP pushes it back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
@@ -113,13 +113,11 @@ class OutputBuffer:
             self._drained = None
 
 
-class Tap(Protocol):
-    """An observer of a connection's bytes, see `tracing`; must not raise."""
+class Tap(NamedTuple):
+    """The observer of a connection's bytes, see `tracing`; must not raise. `sent`: takes whole frames."""
 
-    def received(self, data: bytes) -> None: ...
-
-    def sent(self, data: bytes | memoryview) -> None:
-        """Bytes for the writer: whole frames."""
+    received: Callable[[bytes], None]
+    sent: Callable[[bytes | memoryview], None]
 
 
 class Writer:

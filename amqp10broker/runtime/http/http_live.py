@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -142,17 +142,10 @@ Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
 """Runs a GET for a user, with the rights that it has then. It never raises."""
 
 
-class Follower(Protocol):
-    grants: Grants
-
-    def wake(self) -> None:
-        """There is an event to send."""
-
-
 class Shared:
     def __init__(self, look: Look, request: HttpRequest, grants: Grants, every_s: float) -> None:
         self.latest = Latest()
-        self.followers: set[Follower] = set()
+        self.followers: set[_Stream] = set()
         self._look = look
         self._request = request
         self._grants = grants
@@ -169,7 +162,7 @@ class Shared:
                 refused = self.latest.refusal is not None
                 await trio.sleep(max(self._every_s, REFUSED_S) if refused else self._every_s)
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: _Stream) -> None:
         self.followers.discard(follower)
         if not self.followers:
             self._scope.cancel()
@@ -199,7 +192,7 @@ class FollowerState:
         self.refusal, self.heard, self.anything = None, latest.value, True
         return text
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: _Stream) -> None:
         self.shared.leave(follower)
 
 
@@ -208,7 +201,7 @@ class Onward:
 
     def __init__(
         self,
-        follower: Follower,
+        follower: _Stream,
         look: Look,
         request: HttpRequest,
         place: int,
@@ -255,5 +248,5 @@ class Onward:
         self._taken.set()
         return taken
 
-    def leave(self, follower: Follower) -> None:
+    def leave(self, follower: _Stream) -> None:
         self._scope.cancel()

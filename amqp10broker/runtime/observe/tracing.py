@@ -26,6 +26,7 @@ from amqp10broker.operations.snapshot import TraceView
 from amqp10broker.protocols.preface import AMQP_091_HEADER
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Connections
+from amqp10broker.runtime.connections.writer import Tap
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.trace_tap import ConnectionTap, Trace, TraceTarget, matching
 
@@ -137,7 +138,8 @@ class Tracing:
         tap = self._taps.get(connection.number)
         if tap is None:
             tap = ConnectionTap(connection, begins=begins)
-            self._taps[connection.number] = connection.writer.tap = tap
+            self._taps[connection.number] = tap
+            connection.writer.tap = Tap(tap.received, tap.sent)
         if trace not in tap.traces:
             tap.add(trace, begins=begins)
 
