@@ -25,28 +25,15 @@ BALANCED: Final = frozenset({"balanced", "random", "least-leaders", "min-masters
 """All of these mean `balanced`; anything else, where the client is."""
 
 
+@dataclass(eq=False)
 class ByCount:
-    def __init__(
-        self,
-        me: int,
-        incarnation: int,
-        choose: Callable[[int], int],
-        *,
-        runs: Callable[[int], bool],
-        leader_of: Callable[[DeclaredQueue], int | None] = lambda queue: None,
-        group_size: int = GROUP_SIZE,
-        locator: str = CLIENT_LOCAL,
-    ) -> None:
-        """Choose for the clients of one node. `leader_of`: the node that leads a quorum queue; None if it is
-        not known.
-        """
-        self._me = me
-        self._incarnation = incarnation
-        self._choose = choose
-        self._runs = runs
-        self._leader_of = leader_of
-        self._group_size = group_size
-        self._locator = locator
+    _me: int
+    _incarnation: int
+    _choose: Callable[[int], int]
+    runs: Callable[[int], bool]
+    leader_of: Callable[[DeclaredQueue], int | None] = lambda queue: None
+    group_size: int = GROUP_SIZE
+    locator: str = CLIENT_LOCAL
 
     def __call__(
         self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
@@ -70,12 +57,12 @@ class ByCount:
         nodes: Mapping[int, NodeFacts],
         queues: list[DeclaredQueue] | None,
     ) -> list[int]:
-        size = min(arguments.get("x-quorum-initial-group-size", self._group_size), len(nodes))
+        size = min(arguments.get("x-quorum-initial-group-size", self.group_size), len(nodes))
         others = [number for number in nodes if number != self._me]
         fewest = self._order(
             others, None if queues is None else (node_of(each) for queue in queues for each in queue.members)
         )
-        fewest.sort(key=lambda number: not self._runs(number))
+        fewest.sort(key=lambda number: not self.runs(number))
         return [self._me, *fewest[: size - 1]]
 
     def _leader(
@@ -85,8 +72,8 @@ class ByCount:
         if given is None:
             given = wanted.arguments.get("x-queue-leader-locator")
         if given is None:
-            given = wanted.arguments.get("x-queue-master-locator", self._locator)
-        fit = [number for number, node in nodes.items() if self._runs(number) and not node.draining]
+            given = wanted.arguments.get("x-queue-master-locator", self.locator)
+        fit = [number for number, node in nodes.items() if self.runs(number) and not node.draining]
         if not fit or (given not in BALANCED and self._me in fit):
             return self._me
         return self._order(fit, None if queues is None else map(self._leads, queues))[0]
@@ -94,7 +81,7 @@ class ByCount:
     def _leads(self, queue: DeclaredQueue) -> int:
         if not queue.members:
             return queue.home
-        return self._leader_of(queue) or node_of(queue.members[0])
+        return self.leader_of(queue) or node_of(queue.members[0])
 
     def _order(self, numbers: list[int], taken: Iterable[int] | None) -> list[int]:
         left = list(numbers)

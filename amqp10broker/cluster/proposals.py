@@ -9,6 +9,7 @@ order: a stale transaction is planned again (`TransactionOutcome.STALE`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.cluster.transactions import (
@@ -55,32 +56,20 @@ class PendingProposal:
     sent_ms: int | None = None
 
 
+@dataclass(eq=False)
 class Proposals:
-    def __init__(
-        self,
-        node: int,
-        incarnation: int,
-        catalog: Catalog,
-        machine: SystemMachine,
-        conceal: Conceal,
-        *,
-        to_leader: Callable[[Sequence[bytes]], bool],
-        tell: Callable[[Decided], None],
-        now_ms: Callable[[], int],
-    ) -> None:
-        """Begin with none. `now_ms`: a clock that never runs back."""
-        self._node = node
-        self._incarnation = incarnation
-        self._catalog = catalog
-        self._machine = machine
-        self._conceal = conceal
-        self._to_leader = to_leader
-        self._tell = tell
-        self._now_ms = now_ms
-        self._serial = 0
-        self._pending: dict[int, PendingProposal] = {}
-        self._lost: list[PendingProposal] = []
-        self._retry_ms: int | None = None
+    _node: int
+    _incarnation: int
+    _catalog: Catalog
+    _machine: SystemMachine
+    _conceal: Conceal
+    _to_leader: Callable[[Sequence[bytes]], bool]
+    _tell: Callable[[Decided], None]
+    _now_ms: Callable[[], int]
+    _serial: int = 0
+    _pending: dict[int, PendingProposal] = field(default_factory=dict, init=False)
+    _lost: list[PendingProposal] = field(default_factory=list, init=False)
+    _retry_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -90,10 +90,7 @@ class System:
         self._farewells: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
         self._proposals = Proposals(
-            *(node, incarnation, catalog, store.machine, conceal),
-            to_leader=self._to_leader,
-            tell=tell,
-            now_ms=now_ms,
+            *(node, incarnation, catalog, store.machine, conceal, self._to_leader, tell, now_ms),
         )
 
     @property

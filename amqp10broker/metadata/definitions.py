@@ -141,25 +141,21 @@ def _copy(catalog: Catalog) -> Catalog:
     return copy
 
 
+@dataclass(eq=False)
 class _Loader:
     """Plans the entries of a document one by one. `puts`: what the plans put, by key: of what two of them
     put, the last counts.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        passwords: Mapping[str, PasswordRecord | None],
-        vhost: str | None,
-        user: str | None,
-    ) -> None:
-        self.report = ImportReport()
-        self.puts: dict[Key, Put] = {}
-        self._original = catalog
-        self._catalog = _copy(catalog)
-        self._passwords = passwords
-        self._vhost = vhost
-        self._importer = user
+    _original: Catalog
+    _passwords: Mapping[str, PasswordRecord | None]
+    _vhost: str | None
+    _importer: str | None
+    report: ImportReport = field(default_factory=ImportReport, init=False)
+    puts: dict[Key, Put] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._catalog = _copy(self._original)
 
     def load(self, document: Mapping[str, Any]) -> None:
         take: dict[str, Callable[[DefinitionEntry], None]] = {

@@ -446,6 +446,7 @@ class Flow(enum.Enum):
     SNAPSHOT = "snapshot"
 
 
+@dataclass(slots=True, eq=False)
 class Progress:
     """One follower, and its send window, in one of three states as in etcd's raft: *probe*, when the point of
     agreement is unknown: one message, then wait; *replicate*: messages are sent without waiting, up to a
@@ -454,34 +455,18 @@ class Progress:
     no entries along, because the last one had no answer.
     """
 
-    __slots__ = (
-        "_under_way",
-        "_under_way_bytes",
-        "active",
-        "alive",
-        "bare",
-        "commit",
-        "commit_sent",
-        "flow",
-        "match",
-        "next",
-        "round",
-        "waiting",
-    )
-
-    def __init__(self, next_index: int, *, alive: bool) -> None:
-        self.flow = Flow.PROBE
-        self.match = 0
-        self.next = next_index
-        self.commit = -1
-        self.commit_sent = -1
-        self.alive = alive
-        self.active = True
-        self.waiting = False
-        self.bare = False
-        self.round = 0
-        self._under_way: deque[tuple[int, int]] | None = None
-        self._under_way_bytes = 0
+    next: int
+    alive: bool
+    flow: Flow = Flow.PROBE
+    match: int = 0
+    commit: int = -1
+    commit_sent: int = -1
+    active: bool = True
+    waiting: bool = False
+    bare: bool = False
+    round: int = 0
+    _under_way: deque[tuple[int, int]] | None = None
+    _under_way_bytes: int = 0
 
     @property
     def may_send(self) -> bool:

@@ -8,9 +8,9 @@ when the home node announces the queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import ClassVar, Final
 
 from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
@@ -21,6 +21,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, add_effect, refuse
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -64,50 +65,34 @@ class _State(Enum):
     DOWN = auto()
 
 
+@dataclass(slots=True, eq=False)
 class HomeLink:
     """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
     wait at its node, not here.
     """
 
-    full_ms: Final = None
-    __slots__ = (
-        "_consumers",
-        "_lost",
-        "_next",
-        "_opening_ms",
-        "_port",
-        "_publishers",
-        "_requests",
-        "_state",
-        "_unconfirmed",
-        "_waiting",
-        "available",
-        "down_ms",
-        "ended",
-        "group",
-        "home",
-        "queue",
-    )
+    full_ms: ClassVar[None] = None
+    queue: str
+    group: int
+    home: int
+    _port: LinkPort
+    available: int = 0
+    ended: bool = False
+    _next: int = 1
+    _state: _State = _State.OPENING
+    _opening_ms: int = field(init=False)
+    _lost: bool = False
+    down_ms: int | None = None
+    _waiting: list[Command] = field(default_factory=list, init=False)
+    _consumers: dict[ConsumerRef, HeldByConsumer] = field(default_factory=dict, init=False)
+    _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
+    _requests: dict[RequestRef, None] = field(default_factory=dict, init=False)
+    # Of each publisher what is not confirmed: number -> whether it was published settled.
+    _unconfirmed: dict[PublisherRef, dict[int, bool]] = field(default_factory=dict, init=False)
 
-    def __init__(self, queue: str, group: int, home: int, port: LinkPort) -> None:
-        self.queue = queue
-        self.group = group
-        self.home = home
-        self.available = 0
-        self.ended = False
-        self._port = port
-        self._next = 1
-        self._state = _State.OPENING
-        self._opening_ms = port.now_ms()
-        self._lost = False
-        self.down_ms: int | None = None
-        self._waiting: list[Command] = []
-        self._consumers: dict[ConsumerRef, HeldByConsumer] = {}
-        self._publishers: dict[PublisherRef, None] = {}
-        self._requests: dict[RequestRef, None] = {}
-        # Of each publisher what is not confirmed: number -> whether it was published settled.
-        self._unconfirmed: dict[PublisherRef, dict[int, bool]] = {}
-        port.stir(group)
+    def __post_init__(self) -> None:
+        self._opening_ms = self._port.now_ms()
+        self._port.stir(self.group)
 
     @property
     def unled_ms(self) -> int | None:

@@ -8,6 +8,7 @@ queue's state has the effects that it missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
 from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
@@ -20,6 +21,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     is_browsers,
 )
 from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -64,41 +66,27 @@ class _Link:
         self.index = index
 
 
+@dataclass(slots=True, eq=False)
 class LinkServer:
     """One replicated queue's. `term`: since which term this member leads; None: it does not."""
 
-    __slots__ = (
-        "_asking",
-        "_backend",
-        "_browsed",
-        "_full",
-        "_group",
-        "_links",
-        "_port",
-        "_post_all",
-        "_posted",
-        "_said",
-        "term",
-    )
-
-    def __init__(self, group: int, backend: QuorumInLog, post_all: PostAll, port: LinkPort) -> None:
-        self.term: int | None = None
-        self._group = group
-        self._backend = backend
-        self._post_all = post_all
-        self._port = port
-        self._links: dict[int, _Link] = {}
-        # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
-        self._posted: dict[tuple[int, int], int] = {}
-        # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
-        # may not have carried it out yet.
-        self._said: dict[tuple[int, int], bool] = {}
-        # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
-        self._asking: dict[int, ResumeRemote] = {}
-        # Nodes that have had browsers since this member leads.
-        self._browsed: set[int] = set()
-        # The queue has refused publishes since it had room.
-        self._full = False
+    _group: int
+    _backend: QuorumInLog
+    _post_all: PostAll
+    _port: LinkPort
+    term: int | None = None
+    _links: dict[int, _Link] = field(default_factory=dict, init=False)
+    # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+    _posted: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
+    # may not have carried it out yet.
+    _said: dict[tuple[int, int], bool] = field(default_factory=dict, init=False)
+    # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
+    _asking: dict[int, ResumeRemote] = field(default_factory=dict, init=False)
+    # Nodes that have had browsers since this member leads.
+    _browsed: set[int] = field(default_factory=set, init=False)
+    # The queue has refused publishes since it had room.
+    _full: bool = False
 
     # --- this member ------------------------------------------------------------------------------
 
@@ -324,20 +312,20 @@ class _Visitor:
             del self.consumers[ref]
 
 
+@dataclass(slots=True, eq=False)
 class HomeLinkServer:
     """One queue's that is at this node only.
 
     A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
     """
 
-    __slots__ = ("_group", "_port", "_post_all", "_visitors")
+    _group: int
+    _post_all: Callable[[list[Command]], None]
+    _port: LinkPort
+    _visitors: dict[int, _Visitor] = field(default_factory=dict, init=False)
 
-    def __init__(self, group: int, post_all: Callable[[list[Command]], None], port: LinkPort) -> None:
-        self._group = group
-        self._post_all = post_all
-        self._port = port
-        self._visitors: dict[int, _Visitor] = {}
-        for node in port.peers:
+    def __post_init__(self) -> None:
+        for node in self._port.peers:
             self.node_up(node)
 
     def node_up(self, node: int) -> None:

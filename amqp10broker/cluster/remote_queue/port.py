@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.cluster.remote_queue.messages import LinkMessage, encode
 from amqp10broker.cluster.wire import FrameKind
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -26,6 +28,7 @@ SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
 """Sends a frame: node, kind, group, body; False: there is no connection."""
 
 
+@dataclass(eq=False)
 class LinkPort:
     """See the module.
 
@@ -41,31 +44,21 @@ class LinkPort:
         now_ms: milliseconds of a clock that never runs back.
     """
 
-    def __init__(
-        self,
-        node: int,
-        incarnation: int,
-        send_frame: SendFrame,
-        waiting_bytes: Callable[[int], int],
-        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
-        is_open: Callable[[PeerId], bool],
-        now_ms: Callable[[], int],
-        deliver: Callable[[int, int, LinkMessage], None],
-    ) -> None:
-        """Begin without other nodes. `deliver`: takes messages within the node: node, group, message."""
-        self.node = node
-        self.incarnation = incarnation
-        self.connected: dict[int, None] = {}
-        self.incarnations: dict[int, int] = {node: incarnation}
-        self.suspected: frozenset[int] = frozenset()
-        self.stirred: dict[int, None] = {}
-        self.on_stirred: Callable[[], None] = lambda: None
-        self.send_frame = send_frame
-        self.waiting_bytes = waiting_bytes
-        self.tell = tell
-        self.is_open = is_open
-        self.now_ms = now_ms
-        self._deliver = deliver
+    node: int
+    incarnation: int
+    send_frame: SendFrame
+    waiting_bytes: Callable[[int], int]
+    tell: Callable[[Mapping[PeerId, list[Effect]]], None]
+    is_open: Callable[[PeerId], bool]
+    now_ms: Callable[[], int]
+    _deliver: Callable[[int, int, LinkMessage], None]
+    connected: dict[int, None] = field(default_factory=dict, init=False)
+    suspected: frozenset[int] = frozenset()
+    stirred: dict[int, None] = field(default_factory=dict, init=False)
+    on_stirred: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.incarnations: dict[int, int] = {self.node: self.incarnation}
 
     @property
     def peers(self) -> Sequence[int]:

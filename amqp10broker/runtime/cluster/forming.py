@@ -33,6 +33,7 @@ from amqp10broker.cluster.bootstrap import (
 )
 from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.definitions import DUE_LATER, DeclareDue
@@ -65,24 +66,15 @@ AskNode = Callable[[tuple[str, int], dict[str, Any], float], Awaitable[dict[str,
 """Queries a node by its address, with a time limit in seconds."""
 
 
+@dataclass(eq=False)
 class Former:
-    def __init__(
-        self,
-        name: str,
-        at: Address,
-        listed: Mapping[str, Address],
-        ask: AskNode,
-        new_id: Callable[[], str],
-        *,
-        has_data: bool,
-    ) -> None:
-        self._name = name
-        self._at = at
-        self._listed = listed
-        self._ask = ask
-        self._new_id = new_id
-        self._has_data = has_data
-        self._said = ""
+    _name: str
+    _at: Address
+    _listed: Mapping[str, Address]
+    _ask: AskNode
+    _new_id: Callable[[], str]
+    has_data: bool
+    _said: str = ""
 
     async def find(self) -> ClusterIdentity:
         """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
@@ -91,7 +83,7 @@ class Former:
         started = told = trio.current_time()
         while True:
             heard = await self._look()
-            step = next_step(self._name, tuple(self._listed), heard, has_data=self._has_data)
+            step = next_step(self._name, tuple(self._listed), heard, has_data=self.has_data)
             if isinstance(step, FoundCluster):
                 _log.info("a cluster begins with this node", node=self._name)
                 me = MemberAt(FIRST, self._name, self._at)

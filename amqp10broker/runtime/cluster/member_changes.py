@@ -37,6 +37,7 @@ from amqp10broker.cluster.membership import (
     target_size,
 )
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import SetMembers
@@ -356,21 +357,16 @@ def settings_of(config: Config) -> Reconciling:
     )
 
 
+@dataclass(eq=False)
 class Reconciler:
-    def __init__(
-        self,
-        me: int,
-        catalog: Catalog,
-        groups: Groups,
-        changes: MemberChanges,
-        settings: Reconciling,
-    ) -> None:
-        self._me = me
-        self._catalog = catalog
-        self._groups = groups
-        self._changes = changes
-        self._settings = settings
-        self._schedule = Schedule(settings, self._now_ms())
+    _me: int
+    _catalog: Catalog
+    _groups: Groups
+    _changes: MemberChanges
+    _settings: Reconciling
+
+    def __post_init__(self) -> None:
+        self._schedule = Schedule(self._settings, self._now_ms())
 
     def trigger(self) -> None:
         """A node has come up or has left for good, a queue was declared, or a policy set."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Final
 
 import trio
@@ -21,6 +22,7 @@ from amqp10broker.cluster.hello import (
     PeerGreeting,
 )
 from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import Calls
 from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
@@ -34,25 +36,16 @@ QUESTION_S: Final = 300.0
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
+@dataclass(eq=False)
 class PeerGreeter:
-    def __init__(
-        self,
-        identity: Callable[[], Identity],
-        secret: bytes,
-        acquaintances: Acquaintances,
-        events: PeerEvents,
-        calls: Calls,
-        complaints: Complaints,
-        dial: Dial,
-    ) -> None:
-        self._identity = identity
-        self._secret = secret
-        self._acquaintances = acquaintances
-        self._events = events
-        self._calls = calls
-        self._complaints = complaints
-        self._dial = dial
-        self._start = secrets.token_bytes(START_BYTES)
+    _identity: Callable[[], Identity]
+    _secret: bytes
+    _acquaintances: Acquaintances
+    _events: PeerEvents
+    _calls: Calls
+    _complaints: Complaints
+    _dial: Dial
+    _start: bytes = field(default_factory=lambda: secrets.token_bytes(START_BYTES), init=False)
 
     async def meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
         """Greet one that has come. Returns none: it was refused, or lost."""

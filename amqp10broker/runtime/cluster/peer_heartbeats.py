@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import field
 from typing import Final
 
 import trio
@@ -17,6 +18,7 @@ from amqp10broker.cluster.liveness import (
     Suspected,
 )
 from amqp10broker.cluster.wire import Document, FrameKind, encode, encode_document, read_document
+from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
 from amqp10broker.runtime.log import Log
 
@@ -37,30 +39,22 @@ CLOCK_TOLD_S: Final = 60
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
+@dataclass(eq=False)
 class Heart:
     """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
     has been silent for too long.
     """
 
-    def __init__(
-        self,
-        liveness: Liveness,
-        events: PeerEvents,
-        identity: Callable[[], Identity],
-        links: Callable[[], Collection[PeerLink]],
-        silent: Callable[[int], None],
-        name_of: Callable[[int], str],
-    ) -> None:
-        self._liveness = liveness
-        self._events = events
-        self._identity = identity
-        self._links = links
-        self._silent = silent
-        self._name_of = name_of
-        self._handed_over = False
-        self._looked_at = 0.0
-        self._facts: Document = {}
-        self._version = 0
+    _liveness: Liveness
+    _events: PeerEvents
+    _identity: Callable[[], Identity]
+    _links: Callable[[], Collection[PeerLink]]
+    _silent: Callable[[int], None]
+    _name_of: Callable[[int], str]
+    _handed_over: bool = False
+    _looked_at: float = 0.0
+    _facts: Document = field(default_factory=dict, init=False)
+    _version: int = 0
 
     async def run(self) -> None:
         at = trio.current_time()

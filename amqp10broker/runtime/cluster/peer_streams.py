@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import field
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ import trio
 from amqp10broker.auth.tls import MutualTls
 from amqp10broker.cluster.hello import MESSAGE_BYTES_MAX, HelloRefused, PeerGreeting
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
@@ -260,23 +262,17 @@ async def bind_cluster(config: Config, port: int) -> list[socket.socket]:
     return sockets
 
 
+@dataclass(eq=False)
 class ClusterListener:
     """Accepts connections of other nodes. `serve`: called with each connection, until it is over; it calls
     `proved` once the other side is authenticated.
     """
 
-    def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        wires: Wires,
-        complaints: Complaints,
-        serve: Callable[[Transport, Callable[[], None]], Awaitable[None]],
-    ) -> None:
-        self._sockets = sockets
-        self._wires = wires
-        self._complaints = complaints
-        self._serve = serve
-        self._strangers: Counter[str] = Counter()
+    _sockets: Sequence[socket.socket]
+    _wires: Wires
+    _complaints: Complaints
+    _serve: Callable[[Transport, Callable[[], None]], Awaitable[None]]
+    _strangers: Counter[str] = field(default_factory=Counter, init=False)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Let nodes come, until the nursery is cancelled; the sockets are closed then."""

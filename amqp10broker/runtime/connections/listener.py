@@ -53,22 +53,15 @@ class Greeted:
     origin: Peer
 
 
+@dataclass(eq=False)
 class Listener:
     """Makes connections of what comes to the sockets of one broker."""
 
-    def __init__(
-        self,
-        node_context: ConnectionContext,
-        connections: Connections,
-        tracing: Tracing,
-        watches: Watches,
-        monitor: ResourceMonitor,
-    ) -> None:
-        self._node_context = node_context
-        self._connections = connections
-        self._tracing = tracing
-        self._watches = watches
-        self._monitor = monitor
+    _node_context: ConnectionContext
+    _connections: Connections
+    _tracing: Tracing
+    _watches: Watches
+    _monitor: ResourceMonitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
         for sock in sockets.plain:

@@ -32,6 +32,7 @@ class Write:
     transfer_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class OutputBuffer:
     """One session's way to the writer (or the connection's own, for open and close).
 
@@ -41,28 +42,15 @@ class OutputBuffer:
         overfull: whether the session must stop listening until the client has read its answers.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_control_bytes",
-        "_drained",
-        "_inbox",
-        "_wanted",
-        "_writer",
-        "overfull",
-        "room",
-        "waiting_bytes",
-    )
-
-    def __init__(self, writer: Writer, inbox: Mailbox[SessionMessage] | None, budget_bytes: int) -> None:
-        self._writer = writer
-        self._inbox = inbox
-        self._wanted = False
-        self._drained: trio.Event | None = None
-        self._abandoned = False
-        self._control_bytes = 0
-        self.overfull = False
-        self.room = budget_bytes
-        self.waiting_bytes = 0
+    _writer: Writer
+    _inbox: Mailbox[SessionMessage] | None
+    room: int
+    _wanted: bool = False
+    _drained: trio.Event | None = None
+    _abandoned: bool = False
+    _control_bytes: int = 0
+    overfull: bool = False
+    waiting_bytes: int = 0
 
     @property
     def blocked(self) -> bool:
