@@ -34,7 +34,7 @@ from amqp10broker.protocols.amqp091.events import (
     UpdateSecretReceived,
 )
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT
-from amqp10broker.protocols.amqp091.method_names import method_name
+from amqp10broker.protocols.amqp091.method_codec import method_name
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import PORTION

@@ -29,7 +29,7 @@ from amqp10broker.protocols.amqp091.deliver import return_frames
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
-from amqp10broker.protocols.amqp091.method_names import method_name
+from amqp10broker.protocols.amqp091.method_codec import method_name
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, Inspect, RequestRef
 from amqp10broker.queues.effects import (
