@@ -24,7 +24,7 @@ from amqp10broker.message.plain import encoded_properties
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.protocols.amqp091.types import EncodeError
+from amqp10broker.protocols.numbers import EncodeError
 from amqp10broker.queues.commands import DeliveryOutcome, Publish, PublisherRef, ReplyTo, Settle, Subscribe
 from amqp10broker.queues.effects import (
     Confirmed,
