@@ -21,11 +21,11 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated, LinkDetached
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 
 _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 _SECTION: Final = b"\x00"

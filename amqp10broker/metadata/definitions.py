@@ -51,8 +51,7 @@ from amqp10broker.metadata.vhost_requests import (
 )
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus
 from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")

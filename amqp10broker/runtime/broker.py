@@ -80,9 +80,8 @@ from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
+from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overview
 from amqp10broker.sessions.messages import ConfigChanged
-from amqp10broker.sessions.overview import overview
 
 if TYPE_CHECKING:
     from amqp10broker.observe.faults.table import Faults

@@ -21,11 +21,10 @@ from amqp10broker.protocols.amqp10.performatives import Flow, decode_composite
 from amqp10broker.protocols.serial import diff
 from amqp10broker.queues.commands import ConsumerRef, PublisherRef
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import ChannelContext, SessionContext
 from amqp10broker.sessions.messages import SessionMessage
 
 _DESCRIPTOR_AT: Final = 10

@@ -17,10 +17,10 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.timeline.records import HEAD_BYTES, Mark, Record, RecordKind, Span, joined, spans_of
 from amqp10broker.observe.timeline.shown import Tell, shown
 from amqp10broker.observe.timeline.standing import NAMES, Standing
-from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Rejected
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 
 RECORDS_MAX: Final = 32_768

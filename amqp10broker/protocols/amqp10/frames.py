@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final
 
-from amqp10broker.protocols.amqp10 import disposition as dispositions
+from amqp10broker.protocols.amqp10 import settling as dispositions
 from amqp10broker.protocols.amqp10 import transfer as transfers
-from amqp10broker.protocols.amqp10.disposition import DispositionLayout, DispositionRun
 from amqp10broker.protocols.amqp10.errors import Condition, DecodeError
 from amqp10broker.protocols.amqp10.performatives import (
     Begin,
@@ -25,6 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.settling import DispositionLayout, DispositionRun
 from amqp10broker.protocols.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun
 
 FRAME_HEADER: Final = Struct(">IBBH")

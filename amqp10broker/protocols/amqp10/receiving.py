@@ -23,8 +23,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.amqp10.transfer import TransferRun
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
 from amqp10broker.protocols.amqp10.windows import IncomingWindow
+from amqp10broker.protocols.budget import Unfinished
 
 
 class Inbound:

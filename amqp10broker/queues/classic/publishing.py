@@ -19,7 +19,7 @@ from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.limits import dues_of, expiries_of
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 
 PLAIN_HEADS_MAX: Final = 256
 """Heads that a queue remembers as plain."""

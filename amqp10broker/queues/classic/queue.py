@@ -16,16 +16,13 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.classic.backlog import Page, content_bytes
-from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers
-from amqp10broker.queues.classic.cursor import Cursor
+from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, has_more, has_passed
 from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
-from amqp10broker.queues.classic.ready import ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.selecting import has_more, has_passed
+from amqp10broker.queues.classic.ready import Cursor, ReadyMessages
+from amqp10broker.queues.classic.removal import Disposal, Holding
 from amqp10broker.queues.classic.store import DELAYED, Store
-from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -60,11 +57,10 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.queue_status import QueueStats, QueueStatus, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step, so that other tasks run before the next."""

@@ -25,7 +25,7 @@ from amqp10broker.queues.effects import (
     Subscribed,
     TimedOut,
 )
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.quorum.commands import Selected
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,

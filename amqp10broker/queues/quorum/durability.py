@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from amqp10broker.queues import machine_version
+from amqp10broker.queues.admission import LinkAdmission
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -28,12 +29,10 @@ from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, Publi
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
-from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.log_time import LogTime
+from amqp10broker.queues.quorum.log_time import Clocks, LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady

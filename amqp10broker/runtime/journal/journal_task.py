@@ -24,8 +24,7 @@ from amqp10broker.queues.durable_links import ResumableLinksInJournal
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.spool import Spool
-from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.stream.syncs import StreamSyncs
+from amqp10broker.queues.stream.commits import StreamCommits, StreamSyncs
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.data import Data

@@ -17,7 +17,7 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
-from amqp10broker.sessions.at_least_once_dead_letters import (
+from amqp10broker.sessions.dead_letters import (
     RETRY_MS,
     DeadLetter,
     DeadLetterTarget,

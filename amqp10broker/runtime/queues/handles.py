@@ -13,8 +13,7 @@ from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.queues.commands import Command, joined
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats, QueueWeight
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 

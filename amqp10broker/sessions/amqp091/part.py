@@ -11,9 +11,8 @@ from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.context import ToQueue
+from amqp10broker.sessions.context import ChannelContext, ToQueue
 
 
 class Channel(Protocol):

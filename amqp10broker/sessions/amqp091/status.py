@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import why_channel_waits, why_consumer_waits
-from amqp10broker.sessions.wait_context import WaitContext
 
 
 def channel_view(channel: BrokerChannel, around: WaitContext) -> ChannelView:

@@ -24,13 +24,13 @@ from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.subscriptions import Subscription
 from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
-from amqp10broker.protocols.amqp10.disposition import RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.events import DeliveriesUpdated
 from amqp10broker.protocols.amqp10.link import SenderLink
 from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
 from amqp10broker.protocols.amqp10.resumption import Resume, SenderPlan
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
 from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition

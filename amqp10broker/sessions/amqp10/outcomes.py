@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import DeliveryOutcome
 

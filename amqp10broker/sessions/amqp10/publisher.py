@@ -24,7 +24,6 @@ from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
 from amqp10broker.protocols.amqp10.delivery import Parts
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import (
     AmqpDeliveryError,
     AmqpError,
@@ -43,6 +42,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.resumption import Arrival, on_resumed
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.queues.effects import Unconfirmed

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from amqp10broker.metadata.queue import QueueCommand
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.performatives import Attach, Target, TerminusDurability
 from amqp10broker.protocols.amqp10.resumption import (
@@ -20,6 +19,7 @@ from amqp10broker.protocols.amqp10.resumption import (
     resume_as_receiver,
     unsettled_map,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, Outcome
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
 from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink

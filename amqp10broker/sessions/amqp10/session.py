@@ -38,7 +38,7 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,

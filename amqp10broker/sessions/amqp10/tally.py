@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, Condition
 from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.performatives import Rejected
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.effects import PublishRejected as Refused

@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 from amqp10broker.message.amqp10 import aged
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.faults import unknown_transaction
 from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
 from amqp10broker.sessions.commits import Part
 from amqp10broker.sessions.measures import Moment

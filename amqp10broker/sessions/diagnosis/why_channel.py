@@ -11,8 +11,7 @@ from typing import Final
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
 # Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
 _ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
