@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.sessions.amqp091.base import ChannelBase
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consuming import Held
-from amqp10broker.sessions.amqp091.part import Channel
 
 
 class Acknowledging:
     """The decisions of a channel's client on deliveries."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
 

@@ -8,15 +8,15 @@ from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.deliver import get_ok_frames
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, QueueDown, SubscribeRefused
+from amqp10broker.sessions.amqp091.base import ChannelBase
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
-from amqp10broker.sessions.amqp091.part import Channel, usable
 from amqp10broker.sessions.jobs import check_gettable
 
 
 class Fetching:
     """Handles basic.get: requests one message from the queue with drain."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._fetcher: ChannelConsumer | None = None
 
@@ -24,7 +24,7 @@ class Fetching:
         channel = self._channel
         name = channel.queue_named(method.queue)
         channel.context.access.read("queue", name)
-        queue = usable(channel, name)
+        queue = channel.usable(name)
         check_gettable(queue)
         self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
         channel.pause()
@@ -40,14 +40,10 @@ class Fetching:
             channel.write(methods.BasicGetEmpty())
         else:
             tag, message = fetched
-            channel.write_pieces(
-                [
-                    get_ok_frames(
-                        channel.number, tag, to_amqp091(message), reply.available, channel.context.frame_max
-                    )
-                ]
-            )
-        channel.resume()
+            ours = to_amqp091(message)
+            frame_max = channel.context.frame_max
+            channel.write_content(get_ok_frames(channel.number, tag, ours, reply.available, frame_max))
+        channel.paused = False
 
     def on_refused(self, effect: SubscribeRefused) -> None:
         """Handle a queue without a leader; raise `Unavailable` if the client waits for a message."""
@@ -69,11 +65,11 @@ class Fetching:
             return None
         self._fetcher = None
         self._channel.consuming.forget(ref)
-        self._channel.resume()
+        self._channel.paused = False
         return fetcher
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         if self._fetcher is not None and effect.ref == self._fetcher.ref:
             self._fetcher = None
             self._channel.write(methods.BasicGetEmpty())
-            self._channel.resume()
+            self._channel.paused = False

@@ -10,7 +10,7 @@ from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 from amqp10broker.queues.commands import Publish, RequestRef, Settle
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
-from amqp10broker.sessions.amqp091.part import Channel
+from amqp10broker.sessions.amqp091.base import ChannelBase
 from amqp10broker.sessions.commits import NotYet
 
 _PARTS: Final = frozenset((Publish, Settle))
@@ -19,7 +19,7 @@ _PARTS: Final = frozenset((Publish, Settle))
 class Modes:
     """The mode of a channel: confirm mode, transactional, or neither."""
 
-    def __init__(self, channel: Channel, acknowledging: Acknowledging) -> None:
+    def __init__(self, channel: ChannelBase, acknowledging: Acknowledging) -> None:
         self._channel = channel
         self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
@@ -92,7 +92,7 @@ class Modes:
         self._do_at_once(posted)
         if self._parked is None and self._channel.publishing.committed:
             self._committing = False
-            self._channel.resume()
+            self._channel.paused = False
             self._channel.write(methods.TxCommitOk())
 
     def rollback(self) -> None:
@@ -119,7 +119,7 @@ class Modes:
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
         if self._committing and self._parked is None and publishing.committed:
             self._committing = False
-            channel.resume()
+            channel.paused = False
             if publishing.commit_failed:
                 raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
             channel.write(methods.TxCommitOk())

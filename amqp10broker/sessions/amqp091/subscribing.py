@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed, Unavailable
+from amqp10broker.errors import AccessRefused, NotFound, NotSupported, PreconditionFailed, Unavailable
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
@@ -16,13 +16,13 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.sessions.amqp091.base import ChannelBase
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consumer_arguments import (
     DEFAULT_OPTIONS,
     check_stream_consumer,
     read_consumer_arguments,
 )
-from amqp10broker.sessions.amqp091.part import Channel, not_found, usable
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 
@@ -30,7 +30,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 class Subscribing:
     """Subscription and cancellation of a channel's consumers, and its direct reply-to."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._context = channel.context
         self._asked: dict[ConsumerRef, tuple[ChannelConsumer, bool]] = {}
@@ -58,7 +58,7 @@ class Subscribing:
         else:
             name = self._channel.queue_named(method.queue)
             context.access.read("queue", name)
-            queue = usable(self._channel, name)
+            queue = self._channel.usable(name)
             if queue.kind.volatile:
                 raise AccessRefused(
                     f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
@@ -106,7 +106,7 @@ class Subscribing:
         if self._reply_queue is not None:
             raise PreconditionFailed("basic.consume", "reply consumer already set")
         context = self._context
-        self._reply_queue = context.volatile(context.vhost, context.connection, _any_name)
+        self._reply_queue = context.volatile(context.vhost, context.connection, lambda name: None)
         self._reply_tag = tag
         return self._reply_queue
 
@@ -123,7 +123,7 @@ class Subscribing:
         if asked is None:
             return
         consumer, no_wait = asked
-        self._channel.resume()
+        self._channel.paused = False
         if not no_wait:
             self._channel.write(methods.BasicConsumeOk(consumer.terms.tag))
         self._channel.consuming.start(consumer)
@@ -133,7 +133,7 @@ class Subscribing:
         if asked is None:
             return
         consumer, _ = asked
-        self._channel.resume()
+        self._channel.paused = False
         self._channel.consuming.forget(effect.consumer)
         if effect.why is Refusal.NO_LEADER:
             resource = f"queue '{effect.queue}'"
@@ -175,9 +175,11 @@ class Subscribing:
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(ref)
         if asked is not None:
-            self._channel.resume()
+            self._channel.paused = False
             # Deleted a moment ago. One of that name that is there now is another queue.
-            raise not_found(effect.queue, self._context.vhost.name)
+            raise NotFound(
+                f"queue '{effect.queue}'", f"no queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+            )
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
@@ -188,7 +190,7 @@ class Subscribing:
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(effect.consumer)
         if asked is not None:
-            self._channel.resume()
+            self._channel.paused = False
             raise asked[0].queue.inaccessible()
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
@@ -224,6 +226,3 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     return AccessRefused(
         f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
     )
-
-
-def _any_name(name: str) -> None: ...
