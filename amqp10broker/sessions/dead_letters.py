@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from amqp10broker.message.dead_lettering import REMEMBERED_MAX, Cause, DeadLettered, Dying
 from amqp10broker.message.death_history import is_cycle
@@ -18,6 +18,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetterReason, DeadLetters, PublishRejected, Unconfirmed
+from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 _HEAD: Final = itemgetter(0)
@@ -118,21 +119,6 @@ LOOK_MS: Final = 1_000
 Post = tuple[DeclaredQueue, Publish]
 
 
-class DeadLetter(Protocol):
-    """A dead message that its queue still holds."""
-
-    @property
-    def key(self) -> int:
-        """The queue's key for it."""
-
-    @property
-    def message(self) -> Message:
-        """The message as it was in the queue."""
-
-    @property
-    def reason(self) -> DeadLetterReason: ...
-
-
 class DeadLetterTarget(NamedTuple):
     """The destination of a queue's dead letters; a policy may change it at any time."""
 
@@ -147,7 +133,7 @@ class _Outstanding:
 
     __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
 
-    def __init__(self, letter: DeadLetter, now_ms: int) -> None:
+    def __init__(self, letter: DeadMessage, now_ms: int) -> None:
         self.letter = letter
         self.died_ms = now_ms
         self.due_ms = now_ms
@@ -193,7 +179,7 @@ class Forwarding:
     def __len__(self) -> int:
         return len(self._outstanding)
 
-    def send(self, letters: Iterable[DeadLetter], vhost: VirtualHost, now_ms: int) -> list[Post]:
+    def send(self, letters: Iterable[DeadMessage], vhost: VirtualHost, now_ms: int) -> list[Post]:
         """Forward messages (keys on their way are ignored); return the commands to post."""
         if not self._outstanding:
             self._looked_ms = now_ms

@@ -46,10 +46,10 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
-from amqp10broker.sessions.amqp091.status import channel_view
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
+from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
 

@@ -12,6 +12,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Purge
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
+from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
@@ -19,7 +20,6 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.dead_letters import (
     RETRY_MS,
-    DeadLetter,
     DeadLetterTarget,
     Forwarding,
     Post,
@@ -35,7 +35,7 @@ _log = Log("amqp10broker.dead_letter")
 class Offered:
     """The queue hands out dead messages."""
 
-    letters: Sequence[DeadLetter]
+    letters: Sequence[DeadMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class DeadLetterWorker:
         """Messages that are on their way."""
         return len(self._forwarding)
 
-    def offer(self, letters: Sequence[DeadLetter]) -> None:
+    def offer(self, letters: Sequence[DeadMessage]) -> None:
         """Forward these too. How many are on their way at once is the queue's to bound."""
         self._mailbox.put(Offered(letters))
 
@@ -196,7 +196,7 @@ class AtLeastOnce:
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
 
-    def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
+    def offer(self, dead: Sequence[DeadMessage], settings: QueueSettings) -> None:
         """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)

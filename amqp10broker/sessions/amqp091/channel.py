@@ -43,11 +43,10 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
-from amqp10broker.sessions.amqp091.base import ChannelBase
+from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
 from amqp10broker.sessions.amqp091.declaring import Declaring
-from amqp10broker.sessions.amqp091.errors import to_amqp091
 from amqp10broker.sessions.amqp091.fetching import Fetching
 from amqp10broker.sessions.amqp091.modes import Modes
 from amqp10broker.sessions.amqp091.publishing import Publishing

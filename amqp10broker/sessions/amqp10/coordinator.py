@@ -30,6 +30,7 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED, State
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
+from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
 from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
 from amqp10broker.sessions.commits import NotYet, QueueCommits
 from amqp10broker.sessions.context import SessionContext, ToQueue
@@ -59,7 +60,7 @@ class Aborting:
 _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
-class CoordinatorLink:
+class CoordinatorLink(ReceiverOwner):
     """One control link of a client."""
 
     __slots__ = (

@@ -222,7 +222,7 @@ class ClientLinks:
             else before.renewed(self._to_queue),
             consumer_terms,
             self._context.flow_for(address),
-            self,
+            self.drop_consumer,
             moment=self._context.moment,
             log=self._context.log,
             transactions=self._context.transactions,

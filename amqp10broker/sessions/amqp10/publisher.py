@@ -64,6 +64,7 @@ from amqp10broker.sessions.amqp10.attach import (
     to_declare,
 )
 from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
+from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
 from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher
 from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
 from amqp10broker.sessions.amqp10.times import PublisherTimes
@@ -112,7 +113,7 @@ class Way(NamedTuple):
     """Unroutable messages are accepted: a topic without subscribers."""
 
 
-class LinkPublisher:
+class LinkPublisher(ReceiverOwner):
     """One publishing link.
 
     Attributes:
@@ -205,7 +206,7 @@ class LinkPublisher:
         self.auto: AutoCredit | None = None
         self.resumable = resumable
         if resumable is not None:
-            resumable.attached(self, ref, self._tally)
+            resumable.attached(self.tell_late, ref, self._tally)
         self._renew_readers()
         if queue is not None:
             to_queue((queue.handle, AttachPublisher(ref)))

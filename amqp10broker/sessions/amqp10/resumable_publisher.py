@@ -7,8 +7,7 @@ with first until the client must have received the outcome, because that may hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
@@ -40,23 +39,20 @@ class Entry:
         self.posted = False
 
 
-class Notify(Protocol):
-    """The end of the link in a session."""
-
-    def tell_late(self, entry: Entry, number: int) -> None:
-        """Send the outcome of a delivery that was sent before the link was suspended."""
+TellLate = Callable[[Entry, int], None]
+"""Sends the outcome of a delivery that was sent before the link was suspended."""
 
 
 class ResumablePublisher(ResumableLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
-    __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
+    __slots__ = ("_flights", "_most", "_told", "entries", "target", "tell_late")
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
         super().__init__(key, host)
         self.target = target
         self.entries: dict[bytes, Entry] = {}
-        self.publisher: Notify | None = None
+        self.tell_late: TellLate | None = None
         self._most = 0
         # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
@@ -96,9 +92,9 @@ class ResumablePublisher(ResumableLink):
 
     # --- attaching and suspending -----------------------------------------------------------------
 
-    def attached(self, publisher: Notify, ref: PublisherRef, tally: Tally) -> None:
+    def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
         """Attach another end, which publishes under this reference."""
-        self.publisher = publisher
+        self.tell_late = tell_late
         self._flights[ref] = tally, {}
 
     def resume(self, attach: Attach) -> dict[bytes, State]:
@@ -111,7 +107,7 @@ class ResumablePublisher(ResumableLink):
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
-        self.publisher = None
+        self.tell_late = None
         self._told.clear()
         for entry in self.entries.values():
             entry.number = None
@@ -224,8 +220,8 @@ class ResumablePublisher(ResumableLink):
                 if entry is None:
                     continue
                 self._decide(entry, outcome)
-                if self.publisher is not None and entry.number is not None:
-                    self.publisher.tell_late(entry, entry.number)
+                if self.tell_late is not None and entry.number is not None:
+                    self.tell_late(entry, entry.number)
         self._landed(effect.publisher)
 
     def give_up(self) -> list[QueueCommand]:
