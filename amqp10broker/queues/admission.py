@@ -34,7 +34,7 @@ class Admission:
         `StorageError` if the journal cannot be written.
         """
         room = self._room
-        if room is None or not room.journal.reserves:
+        if room is None or not room.journal.reserve:
             return commands
         asking = [command for command in commands if isinstance(command, Publish)]
         before = len(self.waiting)
@@ -128,7 +128,7 @@ class LinkAdmission(Admission):
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
         room = self._room
         posted = cast("list[QuorumCommand]", commands)
-        if room is None or not room.journal.reserves or not any(type(each) is Letters for each in posted):
+        if room is None or not room.journal.reserve or not any(type(each) is Letters for each in posted):
             return super().admitted(commands, now_ms)
         size = 0
         refused: dict[tuple[int, int], int] = {}

@@ -114,6 +114,7 @@ class QueueMachine(ABC):
         self._publishers: dict[PublisherRef, None] = {}
         self._outbox = Outbox()
         self._tell = self._outbox.tell
+        self._dead_letters: list[DeadLetters] = []
 
     @property
     @abstractmethod
@@ -174,7 +175,9 @@ class QueueMachine(ABC):
 
     def take_dead_letters(self) -> list[DeadLetters]:
         """Return the messages to be dead-lettered at most once since the last call, in order."""
-        return []
+        dead_letters = self._dead_letters[:]
+        self._dead_letters.clear()
+        return dead_letters
 
     def break_down(self, at_work: Iterable[object]) -> None:
         """End the queue because of a fault, after which its state cannot be trusted. `at_work`: commands

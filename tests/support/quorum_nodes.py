@@ -19,9 +19,9 @@ from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
 from amqp10broker.queues.durability import EffectBatch
 from amqp10broker.queues.effects import Confirmed, Deliver, Effect
 from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.queues.quorum.log_time import Clocks
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.quorum.state_transfer import Snapshots

@@ -200,12 +200,13 @@ class Intake:
             start = index + 1
         return ticket
 
-    def safe_up_to(self, ticket: int) -> None:
-        """Confirm publishes up to a ticket, which the store has made safe."""
+    def safe_up_to(self, ticket: int) -> int | None:
+        """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
         unsafe = self._unsafe
         while unsafe and unsafe[0][0] <= ticket:
             _, publisher, ids, settled, _ = unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
+        return unsafe[0][0] if unsafe else None
 
     def refuse_unsafe(self, *, failed: bool) -> None:
         """Refuse all publishes that are not safe."""

@@ -48,7 +48,6 @@ from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
     DeadLetterReason,
-    DeadLetters,
     PublishRejected,
     QueueDeleted,
     Settled,
@@ -93,7 +92,9 @@ class ClassicQueue(QueueMachine):
         self.waiting = ReadyMessages(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)
         self.delayed = DelayedMessages(self._store)
-        self._disposal = Disposal(self.waiting, self.delayed, self._store, self.counters, keeps=self._keeps)
+        self._disposal = Disposal(
+            self.waiting, self.delayed, self._store, self.counters, self._dead_letters, keeps=self._keeps
+        )
         self._serving = Serving(
             self.waiting, self._consumers, self._disposal, self._outbox, self._store, scan_max
         )
@@ -243,19 +244,18 @@ class ClassicQueue(QueueMachine):
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
         if self.deleted or self._disposal.unfinished or unfinished:
             return None if self.deleted else self._now
-        times = (self.waiting.next_expiry(), self.delayed.next_due(), self._gone_at())
-        return min((when for when in times if when is not None), default=None)
+        times = [self._gone_at(), self.waiting.next_expiry() if self.waiting.may_expire else None]
+        if self.delayed.count:
+            times.append(self.delayed.next_due())
+        return min([when for when in times if when is not None], default=None)
 
-    def safe_up_to(self, ticket: int) -> None:
-        self._intake.safe_up_to(ticket)
+    def safe_up_to(self, ticket: int) -> int | None:
+        return self._intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:
         """Refuse all publishes that are not safe, and later ones, since the store has failed."""
         self._intake.store_failed = True
         self._intake.refuse_unsafe(failed=True)
-
-    def take_dead_letters(self) -> list[DeadLetters]:
-        return self._disposal.take_dead_letters()
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.

@@ -42,6 +42,7 @@ class Disposal:
         delayed: DelayedMessages,
         store: Store,
         counters: QueueCounters,
+        dead_letters: list[DeadLetters],
         *,
         keeps: bool,
     ) -> None:
@@ -49,7 +50,7 @@ class Disposal:
         self._delayed = delayed
         self._store = store
         self._counters = counters
-        self._dead_letters: list[DeadLetters] = []
+        self._dead_letters = dead_letters
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
         self.unfinished = False
@@ -152,10 +153,6 @@ class Disposal:
         for run in self._delayed.clear():
             if self.keeps:
                 self._store.forget(DELAYED, run)
-
-    def take_dead_letters(self) -> list[DeadLetters]:
-        dead_letters, self._dead_letters = self._dead_letters, []
-        return dead_letters
 
 
 class Holding:

@@ -29,9 +29,9 @@ from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, Publi
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.quorum.clocks import Clocks, LogTime
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.log_time import Clocks, LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.entries import Kind

@@ -213,7 +213,7 @@ class JournalTask:
             seconds=round(trio.current_time() - started_at, 3),
             reserve_bytes=self.journal.room_bytes,
         )
-        if not self.journal.reserves:
+        if not self.journal.reserve:
             _log.warning(
                 "this file system cannot reserve room: while it is full nothing can be settled",
                 folder=self._folder.path,

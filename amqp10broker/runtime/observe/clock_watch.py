@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import trio
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.queues.quorum.log_time import AHEAD_MS_MAX, Clocks, difference
+from amqp10broker.queues.quorum.clocks import AHEAD_MS_MAX, Clocks, difference
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 

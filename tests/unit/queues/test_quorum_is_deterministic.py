@@ -21,7 +21,6 @@ OF_ONE_MEMBER = {
     "journal_bodies.py",
     "log_store.py",
     "records.py",
-    "remote_admission.py",
     "state_transfer.py",
 }
 """What one member has on its disk, and knows of other nodes: no part of the replicated state."""

@@ -1,4 +1,4 @@
-"""The time of a log, from its leader's clock, corrected if an earlier leader's clock was wrong.
+"""The clocks of nodes, and the time of a log: its leader's, corrected if an earlier leader's was wrong.
 
 A leader with a clock that is hours ahead stamps entries with its time, and time never runs back. If the next
 leader waited until its own clock is there, no message would expire or become due for hours. So its time goes
