@@ -60,18 +60,6 @@ class FrameReader:
         fault: why no more can be read; the connection must be closed with its condition.
     """
 
-    __slots__ = (
-        "_begun",
-        "_layouts",
-        "_rest",
-        "fault",
-        "frame_size_max",
-        "frame_type",
-        "frames",
-        "more",
-        "singly_max",
-    )
-
     def __init__(self) -> None:
         self.frame_size_max = PRE_OPEN_FRAME_SIZE_MAX
         self.frame_type = TYPE_AMQP

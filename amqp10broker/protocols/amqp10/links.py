@@ -42,18 +42,6 @@ from amqp10broker.protocols.amqp10.types import Symbol
 class Links:
     """The handle tables of a session, and the transitions of its links."""
 
-    __slots__ = (
-        "_channel",
-        "_in",
-        "_on_fault",
-        "_out",
-        "_output",
-        "_settling",
-        "by_handle",
-        "by_remote",
-        "handle_max",
-    )
-
     def __init__(
         self,
         channel: int,

@@ -28,17 +28,6 @@ _QUANTUM_FRAMES: Final = 128
 class Outbound:
     """The sending half of a session; `unsettled` has link and key by delivery-id."""
 
-    __slots__ = (
-        "_channel",
-        "_closed",
-        "_frame_size_max",
-        "_next_delivery_id",
-        "_output",
-        "_window",
-        "turns",
-        "unsettled",
-    )
-
     def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
         self._window = window
         self._output = output

@@ -111,7 +111,6 @@ class Session:
         self.state = SessionState.UNMAPPED
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
-        self.remote_begin: Begin | None = None
         self._on_fault = on_fault
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
@@ -172,7 +171,6 @@ class Session:
         """Apply the peer's begin, whichever came first."""
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
-        self.remote_begin = begin
         self.incoming.next_incoming_id = begin.next_outgoing_id
         self.outgoing.remote_incoming_window = begin.incoming_window
         self.outgoing.remote_outgoing_window = begin.outgoing_window

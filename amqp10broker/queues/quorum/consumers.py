@@ -56,24 +56,6 @@ class QuorumConsumers:
             never.
     """
 
-    __slots__ = (
-        "_links",
-        "_messages",
-        "_name",
-        "_outbox",
-        "activity",
-        "by_ref",
-        "count",
-        "delivered_ms",
-        "give_up_at",
-        "made",
-        "selecting",
-        "suspects",
-        "timeout_at",
-        "turns",
-        "unused_since",
-    )
-
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
         self._name = name
         self._messages = messages

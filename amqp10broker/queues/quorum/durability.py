@@ -123,36 +123,6 @@ class QuorumInLog(QuorumInMemory):
         member: this node's member of the group, while it takes part.
     """
 
-    __slots__ = (
-        "_applied",
-        "_begin",
-        "_clocks",
-        "_commits",
-        "_committed",
-        "_done",
-        "_early",
-        "_failed",
-        "_hurries",
-        "_late",
-        "_late_bytes",
-        "_leads",
-        "_looked",
-        "_on_ahead",
-        "_on_lead",
-        "_questions",
-        "_seen",
-        "_settings",
-        "_snapshots",
-        "_store",
-        "_time",
-        "_unpublished",
-        "_usable",
-        "_waiting",
-        "_waits_since_ms",
-        "_wanted",
-        "member",
-    )
-
     by_log: ClassVar[bool] = True
     admission: LinkAdmission
 
@@ -303,7 +273,7 @@ class QuorumInLog(QuorumInMemory):
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
         else:
-            if store.version < self._usable():
+            if store.version < machine_version.NEWEST and store.version < self._usable():
                 self._raise_version(now_ms)  # before commands that may need it
             entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
@@ -464,9 +434,9 @@ class QuorumInLog(QuorumInMemory):
             self._note(store.applied)
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
-        if self._leads and not queue.deleted and store.version < self._usable():
-            self._raise_version(now_ms)
         if self._leads and not queue.deleted:
+            if store.version < machine_version.NEWEST and store.version < self._usable():
+                self._raise_version(now_ms)
             self._look(now_ms)
             self._show_on()
         if store.ticket > self._seen:

@@ -46,23 +46,6 @@ _HEAD: Final = itemgetter(0)
 class Messages:
     """All messages of one queue, by index."""
 
-    __slots__ = (
-        "_shared_counts",
-        "bodies",
-        "counters",
-        "counts",
-        "dead_letters",
-        "expired_at",
-        "expired_ms",
-        "full",
-        "next_index",
-        "now_ms",
-        "pending",
-        "ready",
-        "replaying",
-        "settings",
-    )
-
     def __init__(self, settings: QueueSettings, bodies: BodyStore, now_ms: int) -> None:
         self.settings = settings
         self.bodies = bodies

@@ -45,23 +45,6 @@ Delayed = tuple[int, int, int, int, int]
 
 
 class ReadyIndexes:
-    __slots__ = (
-        "_behind",
-        "_delayed",
-        "_expiries",
-        "_high_turns",
-        "_index_of_return",
-        "_places",
-        "_returns_made",
-        "delayed_bytes",
-        "high",
-        "later",
-        "normal",
-        "returns",
-        "size_bytes",
-        "tail",
-    )
-
     def __init__(self) -> None:
         self.returns = OrderedEntries()
         self.high = OrderedEntries()
@@ -97,7 +80,7 @@ class ReadyIndexes:
     @property
     def next_delayed(self) -> int | None:
         """When the first delayed message is ready or expires, in ms."""
-        later = self.later.next_due
+        later = self.later.next_due if self.later.count else None
         if not self._delayed:
             return later
         back = self._delayed[0][0]
@@ -109,7 +92,7 @@ class ReadyIndexes:
 
     def deadline(self) -> int | None:
         """Return when the first message expires or stops being delayed, in ms."""
-        times = [line.head_expiry for line in self._lines() if line.head_expiry != NEVER]
+        times = [when for line in self.in_order() if line.expiring and (when := line.head_expiry) != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
         return min(times, default=None)
@@ -161,7 +144,7 @@ class ReadyIndexes:
     def has_before(self, bounds: Sequence[int]) -> bool:
         """Return whether a message waits with a key below the bound of its line."""
         return any(
-            line.length and line.head_key < bound for line, bound in zip(self._lines(), bounds, strict=True)
+            line.length and line.head_key < bound for line, bound in zip(self.in_order(), bounds, strict=True)
         )
 
     def add(
@@ -228,7 +211,7 @@ class ReadyIndexes:
             else:
                 self._index_of_return[place] = index
                 (tail if place in self._behind else returned).append((place, size, expiry))
-        for line, entries in zip(self._lines(), (returned, high, normal, tail), strict=True):
+        for line, entries in zip(self.in_order(), (returned, high, normal, tail), strict=True):
             if entries:
                 line.put_back(entries)
         self.size_bytes += sum(sizes)
@@ -240,7 +223,7 @@ class ReadyIndexes:
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
         """Take one message with a key below the bound of its line."""
-        lines = self._lines()
+        lines = self.in_order()
         self.returns, self.high, self.normal, self.tail = (
             line if line.length and line.head_key < bound else _NOTHING
             for line, bound in zip(lines, bounds, strict=True)
@@ -350,7 +333,7 @@ class ReadyIndexes:
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take the expired messages at the head of each line: indexes and sizes by line."""
         found: list[tuple[list[int], list[int]]] = []
-        for line in self._lines():
+        for line in self.in_order():
             if line.expiring and NEVER < line.head_expiry <= expired_at:
                 keys, sizes = line.take_expired(expired_at)
                 if line is self.returns or line is self.tail:
@@ -400,9 +383,6 @@ class ReadyIndexes:
         indexes += self.later.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
-
-    def _lines(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
-        return self.returns, self.high, self.normal, self.tail
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
         for number in numbers:
@@ -460,5 +440,5 @@ class ReadyIndexes:
         heapify(self._delayed)
         self._places = dict(places)
         self._expiries = dict(expiries)
-        self.size_bytes = sum(sum(line.columns()[1]) for line in self._lines())
+        self.size_bytes = sum(sum(line.columns()[1]) for line in self.in_order())
         self.delayed_bytes = sum(entry[3] for entry in self._delayed)

@@ -30,19 +30,6 @@ class SegmentIndex:
     has none.
     """
 
-    __slots__ = (
-        "_offsets",
-        "_positions",
-        "_times",
-        "first",
-        "first_ms",
-        "last_chunk",
-        "last_ms",
-        "next",
-        "size",
-        "start",
-    )
-
     def __init__(self, first: int, size: int) -> None:
         self.first = first
         self.next = first

@@ -443,9 +443,10 @@ class BrokerSession(SessionEndpoint):
                 assert_never(event)
 
     def _on_flowed(self, event: LinkFlowed) -> None:
-        owner = self._owners.find(event.link)
+        link, owners = event.link, self._owners
+        owner = owners.senders.get(link) if isinstance(link, SenderLink) else owners.receivers.get(link)
         if owner is not None:
-            self._tell(event.link, owner.on_flow, event.flow)
+            self._tell(link, owner.on_flow, event.flow)
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         owner = self._owners.receivers.get(event.link)
