@@ -10,15 +10,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.dead_lettering import REMEMBERED_MAX, Cause, DeadLettered, Dying
 from amqp10broker.message.death_history import is_cycle
 from amqp10broker.message.message import Message
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetterReason, DeadLetters, PublishRejected, Unconfirmed
-from amqp10broker.queues.quorum.dead_letters import DeadMessage
+from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 _HEAD: Final = itemgetter(0)

@@ -20,9 +20,9 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message
 from amqp10broker.message.plain import encoded_properties
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.numbers import EncodeError

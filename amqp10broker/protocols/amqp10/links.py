@@ -23,7 +23,6 @@ from amqp10broker.protocols.amqp10.link import (
     ReceiverLink,
     SenderLink,
 )
-from amqp10broker.protocols.amqp10.output import Output
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Detach,
@@ -34,7 +33,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.receiving import Inbound
 from amqp10broker.protocols.amqp10.resumption import State, unsettled_map
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.settling import Settling
+from amqp10broker.protocols.amqp10.settling import Output, Settling
 from amqp10broker.protocols.amqp10.transfer import TransferHead
 from amqp10broker.protocols.amqp10.types import Symbol
 

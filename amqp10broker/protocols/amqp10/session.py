@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
+from amqp10broker.protocols.amqp10.credit import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,
     AmqpError,
@@ -30,13 +31,11 @@ from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
-from amqp10broker.protocols.amqp10.output import FrameTap, Output
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
 from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.settling import DispositionRun, Settling
+from amqp10broker.protocols.amqp10.settling import DispositionRun, FrameTap, Output, Settling
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
-from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.protocols.serial import diff
 

@@ -15,10 +15,10 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import ReadyMessages
+from amqp10broker.queues.classic.removal import dues_of, expiries_of
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
-from amqp10broker.queues.limits import dues_of, expiries_of
 from amqp10broker.queues.machine import Outbox
 
 PLAIN_HEADS_MAX: Final = 256

@@ -21,7 +21,7 @@ from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
 from amqp10broker.queues.classic.ready import Cursor, ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal, Holding
+from amqp10broker.queues.classic.removal import Disposal, Holding, is_limited, is_over, rejects
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -54,7 +54,6 @@ from amqp10broker.queues.effects import (
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import QueueStats, QueueStatus, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.round_robin import SCAN_MAX

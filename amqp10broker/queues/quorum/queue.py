@@ -69,9 +69,8 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
-from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.messages import DeadMessage, Messages, at_least_once
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 

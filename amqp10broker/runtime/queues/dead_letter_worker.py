@@ -12,7 +12,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Purge
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
-from amqp10broker.queues.quorum.dead_letters import DeadMessage
+from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log

@@ -42,15 +42,13 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
 from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
 from amqp10broker.sessions.amqp091.declaring import Declaring
-from amqp10broker.sessions.amqp091.fetching import Fetching
-from amqp10broker.sessions.amqp091.modes import Modes
+from amqp10broker.sessions.amqp091.modes import Acknowledging, Modes
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.amqp091.subscribing import Subscribing
+from amqp10broker.sessions.amqp091.subscribing import Fetching, Subscribing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (

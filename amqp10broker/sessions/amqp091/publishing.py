@@ -12,8 +12,8 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091.confirm import Confirm, ConfirmTracker
 from amqp10broker.protocols.amqp091.items import PublishRun

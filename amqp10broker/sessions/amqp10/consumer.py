@@ -33,7 +33,6 @@ from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
-from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
 from amqp10broker.sessions.amqp10.link_owner import SenderOwner
 from amqp10broker.sessions.amqp10.outcomes import (
     Decisions,
@@ -51,6 +50,7 @@ from amqp10broker.sessions.amqp10.transactions import (
     Retired,
     Transactions,
 )
+from amqp10broker.sessions.auto_limit import AutoQueueCredit
 from amqp10broker.sessions.commits import no_part_text
 from amqp10broker.sessions.context import ClientLog
 from amqp10broker.sessions.measures import Moment

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import to_at_start
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
@@ -63,12 +63,11 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
 from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
-from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher
-from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
+from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.times import PublisherTimes
 from amqp10broker.sessions.amqp10.transactions import Transaction
+from amqp10broker.sessions.auto_limit import AutoCredit
 from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
