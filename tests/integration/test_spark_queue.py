@@ -18,9 +18,9 @@ from pyspark.sql.datasource import InputPartition
 from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.message import data_message
-from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.performatives import Attach
+from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue import link
