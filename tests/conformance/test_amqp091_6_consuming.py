@@ -109,6 +109,13 @@ def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
 CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-failover, x-priority only"
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "consume_invalid_arg_1",
+    "consume_invalid_arg_2",
+    "consume_invalid_consumer_timeout_negative",
+    "consume_invalid_consumer_timeout_wrong_type",
+)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

@@ -69,6 +69,13 @@ def test_names_in_targets_are_percent_encoded(scene: Scene, exchange: str, key: 
     assert scene.counts("q1") == [1]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_address_SUITE", "source_bad_address", "source_bad_v2_address", "target_bad_address"
+)
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_bad_v2_address", differs="a bare name is a queue")
+@pytest.mark.rabbitmq(
+    "amqp_dotnet_SUITE", "attach_receiver_from_invalid_address", "attach_sender_to_invalid_address"
+)
 @pytest.mark.parametrize(
     "target",
     [

@@ -248,6 +248,10 @@ REFUSED = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_undefined_address")
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_queue_absent", "target_queue_absent")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_link_to_non_existing_destination")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_receiver_from_missing_queue")
 @pytest.mark.parametrize(("attach", "condition", "words"), REFUSED, ids=[each[0] for each in REFUSED])
 def test_every_refusal_has_its_condition_and_its_words(attach: str, condition: str, words: str) -> None:
     """An attach is refused as a link error, with a text that says what would be right."""
@@ -380,6 +384,7 @@ def test_a_flow_without_link_credit_changes_no_credit() -> None:
 # --- 2.6.12: transfers ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_unsettled")
 def test_unsettled_deliveries_are_known_until_they_are_settled() -> None:
     """2.6.12: a delivery is in the unsettled maps of both ends until it is settled."""
     ends = Ends()

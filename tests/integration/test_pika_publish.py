@@ -3,42 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.pika_client import (
     Connect,
-    Delivered,
     Inbox,
-    Properties,
-    get,
     until,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
-
-MIB = 1024 * 1024
-
-
-def through(channel: BlockingChannel, queue: str, properties: Properties, body: bytes = b"x") -> Delivered:
-    """Publish one message and get it again."""
-    channel.queue_declare(queue, exclusive=True)
-    channel.basic_publish("", queue, body, properties)
-    return get(channel, queue, auto_ack=True)
-
-
-# --- properties and bodies --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [0, 1, 8191, 8192, 8193, 131_064, 131_065, 5 * MIB])
-@pytest.mark.parametrize("frame_max", [8192, 131_072])
-def test_bodies_of_all_sizes(connect: Connect, queue: str, size: int, frame_max: int) -> None:
-    """Empty ones, those that just fit a frame, and those of many frames; got and delivered."""
-    channel = connect(frame_max=frame_max).channel()
-    body = bytes(range(256)) * (size // 256 + 1)
-    body = body[:size]
-    assert through(channel, queue, Properties(delivery_mode=1), body).body == body
-    channel.basic_publish("", queue, body)
-    assert Inbox(channel, queue, auto_ack=True).take()[0].body == body
 
 
 # --- confirms -------------------------------------------------------------------------------------
@@ -70,6 +42,3 @@ def test_thousands_of_messages_without_waiting_are_all_confirmed(connect: Connec
     consumer.take(count)
     assert consumer.texts == [str(number) for number in range(count)]
     channel.queue_delete(queue)
-
-
-# --- many channels --------------------------------------------------------------------------------

@@ -96,6 +96,7 @@ def test_redelivery_crosses_the_protocols(
 # --- 1.0 to 0-9-1 -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "amqp_quorum_queue_amqpl", "amqp_stream_amqpl")
 def test_every_property_of_proton_reaches_pika(
     client: ProtonClient, channel: BlockingChannel, declared: str
 ) -> None:

@@ -175,6 +175,7 @@ async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
         await client.hear(Unconfirmed)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_rejected")
 @pytest.mark.real_clock
 async def test_dead_letters_go_at_most_once(where: str | None) -> None:
     async with broker_on(where) as broker:
@@ -198,6 +199,7 @@ AT_LEAST_ONCE = {
 }
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "delivery_limit", "expired")
 @pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_dead_letters_go_at_least_once(where: str | None) -> None:

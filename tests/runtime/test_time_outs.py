@@ -131,6 +131,8 @@ async def test_broker_sends_heartbeats_well_within_the_clients_time_out(broker: 
         last = trio.current_time()
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_plain_failure")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "auth_failure")
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "authn_failure_event")
 async def test_wrong_password_is_answered_after_the_delay_and_closed(log: LogRecorder) -> None:
     """A refused login costs the guesser auth_failure_delay; others are not delayed by it."""

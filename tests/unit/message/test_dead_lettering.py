@@ -201,6 +201,7 @@ def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
 # --- AMQP 0-9-1 -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers")
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE", "dead_letter_headers_reason_maxlen", "dead_letter_headers_reason_expired"
 )

@@ -33,6 +33,7 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
     assert told(vhost, "q") == []
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "policy_resets_to_default")
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
     queue, _ = declare(catalog, vhost, "q")

@@ -49,6 +49,7 @@ def test_drop_head_takes_returns_first_then_low_priority() -> None:
     assert [bodies for _, bodies in bench.dead()] == [["r", "n"]]
 
 
+@pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_drop_publish_requeue")
 def test_what_comes_back_to_a_full_queue_stays() -> None:
     """A requeue drops nothing."""
     bench = Bench(max_length=1, dead_letter_exchange="dlx")
@@ -311,6 +312,12 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "link_target_quorum_queue_deleted",
+    "server_closes_link_quorum_queue",
+    "server_closes_link_stream",
+)
 def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a")

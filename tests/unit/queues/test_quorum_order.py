@@ -189,6 +189,9 @@ def test_consumers_with_credit_take_turns() -> None:
     assert len(bench.bodies(told, first)) == 2
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_priority_classic_queue", "consumer_priority_quorum_queue"
+)
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
 def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
@@ -236,6 +239,12 @@ def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
     assert bench.bodies(bench.publish("b")) == []
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "cancel_and_consume_with_same_tag",
+    "cancel_consumer_gh_12424",
+    "cancel_consumer_gh_3729",
+)
 @pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "cancelled_checkout_empty_queue_test", "cancelled_checkout_out_test"
 )

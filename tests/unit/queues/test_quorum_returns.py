@@ -94,6 +94,7 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
     assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_with_dead_letter")
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
     "subscribe_redelivery_limit",
@@ -184,6 +185,7 @@ def test_annotations_of_modified_are_merged_and_stay() -> None:
     assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_dead_letter_headers_exchange")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_with_dead_letter_handler_emits_log_effect_test")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_at_most_once")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "discard")

@@ -148,6 +148,17 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
     assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "accept_multiple_message_order_classic_queue",
+    "accept_multiple_message_order_quorum_queue",
+    "release_multiple_message_order_classic_queue",
+    "release_multiple_message_order_quorum_queue",
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "delivery_count_classic_queue", "reliable_send_receive_with_outcomes_quorum_queue"
+)
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
 @pytest.mark.parametrize(
     ("state", "attempts"),
