@@ -37,7 +37,7 @@ from tests.support.rawframes import (
     frame,
     message,
 )
-from tests.support.trioclient import Client, connect, queue_counts, settle_down
+from tests.support.trioclient import Client, connect, queue_counts
 from tests.support.trioclient091 import Client091, connect091
 
 VOLATILE = Symbol("rabbitmq:volatile-queue")
@@ -211,24 +211,6 @@ async def test_drain_is_answered(broker: Broker) -> None:
     await client.send(credit(0, 10, drain=True))
     answer = await client.until(Flow)
     assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
-
-
-@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
-async def test_many_replies(broker: Broker) -> None:
-    """direct_reply_to_amqp_SUITE many_replies: in order, none lost, as long as there is credit."""
-    asking, answering = await connect(broker).open(), await connect(broker).open()
-    address = await attached(asking)
-    await asking.send(credit(0, 1000))
-    await answering.send(attach_sender(1, address))
-    await answering.until(Flow)
-    for start in range(0, 500, 50):
-        await answering.send(
-            *[transfer(1, number, message(b"%d" % number)) for number in range(start, start + 50)]
-        )
-        await settle_down()
-        await answering.idle(0.01)
-    came = await asking.take(Transfer, 500)
-    assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
 
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
