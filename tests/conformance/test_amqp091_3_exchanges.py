@@ -34,12 +34,10 @@ def channel() -> WorldChannel:
 
 
 def declare(channel: WorldChannel, name: str, kind: str = "direct", **fields: object) -> None:
-    """Declare an exchange."""
     assert channel.call(ExchangeDeclare(name, kind, **fields)) == ExchangeDeclareOk()  # type: ignore[arg-type]
 
 
 def bind(channel: WorldChannel, exchange: str, key: str = "", queue: str = "q", **arguments: object) -> None:
-    """Bind a queue."""
     assert channel.call(QueueBind(queue, exchange, key, arguments=arguments)) == QueueBindOk()
 
 
@@ -346,7 +344,6 @@ def test_a_route_that_was_remembered_follows_changes(channel: WorldChannel) -> N
 
 
 def permit(channel: WorldChannel, configure: str = "", write: str = "", read: str = "") -> None:
-    """Give guest other permissions."""
     set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
 
 

@@ -39,12 +39,10 @@ MISSING = (404, "no queue 'q' in vhost '/'")
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel."""
     return World().channel()
 
 
 def declare(channel: WorldChannel, name: str = "q", **fields: Any) -> QueueDeclareOk:
-    """Declare a durable queue."""
     got = channel.call(QueueDeclare(name, **{"durable": True, **fields}))
     assert isinstance(got, QueueDeclareOk)
     return got

@@ -31,7 +31,6 @@ from tests.support.engine import OPEN, client, exchange, kinds, read_all, server
 
 
 def sasl(performative: Any) -> bytes:
-    """One SASL frame."""
     return encode_frame(0, performative.encode(), TYPE_SASL)
 
 
@@ -184,7 +183,6 @@ def test_a_failed_outcome_ends_the_client_end() -> None:
 
 
 def login(mechanism: str, response: bytes, **changes: Any) -> str | None:
-    """The user, or None."""
     users = Users()
     for name, password in (("guest", "guest"), ("ann", "sécret")):
         add_user(users, name, PasswordRecord(PasswordAlgorithm.PLAIN, password))

@@ -27,7 +27,6 @@ Scene = Callable[[AbstractConnection], Awaitable[T]]
 
 
 def url(broker: BrokerProcess, user: str = "guest", password: str = "guest", query: str = "") -> str:
-    """The broker for aio-pika."""
     return f"amqp://{user}:{password}@{broker.host}:{broker.port}/{query}"
 
 

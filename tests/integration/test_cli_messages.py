@@ -25,7 +25,6 @@ def run(broker: BrokerProcess) -> CommandLine:
 
 @pytest.fixture
 def declared(run: CommandLine, queue: str) -> str:
-    """A queue that is there."""
     run("declare", "queue", queue)
     return queue
 

@@ -46,13 +46,11 @@ def connect(request: pytest.FixtureRequest, broker: BrokerProcess, deadline: Non
 
 @pytest.fixture
 def client(connect: Connect) -> Client:
-    """One connection."""
     return connect()
 
 
 @pytest.fixture
 def channel(client: Client) -> Channel:
-    """One channel with confirms."""
     return client.channel()
 
 

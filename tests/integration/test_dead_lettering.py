@@ -44,11 +44,9 @@ class Scene:
         self.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": self.kind, **given})
 
     def declare_source(self, **arguments: Any) -> None:
-        """With the dead-letter exchange."""
         self.declare(self.source, **{"dead_letter_exchange": self.exchange, **arguments})
 
     def publish(self, *texts: str, queue: str | None = None, **properties: Any) -> None:
-        """Messages into the source."""
         put(self.channel, queue or self.source, *texts, properties=Properties(**properties))
 
     def take(self, count: int, queue: str | None = None) -> list[int]:
@@ -99,7 +97,6 @@ def scene(request: pytest.FixtureRequest, channel: BlockingChannel, queue: str) 
 
 @pytest.fixture
 def classic(channel: BlockingChannel, queue: str) -> Scene:
-    """With classic queues."""
     return Scene(channel, queue, "classic")
 
 

@@ -43,7 +43,6 @@ def document() -> dict[str, Any]:
 
 
 def write(folder: Path, content: object) -> str:
-    """A definitions file."""
     path = folder / "definitions.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return str(path)

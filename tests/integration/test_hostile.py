@@ -81,7 +81,6 @@ def round_trip(broker: BrokerProcess, queue: str = "well-behaved") -> None:
 
 
 def list8(descriptor: int, fields: bytes, count: int) -> bytes:
-    """A composite by hand."""
     return bytes((0, 0x53, descriptor, 0xC0, len(fields) + 1, count)) + fields
 
 

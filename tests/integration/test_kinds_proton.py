@@ -50,11 +50,9 @@ class Scene:
         sender.close()
 
     def ready(self) -> int:
-        """Messages that are ready."""
         return int(self.channel.queue_declare(self.name, passive=True).method.message_count)
 
     def await_ready(self, count: int) -> None:
-        """Wait for so many."""
         self.client.wait(lambda: self.ready() == count, f"{count} messages in {self.name}")
 
 
@@ -76,7 +74,6 @@ def settling(
 
 @pytest.fixture
 def quorum(channel: BlockingChannel, client: ProtonClient, queue: str) -> Scene:
-    """A quorum queue."""
     return Scene("quorum", queue, channel, client)
 
 

@@ -70,7 +70,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def address_of(broker: BrokerProcess) -> str:
-    """Where the page is."""
     return str(broker.wait_for_log("HTTP API")["address"])
 
 

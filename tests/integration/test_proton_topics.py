@@ -26,7 +26,6 @@ def topic(link: Link) -> None:
 
 
 def bodies(receiver: ReceivingEnd, count: int) -> list[Any]:
-    """What comes next."""
     receiver.grant(count)
     taken = receiver.take(count)
     receiver.settle(taken)

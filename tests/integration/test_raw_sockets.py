@@ -29,8 +29,6 @@ TIMEOUT_S = 20.0
 
 
 class RawClient:
-    """A socket with frames."""
-
     def __init__(self, broker: BrokerProcess, *, receive_buffer: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_buffer is not None:
@@ -41,7 +39,6 @@ class RawClient:
         self._frames: list[raw.Got] = []
 
     def send(self, *frames: bytes) -> None:
-        """Send frames."""
         self.socket.sendall(b"".join(frames))
 
     def next(self) -> raw.Got | None:

@@ -48,8 +48,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def helper_of(broker: BrokerProcess) -> int:
-    """The process that writes."""
-
     def found() -> int | None:
         for thread in Path(f"/proc/{broker.pid}/task").iterdir():
             # A thread that ends while we look leaves its children to another.

@@ -54,7 +54,6 @@ class Restarts:
         return client
 
     def end(self) -> None:
-        """Stop in order."""
         self._close_clients()
         if self._brokers:
             self._brokers[-1].stop()

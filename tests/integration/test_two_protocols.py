@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 @pytest.fixture
 def declared(channel: BlockingChannel, queue: str) -> str:
-    """A durable queue, empty."""
     channel.queue_declare(queue, durable=True)
     return queue
 

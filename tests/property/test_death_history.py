@@ -26,8 +26,6 @@ reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
 
 @dataclass(frozen=True)
 class Die:
-    """Dead-letter the message."""
-
     queue: str
     reason: str
     wait_ms: int

@@ -418,8 +418,6 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 class StreamOnDiskMachine(StreamMachine):
-    """The same with files."""
-
     def shelf(self) -> Shelf:
         disk = SimDisk()
         disk.make_folder("/streams")

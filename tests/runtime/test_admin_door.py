@@ -42,7 +42,6 @@ async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any
 
 
 async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
-    """One request; the response."""
     request = {"op": op, "vhost": vhost, "arguments": given}
     return await admin.answer(broker, json.dumps(request).encode())
 

@@ -233,7 +233,6 @@ class Source:
         self.settled += keys
 
     def offer(self, *keys: int) -> None:
-        """Hand out messages."""
         self.worker.offer(held(*keys))
 
 

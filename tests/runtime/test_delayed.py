@@ -51,7 +51,6 @@ async def attached(broker: Broker, *frames: bytes) -> Client:
 
 
 def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
-    """The durable queue q."""
     return declare(broker.catalog, broker.catalog.lookup_vhost("/"), "q", arguments=arguments)[0]
 
 

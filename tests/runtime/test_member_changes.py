@@ -53,12 +53,10 @@ class Scene:
         self.world.settle_down(lambda: self.world.leader() is not None)
 
     def place(self, *wanted: object) -> Placed:
-        """As it begins."""
         return Placed(members=tuple(self.world.members))
 
     @property
     def leader(self) -> Node:
-        """The node that leads."""
         found = self.world.leader()
         assert found is not None
         return found

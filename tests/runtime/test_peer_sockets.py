@@ -43,7 +43,6 @@ class SocketNode(Node):
         return await self.wires.dial(address)
 
     def meet(self, other: SocketNode) -> None:
-        """Both know each other."""
         self.peers.know(other.number, other.name, other.address)
         other.peers.know(self.number, self.name, self.address)
 

@@ -25,7 +25,6 @@ class Killed:
 
     @property
     def folder(self) -> str:
-        """Of this life."""
         return str(self._path / f"life{self._life}")
 
     def kill(self) -> None:

@@ -117,7 +117,6 @@ class Helper:
     # --- what tests ask ---------------------------------------------------------------------------
 
     def events(self, run: int = 0) -> list[Event]:
-        """The events of one run."""
         runs: list[list[Event]] = [[]]
         for kind, payload, _ in self.frames:
             if kind == RUN:
@@ -127,7 +126,6 @@ class Helper:
         return runs[run]
 
     def notes(self) -> dict[str, Any]:
-        """All notes as one."""
         found: dict[str, Any] = {"queues": {}}
         for kind, payload, _ in self.frames:
             if kind == NOTE:
@@ -162,7 +160,6 @@ def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
 
 @pytest.fixture
 def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What the recorder logs."""
     log = LogRecorder()
     monkeypatch.setattr(recorder, "_log", log)
     return log
@@ -174,7 +171,6 @@ def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
 
 
 async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -> None:
-    """Begin to record."""
     await broker.recordings.start(FOLDER, every_ms=every_ms, run_id=run_id)
     await settle_down()
 
@@ -199,13 +195,11 @@ async def publisher(broker: Broker) -> Any:
 
 
 async def publish(client: Any, first: int, count: int) -> None:
-    """Messages, and their confirms."""
     await client.send(*[transfer(0, number, b"x") for number in range(first, first + count)])
     assert await client.idle()
 
 
 def declare(broker: Broker, name: str = "q") -> None:
-    """A queue."""
     propose_declare(broker.catalog, "/", name)
 
 

@@ -75,7 +75,6 @@ def request(reply_to: str, body: bytes = b"request", **fields: Any) -> bytes:
 
 
 def transfer(handle: int, number: int, payload: bytes, *, settled: bool = False) -> bytes:
-    """One delivery."""
     return frame(
         0,
         Transfer(

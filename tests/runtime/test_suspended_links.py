@@ -62,7 +62,6 @@ async def resumed(client: Client, *tags: bytes) -> dict[bytes, Any]:
 
 
 def tag(number: int) -> bytes:
-    """As `transfer` makes it."""
     return number.to_bytes(4, "big")
 
 

@@ -94,7 +94,6 @@ async def attach_management(client: Client) -> None:
 
 
 async def offer(client: Client, secret: str, number: int = 0) -> None:
-    """PUT /auth/tokens."""
     body = request_message("PUT", "/auth/tokens", secret.encode())
     transfer = Transfer(handle=10, delivery_id=number, delivery_tag=b"%d" % number, settled=True)
     await client.send(frame(0, transfer, payload=body))

@@ -607,7 +607,6 @@ class Looking(trio.abc.Instrument):
         self.look = look
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """See `trio.abc.Instrument`."""
         self.look()
 
 

@@ -93,13 +93,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Knows the data source."""
     register(spark)
     return spark
 
 
 def read(session: SparkSession, place: Place, **options: Any) -> DataFrame:
-    """A batch query."""
     given = {"url": place.url, **{name: str(value) for name, value in options.items()}}
     return session.read.format("amqp10").options(**given).load()
 

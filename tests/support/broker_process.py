@@ -99,7 +99,6 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property

@@ -91,7 +91,6 @@ class ClusterNode:
         self._paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
         self._paused = False
 
@@ -101,7 +100,6 @@ class ClusterNode:
             os.kill(pid, signal.SIGSTOP)
 
     def free_disk(self) -> None:
-        """Let them go on."""
         for pid in self._syncers():
             os.kill(pid, signal.SIGCONT)
 
@@ -259,7 +257,6 @@ class ClusterProcess:
         return next(each for each in self.nodes if each.name == name.partition("@")[0])
 
     def others(self, *nodes: ClusterNode) -> list[ClusterNode]:
-        """All nodes but these."""
         return [each for each in self.nodes if each not in nodes]
 
     def run_command(self, node: ClusterNode, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -295,7 +292,6 @@ class ClusterProcess:
         return json.loads(done.stdout)
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
-        """What ``cluster-status`` says there."""
         document: dict[str, Any] = self.ask(node, "cluster-status")
         return document
 

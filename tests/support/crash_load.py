@@ -70,7 +70,6 @@ class Client(threading.Thread):
             self.failure = error
 
     def work(self) -> None:
-        """What the client does."""
         raise NotImplementedError
 
     def joined(self) -> None:
@@ -330,8 +329,6 @@ class Topology:
 
 
 class Declarer(Client):
-    """Declares, binds and deletes."""
-
     def __init__(self, broker: BrokerProcess, seed: int, topology: Topology, name: str) -> None:
         super().__init__(broker, seed)
         self.topology = topology

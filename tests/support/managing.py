@@ -59,7 +59,6 @@ class Box(MachineHandle[ClassicQueue]):
         self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.letters.append(command)
 
     def work(self) -> dict[PeerId, list[Effect]]:
@@ -149,7 +148,6 @@ class Broker:
 
     @property
     def vhost(self) -> VirtualHost:
-        """The virtual host "/"."""
         return self.catalog.vhosts["/"]
 
     def user(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
@@ -194,7 +192,6 @@ class Broker:
             return done.value
 
     def answer(self, wait: Wait) -> Answer:
-        """Ask a queue."""
         box: Any = wait.queue
         box.post(wait.command)
         answers = [

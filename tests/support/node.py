@@ -203,7 +203,6 @@ class Seat:
                     return found
 
     async def listen(self) -> None:
-        """Take what has come."""
         if self.mailbox.waiting:
             self._note(await self.effects())
 

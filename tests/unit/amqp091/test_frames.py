@@ -279,7 +279,6 @@ def test_one_content_of_the_largest_size_always_fits() -> None:
 
 
 def read_all(reader: FrameReader, data: bytes) -> list[Item]:
-    """Bytes one by one."""
     return [item for at in range(len(data)) for item in reader.feed(data[at : at + 1])]
 
 

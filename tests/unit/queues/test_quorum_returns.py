@@ -24,7 +24,6 @@ from tests.support.quorum_bench import Bench, message, only
 
 
 def counts_of(message: Message) -> tuple[int | None, int | None, int | None, bool | None]:
-    """x-acquired-count, x-delivery-count, delivery-count, first-acquirer."""
     header, annotations = decode_head(message[0])
     acquired, failures = annotations.get("x-acquired-count"), annotations.get("x-delivery-count")
     return acquired, failures, header.delivery_count, header.first_acquirer

@@ -34,7 +34,6 @@ def vhost() -> VirtualHost:
 
 
 def bind(vhost: VirtualHost, queue: str, key: str, exchange: str = "dlx", **arguments: Any) -> None:
-    """From the exchange to the queue."""
     topologies.bind(vhost.topology, Binding(exchange, Destination("queue", queue), key, arguments))
 
 

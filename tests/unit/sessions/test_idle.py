@@ -42,7 +42,6 @@ class Handle(MachineHandle[Any]):
     """A queue that follows here."""
 
     def post(self, command: Command) -> None:
-        """It leads elsewhere."""
         raise AssertionError(command)
 
 

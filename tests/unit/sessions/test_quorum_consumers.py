@@ -27,7 +27,6 @@ class QuorumWorld(World):
     """Its queues are quorum queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `catalog.QueueHost`."""
         box = super().start_queue(queue)
         box.queue = ClockedQueue(queue)  # type: ignore[assignment]
         return box

@@ -320,7 +320,6 @@ def kept_scene(messages: int, **arguments: Any) -> QuorumScene:
 
 
 def come_back(scene: QuorumScene, unsettled: str) -> list[str]:
-    """The client attaches again."""
     return scene.do("connect C", "C> BEGIN", f"C> ATTACH h=1 {KEPT} unsettled={{{unsettled}}}")
 
 
