@@ -163,7 +163,7 @@ def test_a_reader_that_has_had_enough_is_no_failure(run: CommandLine) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -41,7 +41,7 @@ async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[
     stream = trio.SSLStream(
         await plain_socket(broker), context, server_hostname="localhost", https_compatible=True
     )
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         try:
             await stream.do_handshake()
         except trio.BrokenResourceError:
@@ -53,7 +53,7 @@ async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[
 async def end_of(stream: trio.abc.ReceiveStream) -> bytes:
     """What comes until the broker closes, in whatever way."""
     data = b""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         try:
             while received := await stream.receive_some(65_536):
                 data += received
@@ -75,7 +75,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
             await stream.send_all(SASL_HEADER)
             cutter = FrameCutter()
             got: list[Any] = []
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not got:
                     got += cutter.feed(bytes(await stream.receive_some(65_536)))
             assert cutter.headers == [SASL_HEADER]
@@ -117,13 +117,13 @@ async def test_clients_in_the_handshake_count_as_connections(
         await until_greeting(broker, 1)
         async with await tls_stream(broker, certificates.client_context()) as stream:
             await stream.send_all(SASL_HEADER)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 assert await stream.receive_some(8) == SASL_HEADER
 
 
 async def test_stopping_does_not_wait_for_a_handshake(certificates: Certificates) -> None:
     """A client that is silent keeps nobody from stopping."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with running_broker(
             **tls_settings(certificates, handshake_timeout_ms=3_600_000, shutdown_timeout_ms=3_600_000)
         ) as broker:

@@ -27,7 +27,7 @@ LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
 """What a client says whose broker was killed."""
 IN_FLIGHT: Final = 64
 HELD: Final = 20
-END_S: Final = 20.0
+END_S: Final = 60.0
 AGAIN: Final = 300
 """So many of the messages that a stream held before are read again after each start."""
 

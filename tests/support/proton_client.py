@@ -19,7 +19,7 @@ from typing import Any, Final
 from proton import Delivery, Endpoint, Event, Link, Message, Session, Terminus
 from proton.reactor import Container, Handler
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 _TURN_S: Final = 0.01
 """How long one turn of the event loop may wait: conditions outside of proton are looked at as often."""
 
