@@ -207,53 +207,12 @@ def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
     assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
 
 
-@pytest.mark.rabbitmq("exchanges_SUITE", "topic_exchange")
-@pytest.mark.parametrize(
-    ("pattern", "keys", "others"),
-    [
-        ("a.*", ["a.b", "a."], ["a", "a.b.c"]),
-        ("a.#", ["a", "a.b", "a.b.c"], ["b"]),
-        ("#", ["", "a", "a.b"], []),
-        ("*", ["a"], ["a.b"]),
-        ("#.x.#", ["x", "a.x", "x.a", "a.x.b"], ["a.b"]),
-        ("", [""], ["a"]),
-    ],
-)
-def test_topic_patterns(channel: WorldChannel, pattern: str, keys: list[str], others: list[str]) -> None:
-    """`*` is one word, `#` zero or more; the empty key is zero words."""
-    bind(channel, "amq.topic", pattern)
-    assert [routed(channel, "amq.topic", key) for key in keys + others] == [1] * len(keys) + [0] * len(others)
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "topic_binding_hash_limit", "topic_binding_hash_limit_allows_unbind")
 def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: WorldChannel) -> None:
     """406 on bind; unbind is still permitted."""
     code, _ = channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#"))
     assert code == 406
     assert channel.call(QueueUnbind("q", "amq.topic", "#.a.#.b.#")) == QueueUnbindOk()
-
-
-@pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange")
-@pytest.mark.parametrize(
-    ("match", "headers", "matches"),
-    [
-        ("all", {"a": 1, "b": "x"}, True),
-        ("all", {"a": 1}, False),
-        ("all", {"a": 1, "b": "y"}, False),
-        ("any", {"a": 1}, True),
-        ("any", {"c": 1}, False),
-        (None, {"a": 1, "b": "x", "c": 0}, True),
-    ],
-)
-def test_headers_exchange(
-    channel: WorldChannel, match: str | None, headers: dict[str, object], matches: bool
-) -> None:
-    """x-match all (the default) and any."""
-    arguments: dict[str, object] = {"a": 1, "b": "x"}
-    if match is not None:
-        arguments["x-match"] = match
-    bind(channel, "amq.headers", **arguments)
-    assert routed(channel, "amq.headers", headers=headers) == int(matches)
 
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange_key_presence_only")

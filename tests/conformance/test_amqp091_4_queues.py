@@ -214,17 +214,6 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
     assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
 
 
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_properties")
-@pytest.mark.parametrize("fields", [{"exclusive": True}, {"auto_delete": True}, {"durable": False}], ids=str)
-def test_quorum_queue_cannot_be_so(channel: WorldChannel, fields: dict[str, Any]) -> None:
-    """406 invalid property."""
-    names = {"exclusive": "exclusive-owner", "auto_delete": "auto-delete", "durable": "non-durable"}
-    (field,) = fields
-    method = QueueDeclare("q", **{"durable": True, "arguments": {"x-queue-type": "quorum"}, **fields})
-    code, text = channel.refused(method)
-    assert (code, text) == (406, f"invalid property '{names[field]}' for queue 'q' in vhost '/'")
-
-
 # --- exclusive ---------------------------------------------------------------------------------------
 
 
@@ -533,18 +522,6 @@ def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, wh
     set_permission(channel.world.catalog, "guest", "/", Permission(**others))
     text = f"{what} access to queue 'q' in vhost '/' refused for user 'guest'"
     assert channel.refused(method) == (403, text)
-
-
-@pytest.mark.rabbitmq("amqp_auth_SUITE", "passive_queue_declare")
-def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None:
-    """[4.3] any of configure, write and read."""
-    declare(channel)
-    for given in ("configure", "write", "read"):
-        nothing = {"configure": "^$", "write": "^$", "read": "^$"}
-        set_permission(channel.world.catalog, "guest", "/", Permission(**{**nothing, given: "^q$"}))
-        assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
-    set_permission(channel.world.catalog, "guest", "/", Permission("^$", "^$", "^$"))
-    assert channel.refused(QueueDeclare("q", passive=True))[0] == 403
 
 
 @pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])

@@ -327,24 +327,3 @@ def test_exchanges_bound_to_exchanges(scene: Scene) -> None:
     scene.sender("/exchanges/topic/a.b")
     assert scene.publish() == [disposition(0, ACCEPTED)]
     assert scene.counts("q1", "q2") == [1, 1]
-
-
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "routing")
-@pytest.mark.parametrize(
-    ("key", "queues"),
-    [
-        ("a.b", [1, 1, 1]),
-        ("a", [0, 1, 1]),
-        ("a.b.c", [0, 1, 1]),
-        ("b", [0, 0, 1]),
-        ("", [0, 0, 1]),
-    ],
-)
-def test_topic_keys(scene: Scene, key: str, queues: list[int]) -> None:
-    """``*`` is one word, ``#`` any number of them."""
-    scene.bind("topic", "q1", "a.*")
-    scene.bind("topic", "q2", "a.#")
-    scene.bind("topic", "q3", "#")
-    scene.sender(f"/exchanges/topic/{key}")
-    scene.publish()
-    assert scene.counts("q1", "q2", "q3") == queues

@@ -9,15 +9,12 @@ from itertools import product
 
 import pytest
 
-from amqp10broker.errors import LimitExceeded
-from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.items import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,
     BasicGet,
-    BasicGetEmpty,
     BasicNack,
     BasicReturn,
     ConfirmSelect,
@@ -34,12 +31,8 @@ from tests.support.channel_world import (
     bodies,
     contents,
     properties_of,
-    redelivered,
-    tags,
 )
-from tests.support.declaring import add_vhost, change_vhost, declare, remove, set_permission
-
-NAMES = [b"1", b"2", b"3", b"4"]
+from tests.support.declaring import set_permission
 
 
 @pytest.fixture
@@ -48,46 +41,6 @@ def channel() -> WorldChannel:
     channel = World().channel()
     channel.call(QueueDeclare("q", durable=True))
     return channel
-
-
-@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_first_empty", "consume_from_empty_queue")
-def test_get_before_and_after_a_publish(channel: WorldChannel) -> None:
-    """consume_first_empty: get-empty, and the message when there is one."""
-    assert channel.call(BasicGet("q")) == BasicGetEmpty()
-    channel.publish("q", b"m")
-    got = channel.call(BasicGet("q"))
-    assert not isinstance(got, BasicGetEmpty)
-
-
-@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_classic_queue")
-@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_and_requeue_multiple_nack")
-def test_three_of_four_are_requeued_in_order(channel: WorldChannel) -> None:
-    """requeue_one_channel: nack multiple of the first three; they come again, in order and redelivered."""
-    channel.publish("q", *NAMES)
-    got = channel.consume("q")
-    assert tags(got) == [1, 2, 3, 4]
-    again = channel.say(BasicNack(3, multiple=True, requeue=True))
-    assert (bodies(again), tags(again)) == ([b"1", b"2", b"3"], [5, 6, 7])
-    assert redelivered(again) == [True] * 3
-    assert channel.say(BasicAck(0, multiple=True)) == []
-    assert channel.world.counts("q") == (0, 0)
-
-
-@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
-def test_the_other_channel_gets_what_a_closed_one_held(channel: WorldChannel) -> None:
-    """requeue_two_channels: two consumers take turns; when one's channel ends, its two go to the other."""
-    other = channel.connection.channel(2)
-    channel.consume("q")
-    other.consume("q")
-    mine = bodies(channel.publish("q", *NAMES))
-    theirs = bodies(other.take())
-    assert sorted(mine + theirs) == NAMES
-    assert len(mine) == 2
-    channel.stop()
-    channel.world.rest()
-    got = other.take()
-    assert bodies(got) == mine
-    assert redelivered(got) == [True, True]
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "passive_exchange_declare", "passive_queue_declare")
@@ -149,33 +102,6 @@ def test_an_exchange_that_chooses_takes_one_queue(
     assert sum(channel.world.counts(f"q{number}")[0] for number in range(queues)) == 20
 
 
-@pytest.mark.rabbitmq(
-    "per_vhost_queue_limit_SUITE",
-    "single_node_single_vhost_limit",
-    "single_node_single_vhost_limit_with_redeclaration",
-)
-@pytest.mark.parametrize("exclusive", [False, True])
-def test_at_the_limit_of_queues_only_redeclaring_is_left(channel: WorldChannel, exclusive: bool) -> None:
-    """limit_with_redeclaration: what is there may be declared again, any other queue is refused."""
-    channel.call(QueueDeclare("r", durable=not exclusive, exclusive=exclusive))
-    change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=2))
-    for _ in range(2):
-        answer = channel.call(QueueDeclare("r", durable=not exclusive, exclusive=exclusive))
-        assert answer == QueueDeclareOk("r", 0, 0)
-    refused = channel.refused(QueueDeclare("", exclusive=True))
-    assert refused[0] == 406
-    assert refused[1].endswith("queue limit in vhost '/' (2) is reached")
-
-
-@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
-def test_a_consumer_that_comes_first_gets_messages_at_once(channel: WorldChannel) -> None:
-    """subscribe: three consumers of one channel; a message goes to one of them."""
-    for tag in ("a", "b", "c"):
-        channel.say(BasicConsume("q", tag))
-    got = [channel.publish("q", body) for body in NAMES[:3]]
-    assert [bodies(each) for each in got] == [[b"1"], [b"2"], [b"3"]]
-
-
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 @pytest.mark.parametrize("consumers", [2, 3, 8])
 def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -> None:
@@ -185,18 +111,6 @@ def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -
         each.consume("q")
     channel.publish("q", *(f"{number}".encode() for number in range(12 * consumers)))
     assert [len(bodies(each.take())) for each in others] == [12] * consumers
-
-
-@pytest.mark.rabbitmq("per_vhost_queue_limit_SUITE", "single_node_multiple_vhosts_queue_count")
-def test_queues_are_counted_in_each_virtual_host(channel: WorldChannel) -> None:
-    """single_node_multiple_vhosts_queue_count: a virtual host at its limit leaves the others alone."""
-    other = add_vhost(channel.world.catalog, "other", limits=VhostLimits(max_queues=1))
-    declare(channel.world.catalog, other, "q")
-    with pytest.raises(LimitExceeded, match="queue limit in vhost 'other' \\(1\\) is reached"):
-        declare(channel.world.catalog, other, "r")
-    assert channel.call(QueueDeclare("r", durable=True)) == QueueDeclareOk("r", 0, 0)
-    remove(channel.world.catalog, other, "q")
-    declare(channel.world.catalog, other, "r")
 
 
 def fail(channel: WorldChannel, name: str) -> None:

@@ -69,39 +69,3 @@ def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str
     assert user in logged
     assert "swordfish" not in logged
     assert FIRST_PASSWORD not in logged
-
-
-def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any) -> None:
-    """The connection hears why, and nobody logs in any more."""
-    run("set-permissions", user, ".*", ".*", ".*")
-    client = clients(run.broker, user=user, password=FIRST_PASSWORD)
-    assert run("delete", "user", user) == f"user '{user}' deleted\n"
-    client.wait(lambda: client.connection.remote_condition, "close")
-    assert client.connection.remote_condition.description == f"Connection forced: user '{user}' is deleted"
-    assert f"no user '{user}'" in run.fails(1, "delete-user", user)
-    for command in (("set-tags", user), ("set-permissions", user, "", "", ""), ("clear-permissions", user)):
-        assert "(see 'amqp10broker list-users')" in run.fails(1, *command)
-
-
-def test_a_virtual_host_is_a_world_of_its_own(run: CommandLine, queue: str) -> None:
-    """Its queues are no others', its limits count, and with it all goes."""
-    vhost = f"v {queue}/ü"
-    run("add-vhost", vhost, "--description", "for tests", "--default-queue-type", "quorum")
-    assert "exists" in run.fails(1, "add-vhost", vhost)
-    in_it = ("--vhost", vhost)
-    assert "refused for user 'guest'" in run.fails(1, "publish", "--queue", queue, "m", *in_it)
-    run("set-permissions", "guest", ".*", ".*", ".*", *in_it)
-    run("declare", "queue", queue, *in_it)
-    run("publish", "--queue", queue, "m", *in_it)
-    assert run.json("list-queues", "name", "type", "messages", *in_it) == [
-        {"name": queue, "type": "quorum", "messages": 1}
-    ]
-    assert queue not in [row["name"] for row in run.json("list-queues")]
-    run("set-vhost-limits", *in_it, "--max-queues", "1")
-    assert "queue limit" in run.fails(1, "declare", "queue", "r", *in_it)
-    (row,) = [each for each in run.json("list-vhosts", "name", "queues", "limits") if each["name"] == vhost]
-    assert row == {"name": vhost, "queues": 1, "limits": {"max-queues": 1}}
-    assert run("delete", "vhost", vhost) == f"vhost '{vhost}' deleted with 1 queue\n"
-    for command in (("list-queues",), ("declare", "queue", queue), ("list-permissions",)):
-        complaint = run.fails(1, *command, *in_it)
-        assert complaint.endswith("not found (see 'amqp10broker list-vhosts')")

@@ -69,11 +69,6 @@ class Scene:
         assert self.ready(name) == 0
         return taken
 
-    def dead_headers(self, text: str, queue: str | None = None) -> Headers:
-        """The headers of the one dead letter."""
-        (taken,) = self.await_dead(text, queue=queue)
-        return headers_of(taken)
-
 
 def headers_of(delivered: Delivered) -> Headers:
     """Its headers, which it must have."""

@@ -78,18 +78,6 @@ class RawClient:
             bodies.append(got.body)
         return bodies
 
-    def raw_rest(self) -> bytes:
-        """All bytes until the broker closes the socket."""
-        data = b""
-        while True:
-            try:
-                more = self.socket.recv(65_536)
-            except ConnectionResetError:
-                return data
-            if not more:
-                return data
-            data += more
-
     def open(self, *, sessions: int = 1, **fields: Any) -> RawClient:
         """Log in as guest by ANONYMOUS, open, begin."""
         self.send(raw.login())

@@ -16,7 +16,6 @@ from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPError
 from proton import Delivery, Message, SSLDomain
 
-from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.certificates import Certificates, certificates
 from tests.support.proton_client import Disconnected, ProtonClient
@@ -179,26 +178,6 @@ def test_a_client_without_a_certificate(start_tls: StartTls, verify: str, served
         certificate = broker.certificates.client("guest")
         broker.pika(certificate).close()
         broker.proton(certificate).close()
-
-
-# --- the wrong thing on a port -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("header", [SASL_HEADER, AMQP_091_HEADER, b"GET / HTTP/1.1\r\n\r\n"])
-def test_plain_text_on_the_tls_port(tls: TlsBroker, header: bytes) -> None:
-    """Closed, and not one byte of AMQP is said in plain."""
-    with tls.socket() as sock:
-        sock.sendall(header.ljust(64, b"\0"))
-        data = b""
-        try:
-            while received := sock.recv(65_536):
-                data += received
-        except ConnectionResetError:
-            pass
-    assert b"AMQP" not in data
-
-
-# --- passwords in the clear ----------------------------------------------------------------------
 
 
 # --- files ---------------------------------------------------------------------------------------

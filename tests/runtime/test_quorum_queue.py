@@ -32,7 +32,6 @@ from amqp10broker.queues.effects import (
     Deliver,
     Effect,
     PublishRejected,
-    QueueDeleted,
     Settled,
     Unconfirmed,
 )
@@ -159,20 +158,6 @@ async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -
         client.settle(DeliveryOutcome.ACCEPT, answer=True)
         await client.hear(Settled)
         assert counts(client) == (1, 0, 0)
-
-
-@pytest.mark.real_clock
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
-async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
-    async with broker_on(where) as broker:
-        client = client_of(broker)
-        client.subscribe()
-        client.queue.handle.post(Delete(client.reply_to.request()))
-        await client.hear(Answer)
-        await client.hear(QueueDeleted)
-        assert broker.catalog.lookup_vhost("/").find("q") is None
-        client.publish(9)
-        await client.hear(Unconfirmed)
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_rejected")
@@ -421,22 +406,3 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
         again.subscribe(20)
         await again.hear(CreditReply)
         assert again.got() == [0]
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
-async def test_a_message_expires_by_itself() -> None:
-    async with broker_on(None) as broker:
-        target = client_of(broker, "target")
-        target.subscribe()
-        client = client_of(
-            broker,
-            **{
-                "x-message-ttl": 5000,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": "target",
-            },
-        )
-        client.publish(1)
-        began = trio.current_time()
-        await target.hear(Deliver)
-        assert 5 <= trio.current_time() - began < 5.1

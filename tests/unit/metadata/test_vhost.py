@@ -64,9 +64,6 @@ def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: Virt
     assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
 # --- exclusive ------------------------------------------------------------------------------------
 
 
@@ -289,6 +286,12 @@ def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHo
 # --- limits and the end ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("per_vhost_queue_limit_SUITE", "single_node_multiple_vhosts_queue_count")
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_limit",
+    "single_node_single_vhost_limit_with_redeclaration",
+)
 @pytest.mark.rabbitmq(
     "per_vhost_queue_limit_SUITE",
     "most_basic_single_node_queue_count",

@@ -312,6 +312,7 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
 @pytest.mark.rabbitmq(
     "amqp_client_SUITE",
     "link_target_quorum_queue_deleted",
