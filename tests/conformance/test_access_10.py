@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.protocols.amqp10.performatives import decode_composite
 from amqp10broker.queues.commands import DeliveryOutcome, Subscribe, Unsubscribe
 from tests.support.askers import new_asker
-from tests.support.declaring import clear_topic_permission, declare
+from tests.support.declaring import declare
 from tests.support.managing import request_message
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
 
@@ -275,15 +275,6 @@ def test_topic_permissions_are_for_topic_exchanges(scene: Scene) -> None:
     assert scene.publish(content(cc=["k"])) == [disposition(0, ACCEPTED)]
 
 
-def test_a_topic_permission_may_name_user_and_vhost(scene: Scene) -> None:
-    """``{username}`` and ``{vhost}`` stand for the connection's."""
-    scene.allow_topics("t", "^{username}@{vhost}$")
-    scene.sender("/exchanges/t/guest@%2F")
-    scene.sender("/exchanges/t/else@%2F", 1)
-    assert scene.publish() == [disposition(0, ACCEPTED)]
-    assert scene.publish(handle=1) == [refused("write access to topic 'else@/' in exchange 't'")]
-
-
 # --- changes -------------------------------------------------------------------------------------
 
 
@@ -306,17 +297,6 @@ def test_a_permission_that_is_taken_away_counts_at_the_next_message(
     scene.allow(configure=".*", read=".*")
     assert scene.publish(content(to=to)) == [refused(f"write access to {what}")]
     assert scene.counts("q1") == [2]
-
-
-def test_a_topic_permission_that_comes_counts_at_the_next_message(scene: Scene) -> None:
-    """And one that goes as well."""
-    scene.sender("/exchanges/t/k")
-    assert scene.publish() == [disposition(0, ACCEPTED)]
-    scene.allow_topics("t", "^other$")
-    clear_topic_permission(scene.world.catalog, "guest", "/")
-    assert scene.publish() == [disposition(1, ACCEPTED)]
-    scene.allow_topics("t", "^other$")
-    assert scene.publish() == [refused("write access to topic 'k' in exchange 't'")]
 
 
 # --- exclusive queues and consumers --------------------------------------------------------------

@@ -64,23 +64,6 @@ def test_declare_without_answer(channel: WorldChannel) -> None:
     assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
 
 
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        ({"type": "fanout"}, "'type' {}: received 'fanout' but current is 'direct'"),
-        ({"durable": True}, "'durable' {}: received 'true' but current is 'false'"),
-        ({"auto_delete": True}, "'auto_delete' {}: received 'true' but current is 'false'"),
-        ({"internal": True}, "'internal' {}: received 'true' but current is 'false'"),
-    ],
-)
-def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, object], text: str) -> None:
-    """406 inequivalent arg."""
-    declare(channel, "X")
-    fields: dict[str, object] = {"type": "direct", **other}
-    got = channel.refused(ExchangeDeclare("X", **fields))  # type: ignore[arg-type]
-    assert got == (406, "inequivalent arg " + text.format("for exchange 'X' in vhost '/'"))
-
-
 @pytest.mark.rabbitmq("exchanges_SUITE", "invalid_exchange")
 def test_unknown_type_is_refused(channel: WorldChannel) -> None:
     """406 unknown exchange type."""

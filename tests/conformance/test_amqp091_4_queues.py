@@ -25,7 +25,6 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from amqp10broker.protocols.amqp091.types import Int64
 from tests.support.channel_world import World, WorldChannel, bodies, kinds
 from tests.support.declaring import change_vhost, set_permission
 
@@ -129,45 +128,6 @@ def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
     declare(channel)
     method = QueueDeclare("q", passive=True, auto_delete=True, arguments={"x-max-length": 1})
     assert channel.call(method) == QueueDeclareOk("q", 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        ({"durable": False}, "'durable' {}: received 'false' but current is 'true'"),
-        ({"auto_delete": True}, "'auto_delete' {}: received 'true' but current is 'false'"),
-        (
-            {"arguments": {"x-message-ttl": 5}},
-            "'x-message-ttl' {}: received the value '5' of type 'signedint' but current is none",
-        ),
-        (
-            {"arguments": {"x-queue-type": "quorum"}},
-            "'x-queue-type' {}: received 'quorum' but current is 'classic'",
-        ),
-    ],
-)
-def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, Any], text: str) -> None:
-    """406 inequivalent arg."""
-    declare(channel)
-    expected = "inequivalent arg " + text.format("for queue 'q' in vhost '/'")
-    assert channel.refused(QueueDeclare("q", **{"durable": True, **other})) == (406, expected)
-
-
-def test_missing_argument_is_inequivalent(channel: WorldChannel) -> None:
-    """406 received none."""
-    declare(channel, arguments={"x-max-length": 7})
-    text = (
-        "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but current is the value "
-        "'7' of type "
-    )
-    code, got = channel.refused(QueueDeclare("q", durable=True))
-    assert (code, got[: len(text)]) == (406, text)
-
-
-def test_numbers_of_different_width_are_equal(channel: WorldChannel) -> None:
-    """x-arguments are compared by value."""
-    declare(channel, arguments={"x-message-ttl": 5})
-    declare(channel, arguments={"x-message-ttl": Int64(5)})
 
 
 @pytest.mark.parametrize(

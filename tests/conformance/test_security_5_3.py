@@ -246,10 +246,3 @@ def test_a_mechanism_that_was_not_offered_is_refused(mechanism: str) -> None:
 def test_plain_is_refused_when_only_anonymous_is_offered() -> None:
     """Also a known mechanism must be offered."""
     assert login("PLAIN", b"\0guest\0guest", mechanisms=frozenset({Mechanism.ANONYMOUS})) is None
-
-
-@pytest.mark.parametrize(("mechanism", "response"), [("PLAIN", b"\0guest\0guest"), ("ANONYMOUS", b"")])
-def test_guest_may_come_from_this_machine_only(mechanism: str, response: bytes) -> None:
-    """The well-known password must not be worth anything to the network."""
-    assert login(mechanism, response, loopback=False) is None
-    assert login(mechanism, response, loopback=False, loopback_users=frozenset()) == "guest"
