@@ -194,6 +194,8 @@ BARE = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "decimal_types")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "data_types")
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip", "footer")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "immutable_bare_message")
 @pytest.mark.parametrize("bare", BARE, ids=range(len(BARE)))

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import Delivery, Message
+from proton import Delivery
 
 from amqp10broker.protocols.amqp10.performatives import (
     Begin,
     Open,
     SaslOutcome,
-    Transfer,
 )
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess
@@ -100,48 +99,6 @@ def connect() -> Iterator[Any]:
     yield make
     for each in made:
         each.socket.close()
-
-
-# --- a client that does not read ------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "tcp_back_pressure_rabbitmq_internal_flow_classic_queue",
-    "tcp_back_pressure_rabbitmq_internal_flow_quorum_queue",
-)
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_client_that_does_not_read_holds_back_nobody_else(
-    broker: BrokerProcess, clients: Any, connect: Any, queue: str, kind: str
-) -> None:
-    """Its deliveries stay in the queue but for one batch; others are served; then it gets all, in order."""
-    assert broker.run_command("declare", "queue", queue, "--type", kind).returncode == 0
-    publisher, other = clients(broker), clients(broker)
-    sender = publisher.sender(queue)
-    tags = [sender.transfer(Message(body=bytes(20_000), id=at)) for at in range(600)]
-    for tag in tags:
-        assert sender.outcome(tag).state == Delivery.ACCEPTED
-    stuck = connect(broker, receive_buffer=4096).open()
-    stuck.send(raw.attach_receiver(0, queue), raw.credit(0, 10_000))
-    link = broker.wait_until(
-        lambda: next((each for each in broker.links(queue) if each["waits"] == "writer-blocked"), None),
-        "the blocked writer to be seen",
-    )
-    assert "does not read its socket" in link["waits_why"]
-    counts = broker.queue(queue)
-    assert counts is not None
-    # One batch of max_queue_credit, and what the sockets' buffers hold; certainly not everything.
-    assert 0 < counts["messages_unsettled"] <= 512 + 256, counts
-    assert counts["messages_ready"] >= 600 - 512 - 256
-
-    quick = other.sender(f"{queue}-quick")
-    replies = other.receiver(f"{queue}-quick", credit=100)
-    for number in range(50):
-        quick.send(str(number))
-    replies.settle(replies.take(50))
-
-    received = stuck.take(Transfer, 600)
-    assert [got.body.delivery_id for got in received] == list(range(600))
 
 
 # --- what is not AMQP -----------------------------------------------------------------------------

@@ -25,8 +25,6 @@ __all__ = ["certificates"]
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 SOCKET_S = 20.0
-BIG = bytes(range(256)) * 20_000
-"""Five megabytes: forty frames, and more records of TLS."""
 
 
 class TlsBroker:
@@ -123,24 +121,6 @@ def test_both_protocols_on_the_tls_port(tls: TlsBroker) -> None:
     (received,) = receiver.take()
     assert received.message.body == b"from pika"
     receiver.settle(received)
-    client.close()
-    channel.connection.close()
-
-
-def test_big_messages_over_tls(tls: TlsBroker) -> None:
-    """Many records of TLS and many frames, both ways, byte for byte."""
-    channel = tls.pika().channel()
-    channel.confirm_delivery()
-    channel.queue_declare("big", durable=True)
-    channel.basic_publish("", "big", BIG)
-    client = tls.proton()
-    (outcome,) = client.sender("/queues/big").send(Message(body=BIG[::-1], inferred=True))
-    assert outcome.state == Delivery.ACCEPTED
-    receiver = client.receiver("/queues/big", credit=1)
-    (first,) = receiver.take()
-    assert bytes(first.message.body) == BIG
-    receiver.settle(first)
-    assert channel.basic_get("big", auto_ack=True)[2] == BIG[::-1]
     client.close()
     channel.connection.close()
 

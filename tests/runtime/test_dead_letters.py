@@ -26,7 +26,6 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Delete
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
@@ -149,15 +148,6 @@ async def test_without_the_exchange_they_are_dropped() -> None:
         await client.call(1, QueueBind("dead", "later", ""), QueueBindOk)
         await client.send(1, message(1, "q", b"2"))
         assert await bodies(client, "dead") == "2"
-
-
-async def test_a_deleted_queue_does_not_dead_letter() -> None:
-    """Its messages go with it."""
-    async with open_client(q=DLX) as (broker, client):
-        await client.send(1, message(1, "q", b"1"))
-        await client.idle()
-        broker.catalog.lookup_vhost("/").lookup("q").handle.post(Delete())
-        assert await bodies(client, "dead") == ""
 
 
 async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> None:

@@ -398,6 +398,7 @@ def test_segments_go_when_they_are_too_old() -> None:
 # --- questions and the end --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("management_SUITE", "purge_stream")
 def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
     bench = Bench()
     bench.publish(3)
