@@ -56,7 +56,7 @@ def channel() -> WorldChannel:
 def test_a_passive_declaration_needs_any_permission(
     channel: WorldChannel, kind: str, granted: tuple[bool, bool, bool]
 ) -> None:
-    """enumerate_all_subsets: of the eight sets of permissions, the empty one only is refused."""
+    """Of the eight sets of permissions, the empty one only is refused."""
     channel.call(ExchangeDeclare("e", "direct"))
     configure, write, read = (".*" if each else "^$" for each in granted)
     set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
@@ -75,7 +75,7 @@ def test_a_passive_declaration_needs_any_permission(
 @pytest.mark.rabbitmq("rabbit_local_random_exchange_SUITE", "no_route")
 @pytest.mark.parametrize("kind", ["x-local-random", "x-modulus-hash", "x-consistent-hash"])
 def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChannel, kind: str) -> None:
-    """no_route: without bindings a mandatory message comes back."""
+    """Without bindings a mandatory message comes back."""
     channel.call(ExchangeDeclare("e", kind))
     got = channel.publish("k", b"m", exchange="e", mandatory=True)
     assert len(contents(got, BasicReturn)) == 1
@@ -92,7 +92,7 @@ def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChann
 def test_an_exchange_that_chooses_takes_one_queue(
     channel: WorldChannel, kind: str, key: str, queues: int
 ) -> None:
-    """routed_to_one: every message is in exactly one of the queues."""
+    """Every message is in exactly one of the queues."""
     channel.call(ExchangeDeclare("e", kind))
     for number in range(queues):
         channel.call(QueueDeclare(f"q{number}", durable=True))
@@ -105,7 +105,7 @@ def test_an_exchange_that_chooses_takes_one_queue(
 @pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 @pytest.mark.parametrize("consumers", [2, 3, 8])
 def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -> None:
-    """requeue_two_channels: consumers without a limit of their own take turns, whatever the batches are."""
+    """Consumers without a limit of their own take turns, whatever the batches are."""
     others = [channel.connection.channel(number + 2) for number in range(consumers)]
     for each in others:
         each.consume("q")
@@ -124,7 +124,7 @@ def fail(channel: WorldChannel, name: str) -> None:
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "dead_queue_rejects")
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nack")
 def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
-    """dead_queue_rejects: what it had not taken is nacked."""
+    """What it had not taken is nacked."""
     channel.call(ConfirmSelect())
     assert channel.publish("q", b"1") == [BasicAck(1, False)]
     channel.world.box("q").stalled = True
@@ -136,7 +136,7 @@ def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("confirms_rejects_SUITE", "mixed_dead_alive_queues_reject")
 def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None:
-    """mixed_dead_alive_queues_reject: the others have the message, and the publisher hears nack."""
+    """The others have the message, and the publisher hears nack."""
     channel.call(QueueDeclare("r", durable=True))
     for name in ("q", "r"):
         channel.call(QueueBind(name, "amq.fanout"))
@@ -155,7 +155,7 @@ def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None
     "forged_suffixes_one_pid_cast_once_no_correlation",
 )
 def test_forged_addresses_of_a_requester_reach_nobody(channel: WorldChannel) -> None:
-    """forged_suffixes: one message with the address and others made from it in CC arrives once."""
+    """One message with the address and others made from it in CC arrives once."""
     channel.say(BasicConsume("amq.rabbitmq.reply-to", "r", no_ack=True))
     channel.publish("q", b"question", reply_to="amq.rabbitmq.reply-to")
     server = channel.world.channel()

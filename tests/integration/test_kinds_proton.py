@@ -98,7 +98,7 @@ MODES = pytest.mark.parametrize("mode", [SETTLED, UNSETTLED], ids=["settled", "u
 @MODES
 @pytest.mark.parametrize("credit", [1, 2])
 def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], credit: int) -> None:
-    """sync_get_*: as many as were asked for, none without asking."""
+    """As many as were asked for, none without asking."""
     scene.publish(0, 3 * credit)
     receiver = scene.receiver(**mode)
     for number in range(3):
@@ -124,7 +124,7 @@ def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], cr
 )
 @pytest.mark.parametrize(("ready", "credit"), [(0, 5), (3, 10), (300, 1000), (400, 300)])
 def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready: int, credit: int) -> None:
-    """drain_many_*, roundtrip_with_drain_*: also over several batches."""
+    """Also over several batches."""
     scene.publish(0, ready)
     receiver = scene.receiver()
     receiver.link.drain(credit)
@@ -148,7 +148,7 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready:
 )
 @MODES
 def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: dict[str, Any]) -> None:
-    """receive_many_auto_flow_*: in order, with never more on their way than the credit."""
+    """In order, with never more on their way than the credit."""
     scene.publish(0, 500)
     receiver = scene.receiver(100, **mode)
     for _ in range(0, 500, 50):
@@ -172,7 +172,7 @@ def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: d
 def test_what_a_consumer_held_goes_to_the_next_one(
     settling: Scene, how: str, clients: Any, broker: BrokerProcess
 ) -> None:
-    """detach_requeues_one_session_*, detach_requeues_two_connections_*: in order."""
+    """In order."""
     settling.publish(0, 6)
     other = clients(broker) if how == "connection" else settling.client
     first = settling.receiver(4, client=other)

@@ -57,7 +57,7 @@ def test_a_message_goes_from_one_protocol_to_the_other_and_back(
 def test_a_queue_with_a_name_of_any_letters(
     channel: BlockingChannel, client: ProtonClient, queue: str, kind: str
 ) -> None:
-    """unicode_SUITE: one name, in UTF-8 on the one side and percent-encoded on the other."""
+    """One name, in UTF-8 on the one side and percent-encoded on the other."""
     name = f"\u65e5\u672c\u8a9e-\U0001f407-{queue[-8:]}"
     channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
     receiver = client.receiver(f"/queues/{quote(name)}", credit=1)

@@ -188,7 +188,6 @@ AT_LEAST_ONCE = {
 @pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_dead_letters_go_at_least_once(where: str | None) -> None:
-    """rabbit_fifo_dlx_integration rejected."""
     async with broker_on(where) as broker:
         target = client_of(broker, "target")
         client = client_of(broker, **AT_LEAST_ONCE)
@@ -364,7 +363,6 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
     "restart_after_queue_reincarnation",
 )
 async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str) -> None:
-    """no_messages_after_queue_reincarnation."""
     async with broker_on(folder) as broker:
         client = client_of(broker)
         client.publish(1, 2)

@@ -214,7 +214,7 @@ async def test_drain_is_answered(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
 async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
-    """direct_reply_to_amqp_SUITE many_volatile_queues_same_session: each link gets its own replies."""
+    """Each link gets its own replies."""
     client = await connect(broker).open()
     addresses = [await attached(client, handle) for handle in range(5)]
     await client.send(*[credit(handle, 1) for handle in range(5)])
@@ -280,7 +280,7 @@ async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
 async def test_a_volatile_queue_needs_configure_and_read(
     broker: Broker, permission: Permission, text: str
 ) -> None:
-    """amqp_auth_SUITE attach_source_queue_dynamic_volatile: on its generated name; the session ends."""
+    """On its generated name; the session ends."""
     client = await connect(broker).open()
     set_permission(broker.catalog, "guest", "/", permission)
     await client.send(requester())
@@ -302,7 +302,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
 async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
-    """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
+    """The responder sees the queue's name and replies to it by the default exchange."""
     declare(broker.catalog, "/", "requests")
     asking = await connect(broker).open()
     answering = await connect091(broker).open()
@@ -337,7 +337,7 @@ async def ask091(client: Client091, body: bytes = b"request") -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool) -> None:
-    """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""
+    """The responder sees an address and publishes to it."""
     declare(broker.catalog, "/", "requests")
     asking = await connect091(broker).open()
     answering = await connect(broker).open()

@@ -132,7 +132,6 @@ async def test_the_default_virtual_host_is_a_setting() -> None:
 )
 @pytest.mark.parametrize("name", ["gone", "", "/x", "gone limit"])
 async def test_a_virtual_host_that_does_not_exist(broker: Broker, name: str) -> None:
-    """amqp_auth_SUITE vhost_absent."""
     assert await refused(broker, hostname=f"vhost:{name}") == (
         "amqp:unauthorized-access",
         f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
@@ -232,8 +231,7 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
     "per_vhost_connection_limit_SUITE", "single_node_multiple_vhosts_limit", "single_node_single_vhost_limit"
 )
 async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
-    """per_vhost_connection_limit_SUITE: of both protocols together; elsewhere there is room; one that
-    ends makes room here."""
+    """Of both protocols together; elsewhere there is room; one that ends makes room here."""
     add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
     for user in ("ann", "bob"):
         add_user(broker, user, "/", "small")

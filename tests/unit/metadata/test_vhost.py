@@ -336,7 +336,7 @@ def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None
 def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
     catalog: Catalog, host: Any
 ) -> None:
-    """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
+    """What both kinds know is compared still."""
     strict, relaxed = (Catalog(host, relaxed_quorum_checks=choice) for choice in (False, True))
     first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
     again = {"x-queue-type": "classic", "x-max-length": 5}
