@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import ConfigError
-from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Disposition, End, Flow, Transfer
+from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Flow, Transfer
 from amqp10broker.runtime.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, disposition, transfer
 from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
@@ -55,34 +55,6 @@ async def test_session_begun_under_an_alarm_starts_closed_and_is_opened_afterwar
     broker.set_alarm("disk", on=False)
     got = await client.idle()
     assert sorted((each.channel, each.body.incoming_window) for each in got) == [(0, 400), (7, 400)]
-
-
-async def test_400_transfers_in_flight_are_tolerated_and_the_401st_ends_the_session(broker: Broker) -> None:
-    """The margin is the window's size, whatever cut the frames arrive in."""
-    broker.set_flow("max_link_credit", 1000, source="test")
-    client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
-    await client.take(Attach, 1)
-    await client.idle()
-    broker.set_alarm("memory", on=True)
-    await client.idle()
-    frames = [transfer(0, number, b"x") for number in range(401)]
-    await client.send(*frames[:150])
-    await client.send(*frames[150:400])
-    got = await client.idle()
-    assert (
-        sum(
-            (each.body.last or each.body.first) - each.body.first + 1
-            for each in got
-            if type(each.body) is Disposition
-        )
-        == 400
-    )
-    assert queue_counts(broker, "q") == (400, 0)
-    await client.send(frames[400])
-    end = await client.until(End)
-    assert end.error.condition == "amqp:session:window-violation"
-    assert queue_counts(broker, "q") == (400, 0)
 
 
 async def test_consumers_and_settlements_go_on_under_an_alarm(broker: Broker) -> None:
@@ -165,16 +137,3 @@ async def test_refused_setting_changes_nothing(broker: Broker, name: str, value:
         broker.set_flow(name, value, source="test")
     assert broker.config is before
     assert await client.idle() == []
-
-
-async def test_alarm_after_a_smaller_window_tolerates_what_was_granted_before(broker: Broker) -> None:
-    """400 frames were allowed; a setting of 10 and an alarm at once cannot call them back."""
-    broker.set_flow("max_link_credit", 1_000, source="test")
-    client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"))
-    await client.idle()
-    broker.set_flow("max_incoming_window", 10, source="test")
-    broker.set_alarm("memory", on=True)
-    await client.send(*[transfer(0, number, b"x", settled=True) for number in range(390)])
-    assert End not in [type(each.body) for each in await client.idle()]
-    assert queue_counts(broker, "q") == (390, 0)

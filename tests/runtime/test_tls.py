@@ -159,36 +159,6 @@ async def test_a_hello_that_breaks_off_is_no_fault(certificates: Certificates, l
     assert not log.of("error")
 
 
-@pytest.mark.parametrize(
-    ("version", "served"),
-    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
-    ids=["1.1", "1.2", "1.3"],
-)
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-async def test_tls_1_2_is_the_oldest_that_is_spoken(
-    certificates: Certificates, log: LogRecorder, version: ssl.TLSVersion, served: bool
-) -> None:
-    """A client that can do no better than 1.1 is not served."""
-    context = certificates.client_context()
-    # At security level 1 and above OpenSSL does not even try 1.1.
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    context.minimum_version = context.maximum_version = version
-    async with running_broker(**tls_settings(certificates)) as broker:
-        if served:
-            async with await tls_stream(broker, context) as stream:
-                assert stream.version() == f"TLSv1.{version - ssl.TLSVersion.TLSv1}"
-        else:
-            with pytest.raises(trio.BrokenResourceError):
-                await tls_stream(broker, context)
-            await until_greeting(broker, 0)
-            await settle_down()
-    # Refused by us, and not because both ends happen to have no cipher in common.
-    reasons = [fields["reason"] for _, fields in log.of("warning")]
-    assert [reason.upper().replace(" ", "_").count("UNSUPPORTED_PROTOCOL") > 0 for reason in reasons] == (
-        [] if served else [True]
-    )
-
-
 async def test_a_tls_port_in_use_is_named(certificates: Certificates) -> None:
     """The plain port was free: the sentence must not name that one."""
     async with running_broker(**tls_settings(certificates)) as broker:
