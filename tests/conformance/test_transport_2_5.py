@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
-from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.amqp10.windows import OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 
@@ -234,18 +234,6 @@ def test_sending_decrements_the_remote_window_and_counts_transfers() -> None:
     outgoing.remote_incoming_window = 5
     outgoing.spend(3)
     assert (outgoing.next_outgoing_id, outgoing.remote_incoming_window) == (3, 2)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 400])
-def test_the_window_is_reopened_when_no_more_than_half_is_left(size: int) -> None:
-    """S3 of the flow rules: full again at size // 2, never before."""
-    window = IncomingWindow(size)
-    for used in range(1, size + 1):
-        window.count(1)
-        if size - used <= size // 2:
-            assert (window.left, window.flow_due) == (size, True)
-            break
-        assert (window.left, window.flow_due) == (size - used, False)
 
 
 def test_a_window_violation_ends_the_session() -> None:

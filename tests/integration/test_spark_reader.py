@@ -34,6 +34,7 @@ from amqp10broker.spark.stream.bounds import (
 from amqp10broker.spark.stream.range import StreamRange, read_range
 from amqp10broker.spark.stream.source import StreamStreamReader, batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -302,8 +303,8 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
 
 def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
     """The task waits, and goes on behind the last row: every offset once."""
-    data = ("--data-dir", str(tmp_path / "data"))
-    first = BrokerProcess(tmp_path, *data)
+    arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
+    first = BrokerProcess(tmp_path, *arguments)
     try:
         declare(first, "s")
         fill(first, "s", 20_000)
@@ -313,7 +314,7 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
     finally:
         first.kill()
     (again := tmp_path / "again").mkdir()
-    with BrokerProcess(again, "--port", str(first.port), *data):
+    with BrokerProcess(again, *arguments):
         for each in batches:
             found += offsets(each.to_pylist())
     assert found == list(range(20_000))
@@ -321,15 +322,15 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
 
 def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, tmp_path: Path) -> None:
     """The connection that it keeps between two batches is gone, and nobody has told it."""
-    data = ("--data-dir", str(tmp_path / "data"))
-    with BrokerProcess(tmp_path, *data) as first:
+    arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
+    with BrokerProcess(tmp_path, *arguments) as first:
         declare(first, "s")
         fill(first, "s", 10)
         reader = streaming(first, "s")
         for _ in range(3):
             assert reader.latestOffset({"s": 0}, ReadAllAvailable())["s"] == 10
     (again := tmp_path / "again").mkdir()
-    with BrokerProcess(again, "--port", str(first.port), *data) as second:
+    with BrokerProcess(again, *arguments) as second:
         fill(second, "s", 5, first=10)
         assert reader.latestOffset({"s": 10}, ReadAllAvailable())["s"] == 15
         reader.stop()
