@@ -121,6 +121,9 @@ def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
     assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
 
 
+@pytest.mark.rabbitmq(
+    "bindings_SUITE", "bind_and_delete_exchange_destination", "bind_and_delete_exchange_source"
+)
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete_source_exchange")
 def test_delete_removes_the_exchange_and_its_bindings(channel: WorldChannel) -> None:
     """Publishing to it afterwards is 404; a new one has no bindings."""

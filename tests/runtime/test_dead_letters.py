@@ -243,17 +243,6 @@ def ready(broker: Broker, queue: str) -> int:
     return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
 
 
-@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
-async def test_the_worker_settles_what_the_target_has_confirmed() -> None:
-    """And then has nothing on its way."""
-    async with running_broker() as broker, running_source(broker) as source:
-        declare(broker.catalog, "/", "target")
-        source.offer(1, 2, 3)
-        await trio.testing.wait_all_tasks_blocked()
-        assert source.settled == [1, 2, 3]
-        assert (ready(broker, "target"), source.worker.outstanding) == (3, 0)
-
-
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecorder) -> None:
     """People are told once."""
