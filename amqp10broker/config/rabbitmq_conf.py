@@ -13,7 +13,7 @@ from typing import Any, Final
 from amqp10broker.config.load import Given, build, read_environment, read_flags
 from amqp10broker.config.records import SETTINGS, Config, User
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, closest
 
 _LINE: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=\s*(.*?)\s*$")
 
@@ -49,6 +49,7 @@ class Row:
 
 
 _ALREADY: Final = "the broker does so"
+_LISTS: Final = "'amqp10broker rabbitmq-server --keys' lists those that have one"
 _NO_STREAM_PROTOCOL: Final = "streams are served over AMQP"
 ROWS: Final = (
     Row("listeners.tcp.*", "port", _port),
@@ -117,10 +118,10 @@ ROWS: Final = (
     Row("max_incoming_window", "max_incoming_window"),
     Row("max_queue_credit", "max_queue_credit"),
     Row("quorum_queue.commands_soft_limit", "credit_flow_initial"),
-    Row("raft.segment_max_entries", note="the journal has files by size, not by number of entries"),
-    Row("raft.wal_max_size_bytes", note="the journal is in files of 32 MiB"),
-    Row("dead_letter_worker_consumer_prefetch", note="32, RabbitMQ's default"),
-    Row("cluster_name", note="set it with: amqp10broker set-cluster-name NAME"),
+    Row("raft.segment_max_entries", note="the journal has files by size, see journal_file_bytes"),
+    Row("raft.wal_max_size_bytes", "journal_file_bytes"),
+    Row("dead_letter_worker_consumer_prefetch", "dead_letter_prefetch"),
+    Row("cluster_name", note="set it with: amqp10broker cluster set-name NAME"),
     Row("cluster_formation.*", note="write cluster_nodes, docs/cluster.md"),
     Row("consumer_timeout", note="write the policy key consumer-timeout"),
     Row("log.*", note="the log goes to standard error"),
@@ -177,7 +178,9 @@ def load(
         row = _row(key)
         if row is None or not row.setting:
             if not key.startswith(_IN_FORM):
-                unknown.append(f"{key} ({row.note})" if row is not None and row.note else key)
+                meant = closest(key, [each.key for each in ROWS])
+                said = row.note if row is not None else f"did you mean {meant}?" if meant else ""
+                unknown.append(f"{key} ({said})" if said else key)
             continue
         setting = SETTINGS[row.setting]
         try:
@@ -190,7 +193,9 @@ def load(
     given |= read_environment(environ)
     given |= read_flags(flags)
     warnings = (
-        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}"] if unknown else []
+        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}; take them out, {_LISTS}"]
+        if unknown
+        else []
     )
     return build(given), warnings
 

@@ -555,6 +555,15 @@ class Config:
         False,
         "a quorum queue may be declared again as a classic one by programs that cannot be changed",
     )
+    dead_letter_prefetch: int = number(
+        32, 1, 65_535, "dead messages of a quorum queue on their way at a time, at least once"
+    )
+    journal_file_bytes: int = number(
+        32 * 1024**2,
+        1024**2,
+        512 * 1024**2,
+        "bytes of a file of the journal; on a small disk files are smaller",
+    )
     quorum_initial_group_size: int = number(
         3, 1, 255, "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say"
     )

@@ -127,6 +127,12 @@ def importing(
     """
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
+    if document and not document.keys() & {*SECTIONS, *_HEADER}:
+        raise ConfigError(
+            "definitions:",
+            f"there are none, but {', '.join(map(str, document))}"[:200],
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        )
     passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
     return ImportDefinitions(document, passwords, vhost, user)
 

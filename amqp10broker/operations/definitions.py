@@ -11,13 +11,15 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 
 ENTRIES_AT_ONCE: Final = 200
 """Entries that are made in one step, which takes a millisecond or two."""
 
 
-@operation("export-definitions", "definitions", changes=False)
+@operation(
+    "export-definitions", "definitions", changes=False, command=Command("definitions export", "broker.json")
+)
 async def export_definitions(caller: Caller) -> dict[str, Any]:
     """Export all definitions as one document for `import_definitions`.
 
@@ -38,7 +40,7 @@ async def export_definitions(caller: Caller) -> dict[str, Any]:
     return document
 
 
-@operation("import-definitions", "definitions")
+@operation("import-definitions", "definitions", command=Command("definitions import", "broker.json"))
 def import_definitions(
     caller: Caller, document: Annotated[Any, "as exported, parsed"]
 ) -> Steps[dict[str, Any]]:

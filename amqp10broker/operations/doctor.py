@@ -11,11 +11,11 @@ from amqp10broker.operations.checklist import ClusterSeen, Facts, PeerSeen, find
 from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.snapshot import document
 
 
-@operation("doctor", "node", changes=False)
+@operation("doctor", "node", changes=False, command=Command("doctor", "--formatter json"))
 async def doctor(
     caller: Caller, by_itself: Annotated[bool, "do not ask the other nodes of the cluster"] = False
 ) -> dict[str, Any]:

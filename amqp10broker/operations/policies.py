@@ -24,6 +24,7 @@ ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPL
     "set-policy",
     "policy",
     command=Command(
+        "policy set",
         "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
         description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
         "acts at once, also on those that are there. Settings are those of queue arguments "
@@ -52,7 +53,7 @@ def set_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
 
-@operation("clear-policy", "policy", command=Command("short", "policy '{name}' cleared"))
+@operation("clear-policy", "policy", command=Command("policy clear", "short", "policy '{name}' cleared"))
 def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget a policy.
 
@@ -65,6 +66,7 @@ def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     "set-operator-policy",
     "policy",
     command=Command(
+        "policy set-operator",
         "bound '.*' '{\"max-length\": 1000000}'",
         description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
         "once.",
@@ -82,19 +84,23 @@ def set_operator_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-@operation("clear-operator-policy", "policy", command=Command("bound", "operator policy '{name}' cleared"))
+@operation(
+    "clear-operator-policy",
+    "policy",
+    command=Command("policy clear-operator", "bound", "operator policy '{name}' cleared"),
+)
 def clear_operator_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget an operator policy."""
     yield from caller.change(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
-@operation("list-policies", "policy", changes=False, command=Command(""))
+@operation("list-policies", "policy", changes=False, command=Command("policy list", ""))
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
     """List policies of a virtual host."""
     return _listed(caller, operator=False)
 
 
-@operation("list-operator-policies", "policy", changes=False, command=Command(""))
+@operation("list-operator-policies", "policy", changes=False, command=Command("policy list-operator", ""))
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
     """List operator policies of a virtual host."""
     return _listed(caller, operator=True)

@@ -19,7 +19,10 @@ STREAM_COLUMNS: Final = (
 
 
 @operation(
-    "stream-status", "stream", changes=False, command=Command("events", columns=STREAM_COLUMNS, tool=True)
+    "stream-status",
+    "stream",
+    changes=False,
+    command=Command("queue stream-status", "events", columns=STREAM_COLUMNS, tool=True),
 )
 async def stream_status(caller: Caller, name: Name) -> list[Row]:
     """Show how a stream stands on its node.
@@ -51,8 +54,6 @@ async def stream_status(caller: Caller, name: Name) -> list[Row]:
 def _stream(caller: Caller, name: str) -> DeclaredQueue:
     queue = caller.vhost.lookup(name)
     if not queue.kind.replays:
-        text = (
-            f"queue '{name}' in vhost '{queue.vhost}' is no stream; members of a quorum queue: quorum-status"
-        )
+        text = f"queue '{name}' in vhost '{queue.vhost}' is no stream; see 'amqp10broker queue quorum-status'"
         raise NotSupported(f"queue '{name}'", text)
     return queue

@@ -273,6 +273,7 @@ class Broker:
         async with opened_journal(
             self.data,
             self.clock,
+            file_bytes=self.config.journal_file_bytes,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             inline=self.reply_registry.inline,
             on_full=self._on_disk_full,
@@ -391,8 +392,8 @@ class Broker:
             name = self.cluster.name
             _log.error(
                 "the other nodes have what this one's quorum queues have; without a copy of the folder run "
-                f"'amqp10broker forget-cluster-node {name}' at one of them, start this node with an empty "
-                f"folder, and give it members again with 'amqp10broker grow {name} all'"
+                f"'amqp10broker cluster forget-node {name}' at one of them, start this node with an empty "
+                f"folder, and give it members again with 'amqp10broker member grow {name} all'"
             )
         if self._queues is not None:
             self._queues.storage_failed()

@@ -24,9 +24,9 @@ def run(broker: BrokerProcess) -> CommandLine:
 @pytest.fixture
 def user(run: CommandLine, queue: str) -> Any:
     """A user without permissions; gone after the test."""
-    run("add-user", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
+    run("user", "add", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
     yield queue
-    run.done("delete-user", queue)
+    run.done("user", "delete", queue)
 
 
 def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
@@ -36,35 +36,35 @@ def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
 def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> None:
     """From nothing to publishing to one queue, and back."""
     mine = f"{user}-mine"
-    run("declare", "queue", mine)
+    run("queue", "declare", mine)
     publish = ("publish", "--queue", mine, "m", *as_user(user))
     assert f"access to vhost '/' refused for user '{user}'" in run.fails(1, *publish)
-    assert run("set-permissions", user, "", ".*", "^never$") == f"permissions of user '{user}' set\n"
+    assert run("permission", "set", user, "", ".*", "^never$") == f"permissions of user '{user}' set\n"
     assert run(*publish) == f"1 message accepted by queue '{mine}'\n"
     complaint = run.fails(1, "get", mine, *as_user(user))
     assert f"read access to queue '{mine}' in vhost '/' refused for user '{user}'" in complaint
-    rows = run.json("list-permissions")
+    rows = run.json("permission", "list")
     assert {"user": user, "configure": "", "write": ".*", "read": "^never$"} in rows
-    run("clear-permissions", user)
-    assert user not in [row["user"] for row in run.json("list-permissions")]
+    run("permission", "clear", user)
+    assert user not in [row["user"] for row in run.json("permission", "list")]
     assert "refused" in run.fails(1, *publish)
 
 
 def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
     """Never from the command line; the new one counts at once, and the log knows neither."""
     since = len(run.broker.log)
-    run("set-permissions", user, ".*", ".*", ".*")
-    run("declare", "queue", user)
+    run("permission", "set", user, ".*", ".*", ".*")
+    run("queue", "declare", user)
     run("publish", "--queue", user, "m", *as_user(user))
     (tmp_path / "p").write_text("swordfish\n")
-    run("change-password", user, "--password-file", str(tmp_path / "p"))
+    run("user", "set-password", user, "--password-file", str(tmp_path / "p"))
     assert "refused user and password" in run.fails(1, "publish", "--queue", user, "m", *as_user(user))
     run("publish", "--queue", user, "m", "--user", user, "--password-file", str(tmp_path / "p"))
-    run("change-password", user, "--no-password")
+    run("user", "set-password", user, "--no-password")
     refused = run.fails(1, "publish", "--queue", user, "m", *as_user(user, "swordfish"))
     assert "refused user and password" in refused
-    assert "the password is empty" in run.fails(2, "change-password", user, stdin=b"\n")
-    assert "exists" in run.fails(1, "add-user", user, stdin=b"x")
+    assert "the password is empty" in run.fails(2, "user", "set-password", user, stdin=b"\n")
+    assert "exists" in run.fails(1, "user", "add", user, stdin=b"x")
     logged = str(run.broker.log[since:])
     assert user in logged
     assert "swordfish" not in logged

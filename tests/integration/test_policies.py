@@ -27,18 +27,18 @@ def run(broker: BrokerProcess) -> CommandLine:
 def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
     """Sets a policy, or an operator policy, for names that begin as the test's queue; both go after it."""
 
-    def put(definition: dict[str, Any], *options: str, command: str = "set-policy") -> str:
-        return run(command, queue, f"^{queue}", json.dumps(definition), *options)
+    def put(definition: dict[str, Any], *options: str, command: str = "set") -> str:
+        return run("policy", command, queue, f"^{queue}", json.dumps(definition), *options)
 
     yield put
-    for command in ("clear-policy", "clear-operator-policy"):
-        run.done(command, queue)
+    for command in ("clear", "clear-operator"):
+        run.done("policy", command, queue)
 
 
 def shown(run: CommandLine, queue: str) -> dict[str, Any]:
-    """What `list-queues` says of a queue."""
+    """What `queue list` says of a queue."""
     columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
-    return next(row for row in run.json("list-queues", *columns) if row["name"] == queue)
+    return next(row for row in run.json("queue", "list", *columns) if row["name"] == queue)
 
 
 def test_a_length_limit_comes_and_goes(
@@ -51,7 +51,7 @@ def test_a_length_limit_comes_and_goes(
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["2", "3"]
     assert shown(run, queue)["policy"] == queue
-    assert run("clear-policy", queue) == f"policy '{queue}' cleared\n"
+    assert run("policy", "clear", queue) == f"policy '{queue}' cleared\n"
     assert shown(run, queue)["effective_policy_definition"] == {}
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["1", "2", "3"]
@@ -62,10 +62,10 @@ def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
     overrides = ("qq-overrides", r"^qq\.", '{"delivery-limit": 50}')
     options = ("--priority", "123", "--apply-to", "quorum_queues")
     try:
-        run("set-policy", *overrides, *options)
-        run("set-policy", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
+        run("policy", "set", *overrides, *options)
+        run("policy", "set", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
         (row, unlimited) = (
-            row for row in run.json("list-policies") if row["name"] in ("qq-overrides", "qq-unlimited")
+            row for row in run.json("policy", "list") if row["name"] in ("qq-overrides", "qq-unlimited")
         )
         assert row == {
             "name": "qq-overrides",
@@ -76,7 +76,7 @@ def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
         }
         assert unlimited["definition"] == {"delivery-limit": -1}
         dead_letters = '{"delivery-limit": 50, "dead-letter-exchange": "redeliveries.limit.dlx"}'
-        run("set-policy", *overrides[:2], dead_letters, *options)
+        run("policy", "set", *overrides[:2], dead_letters, *options)
     finally:
-        run.done("clear-policy", "qq-overrides")
-        run.done("clear-policy", "qq-unlimited")
+        run.done("policy", "clear", "qq-overrides")
+        run.done("policy", "clear", "qq-unlimited")

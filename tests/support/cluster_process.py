@@ -293,7 +293,7 @@ class ClusterProcess:
         return json.loads(done.stdout)
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
-        document: dict[str, Any] = self.ask(node, "cluster-status")
+        document: dict[str, Any] = self.ask(node, "cluster", "status")
         return document
 
     def look(self, node: ClusterNode, notes: TotalQueue) -> list[tuple[str, bool]]:

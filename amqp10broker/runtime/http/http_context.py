@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.api.calls import over_http
 from amqp10broker.api.samples import RateSamples
 from amqp10broker.auth.attempts import Attempts
@@ -32,7 +32,6 @@ from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.http.page_files import PageFiles
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
-from amqp10broker.runtime.observe.metrics_source import open_fds
 from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
 from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
 
@@ -66,14 +65,15 @@ class BrokerDoor:
         return self._broker.node_view()
 
     def process(self) -> Mapping[str, int]:
-        tasks, files = trio.lowlevel.current_statistics(), open_fds()
+        tasks = trio.lowlevel.current_statistics()
         told = {
             "processors": os.cpu_count() or 1,
             "proc_used": tasks.tasks_living,
             "run_queue": tasks.tasks_runnable,
-            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "fd_total": portable.limit("RLIMIT_NOFILE"),
+            "fd_used": portable.open_files(),
         }
-        return told if files is None else {**told, "fd_used": files}
+        return {name: figure for name, figure in told.items() if figure is not None}
 
     def clients(self) -> Mapping[str, Mapping[str, int | None]]:
         return self._broker.connections.totals_of_vhosts()

@@ -371,6 +371,8 @@ def test_the_internal_consumer_has_at_most_32() -> None:
     assert bench.queue.take_dlx() == []
     bench.do(DlxSettle([each.key for each in first[:3]]))
     assert [each.message[1] for each in bench.queue.take_dlx()] == [b"32", b"33", b"34"]
+    bench.queue.dead_letter_prefetch = 34
+    assert [each.message[1] for each in bench.queue.take_dlx()] == [b"35", b"36"]
 
 
 @pytest.mark.rabbitmq(
