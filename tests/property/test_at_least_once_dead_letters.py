@@ -43,7 +43,6 @@ class World(RuleBasedStateMachine):
         self.letters: list[tuple[str, Publish]] = []
 
     def bound(self) -> set[str]:
-        """Queues bound now."""
         return {each.destination.name for each in self.vhost.topology.bindings("dlx")}
 
     def post(self, posts: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,8 +27,6 @@ reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
 
 @dataclass(frozen=True)
 class Die:
-    """Dead-letter the message."""
-
     queue: str
     reason: str
     wait_ms: int
@@ -106,6 +105,8 @@ def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Messa
     return to_amqp10(message) if in_10 else message
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
 @settings(max_examples=300, deadline=None)
 @given(
     st.booleans(),

@@ -383,7 +383,6 @@ def test_layouts_are_bounded_whatever_a_client_sends() -> None:
 
 
 def section(descriptor: int, value: Any) -> bytes:
-    """One section."""
     return encode(Described(ULong(descriptor), value))
 
 

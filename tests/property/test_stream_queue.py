@@ -417,8 +417,6 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 class StreamOnDiskMachine(StreamMachine):
-    """The same with files."""
-
     def shelf(self) -> Shelf:
         disk = SimDisk()
         disk.make_folder("/streams")

@@ -76,7 +76,6 @@ class CreditLoop:
         return (self.confirmed - before) / ms
 
     def step(self) -> None:
-        """One millisecond."""
         conditions = self.conditions
         self.now_ms += 1
         self._client(conditions)

@@ -29,11 +29,9 @@ class IdleHandle:
         self.down: str | None = None
 
     def post(self, command: Command) -> None:
-        """Keep the letter."""
         self.letters.append(command)
 
     def queue_status(self) -> QueueStatus:
-        """Nothing is in it."""
         return QueueStatus(0, 0, {})
 
     def progress(self) -> QueueProgress:
@@ -41,7 +39,6 @@ class IdleHandle:
         return UP_TO_DATE
 
     def figures(self) -> QueueStats:
-        """Nothing is in it."""
         return QueueStats()
 
     def weight(self) -> QueueWeight | None:
@@ -62,31 +59,24 @@ class MachineHandle(Generic[M]):
 
     @property
     def ready(self) -> int:
-        """See `QueueHandle`."""
         return self.queue.ready
 
     @property
     def unsettled(self) -> int:
-        """See `QueueHandle`."""
         return self.queue.unsettled
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`."""
         return self.queue.counters
 
     def queue_status(self) -> QueueStatus:
-        """See `QueueHandle`."""
         return self.queue.queue_status()
 
     def progress(self) -> QueueProgress:
-        """Nothing keeps it."""
         return UP_TO_DATE
 
     def figures(self) -> QueueStats:
-        """See `QueueHandle`."""
         return self.queue.figures()
 
     def weight(self) -> QueueWeight | None:
-        """See `QueueHandle`."""
         return self.queue.weight()

@@ -118,7 +118,6 @@ class Bench:
         return Publish(self.publisher, numbers, list(messages or map(text, numbers)), False)
 
     def publish(self, count: int, messages: Iterable[Message] | None = None) -> list[Effect]:
-        """Publish as one wake."""
         return self.do(self.publishing(count, messages))
 
     def reader(

@@ -68,33 +68,6 @@ BOTH = pytest.mark.parametrize("head", [head091(), head10()], ids=["0-9-1", "1.0
 
 
 @BOTH
-def test_an_event_is_recorded(head: bytes) -> None:
-    """Queue, reason, both times, and what the message had been published to."""
-    dead = dead_lettered(head, EXPIRED)
-    assert dead.deaths == (Death("q", "expired", 1, NOW, NOW, "ex", ("k",)),)
-    assert deaths_of(dead.head) == dead.deaths
-
-
-@BOTH
-def test_events_follow_each_other_newest_first(head: bytes) -> None:
-    """The second is recorded with the exchange that the first sent the message to."""
-    dead = dead_lettered(dead_lettered(head, WITH_KEY).head, REJECTED)
-    assert dead.deaths == (
-        Death("q2", "rejected", 1, LATER, LATER, "dlx", ("key",)),
-        Death("q", "maxlen", 1, NOW, NOW, "ex", ("k",)),
-    )
-    assert deaths_of(dead.head) == dead.deaths
-
-
-@BOTH
-def test_the_same_event_again_is_counted(head: bytes) -> None:
-    """First time, exchange and keys stay; both times are kept to the millisecond."""
-    again = replace(EXPIRED, now_ms=LATER)
-    dead = dead_lettered(dead_lettered(head, EXPIRED).head, again)
-    assert deaths_of(dead.head) == (Death("q", "expired", 2, NOW, LATER, "ex", ("k",)),)
-
-
-@BOTH
 def test_exchange_and_routing_key_are_rewritten(head: bytes) -> None:
     """To the dead-letter exchange and the dead-letter routing key, by which the message is routed."""
     dead = dead_lettered(head, WITH_KEY)
@@ -201,6 +174,7 @@ def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
 # --- AMQP 0-9-1 -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers")
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE", "dead_letter_headers_reason_maxlen", "dead_letter_headers_reason_expired"
 )

@@ -17,7 +17,6 @@ REJECT = Overflow.REJECT_PUBLISH
 
 
 def counted(queue: Any) -> dict[str, int]:
-    """What is not 0."""
     return {name: count for name, count in queue.counters.document().items() if count}
 
 

@@ -96,7 +96,6 @@ class Journal:
         self.waiting.append((ticket, callback))
 
     def write_soon(self) -> None:
-        """Nobody waits."""
         self.soon += 1
 
     def add_live(self, file: int, length: int) -> None:

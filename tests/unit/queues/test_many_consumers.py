@@ -50,7 +50,6 @@ def classic(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
 
 
 def quorum(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    """The same of a quorum queue."""
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
 
     def apply(command: Command) -> None:
@@ -62,7 +61,6 @@ def quorum(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
 
 
 def stream() -> Callable[[Command], None]:
-    """The same of a stream."""
     log = StreamLog(MemoryShelf())
     assert sum(log.recover()) == 0
     queue = StreamQueue("q", log)

@@ -28,7 +28,6 @@ class Bench(quorum_bench.Bench):
 
     @property
     def counts(self) -> tuple[int, int | None]:
-        """Ready and delayed messages."""
         figures = self.queue.figures()
         return figures.messages_ready, figures.messages_delayed
 

@@ -53,7 +53,6 @@ class Colours(Bench):
         return self.consumer(credit, filters=filters, **given)
 
     def browser(self, credit: int = 0, filters: Filters | None = None, **given: object) -> Client:
-        """A browser joins."""
         return self.consumer(credit, filters=filters, browse=True, counted=False, **given)
 
     def turns(self) -> int:

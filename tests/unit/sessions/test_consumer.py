@@ -36,16 +36,13 @@ class Wire:
         command[0].post(command[1])
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.letters.append(command)
 
     @property
     def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
         return QueueCounters()
 
     def figures(self) -> QueueStats:
-        """Nothing is in it."""
         return QueueStats()
 
     def exchange(self) -> None:

@@ -84,8 +84,6 @@ QUEUES = (queue("orders", 5, 0), queue("bills", 1, 1, full=True), queue("idle", 
 
 @dataclass(frozen=True)
 class Found:
-    """What a survey gives."""
-
     connections: tuple[ConnectionView, ...]
     waiting: tuple[WaitingView, ...]
     queues: list[QueueView]

@@ -28,7 +28,6 @@ EARLY, LATER, NOW = 1_000, 4_000, 16_000
 
 @pytest.fixture
 def world() -> World:
-    """With a queue `q`."""
     world = World()
     declare(world.catalog, world.vhost, "q")
     return world

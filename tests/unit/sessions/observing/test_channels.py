@@ -40,7 +40,6 @@ class Watched:
         self.probing = False
 
     def observe_anew(self) -> Observer:
-        """Another observer."""
         samples = partial(channel_samples, self.channel.service)
         return Observer(samples, 7, 1, self.seen.add, self.seen.link)
 
