@@ -20,7 +20,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
-from amqp10broker.protocols.amqp10.windows import OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 

@@ -20,7 +20,6 @@ from amqp10broker.observe.flow_events.ring import EventRing
 from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, EventKind
 from amqp10broker.observe.recording.errors import RecordingError, numbered
 from amqp10broker.observe.recording.link_names import LinkName
-from amqp10broker.observe.recording.names import numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,
@@ -33,7 +32,6 @@ from amqp10broker.runtime.observe import flow_sampler, recorder
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
 from amqp10broker.runtime.observe.recorder import RecorderProcess
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
-from amqp10broker.runtime.observe.recorder_process import RecorderProcess
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.runtime.conftest import LogRecorder
