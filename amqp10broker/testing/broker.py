@@ -7,8 +7,10 @@ AMQP 1.0.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -29,6 +31,7 @@ from amqp10broker.testing.server import Server
 USER: Final = "guest"
 PASSWORD: Final = "guest"
 CLIENT_TIMEOUT_S: Final = 10.0
+_TOPOLOGY: Final = ("policies", "queues", "exchanges", "bindings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,28 @@ class AmqpBroker(Assertions):
 
     def bind(self, exchange: str, queue: str, key: str = "") -> None:
         self.ask("bind", source=exchange, destination_queue=queue, binding_key=key)
+
+    def load(self, path: str | Path, vhost: str | None = None) -> None:
+        """Declare in the test's virtual host what a definitions file of RabbitMQ or this broker has of one
+        virtual host: queues, exchanges, bindings and policies. `vhost`: which one; None: the only one. Raises
+        `BrokerError` if the file has several, or something in it is refused.
+        """
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = {name: document.get(name, []) for name in _TOPOLOGY}
+        named = sorted({each.get("vhost", "/") for records in found.values() for each in records})
+        if vhost is None and len(named) > 1:
+            raise BrokerError(f"{path} has virtual hosts {', '.join(named)}: choose with vhost='{named[0]}'")
+        if vhost is not None and vhost not in named:
+            raise BrokerError(f"{path} declares nothing in virtual host '{vhost}'; it has {', '.join(named)}")
+        moved = {
+            name: [
+                {**each, "vhost": self.vhost} for each in records if vhost in (None, each.get("vhost", "/"))
+            ]
+            for name, records in found.items()
+        }
+        skipped = self.ask("import-definitions", document=moved)["skipped"]
+        if skipped:
+            raise BrokerError(f"{path} cannot be loaded: {'; '.join(skipped)}")
 
     def client(self) -> blocking.Client:
         """Return a client of AMQP 1.0 in this virtual host; a context manager."""

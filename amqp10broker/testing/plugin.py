@@ -7,7 +7,7 @@ broker is imported by the first test that needs one.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from amqp10broker.testing.servers import Servers
 
 MARKER: Final = "amqp_broker"
+TOPOLOGY: Final = "amqp_topology"
+AnyBroker = TypeVar("AnyBroker", bound="AmqpBroker")
 _SERVERS: Final = pytest.StashKey["Servers"]()
 _USED: Final = pytest.StashKey[list["AmqpBroker"]]()
 
@@ -44,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", f"{MARKER}(**settings): the test's broker has these settings, max_link_credit=10"
     )
+    config.addinivalue_line(
+        "markers", f"{TOPOLOGY}(file, vhost=None): the test's broker has what this definitions file declares"
+    )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -63,8 +68,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def amqp_broker(request: pytest.FixtureRequest) -> Iterator[AmqpBroker]:
     """A virtual host for this test alone, on a broker that all tests share."""
     with _servers(request.config).host(request.node.name, _marked(request.node)) as broker:
-        request.node.stash.setdefault(_USED, []).append(broker)
-        yield broker
+        yield _begun(request.node, broker)
 
 
 @pytest.fixture
@@ -74,8 +78,7 @@ def amqp_broker_process(
     """A broker for this test alone, in a separate process with a data folder."""
     folder = tmp_path_factory.mktemp("amqp-broker")
     with _servers(request.config).process(_marked(request.node), folder) as broker:
-        request.node.stash.setdefault(_USED, []).append(broker)
-        yield broker
+        yield _begun(request.node, broker)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,6 +104,17 @@ def _servers(config: pytest.Config) -> Servers:
             getattr(config, "workerinput", {}).get(MARKER),
         )
     return servers
+
+
+def _begun(node: pytest.Item, broker: AnyBroker) -> AnyBroker:
+    node.stash.setdefault(_USED, []).append(broker)
+    # The farthest first: a module's before a test's. A path is relative to the file of the test.
+    for marker in reversed(list(node.iter_markers(TOPOLOGY))):
+        if len(marker.args) != 1 or marker.kwargs.keys() - {"vhost"}:
+            example = '("definitions.json", vhost="/")'
+            raise pytest.UsageError(f"@pytest.mark.{TOPOLOGY} takes one file: {example}")
+        broker.load(node.path.parent / marker.args[0], **marker.kwargs)
+    return broker
 
 
 def _marked(node: pytest.Item) -> dict[str, Any]:

@@ -1,17 +1,13 @@
-"""The standard library's unittest: one broker for a class of tests, in a thread of the test process."""
+"""The standard library's unittest: a virtual host for each test, on a broker in a thread."""
 
 import unittest
 
 import pika
 
-from amqp10broker.testing import running
+from amqp10broker.testing.case import BrokerTestCase
 
 
-class Orders(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.broker = cls.enterClassContext(running())
-
+class Orders(BrokerTestCase):
     def test_an_order_is_queued(self):
         self.broker.declare("orders", "quorum")
         with pika.BlockingConnection(pika.URLParameters(self.broker.url)) as connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -429,7 +430,7 @@ def test_a_process_is_killed_and_comes_back_at_its_port(run: Run) -> None:
     )
 
 
-def test_workers_have_a_broker_each_or_share_one(run: Run, pytester: pytest.Pytester) -> None:
+def test_workers_share_a_broker(run: Run, pytester: pytest.Pytester) -> None:
     """Virtual hosts keep their tests apart, and a report shows its own test's connections."""
     source = """
         import os, pathlib, time
@@ -465,6 +466,132 @@ def test_workers_have_a_broker_each_or_share_one(run: Run, pytester: pytest.Pyte
     assert (len(set(workers)), len(set(ports))) == (2, 1)
     result.stdout.fnmatch_lines(["*<- ch 0 ATTACH *only: two*"])
     result.stdout.no_fnmatch_line("*only: one*")
+
+
+def test_workers_have_a_broker_each(run: Run, pytester: pytest.Pytester) -> None:
+    """Without the option; each test waits for that of the other worker."""
+    source = """
+        import os, pathlib, time
+        import pytest
+
+        @pytest.mark.parametrize("name", ["one", "two"])
+        def test_one(amqp_broker, name):
+            folder = pathlib.Path(os.environ["FOUND_IN"])
+            (folder / name).write_text(str(amqp_broker.port))
+            deadline = time.monotonic() + 60
+            while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+        """
+    found = pytester.mkdir("found")
+    pytester._monkeypatch.setenv("FOUND_IN", str(found))
+    result = run(source, "-p", "xdist.plugin", "-n", "2", "--dist", "load", apart=True)
+    result.assert_outcomes(passed=2)
+    assert len({each.read_text() for each in found.iterdir()}) == 2
+
+
+DEFINITIONS = {
+    "users": [{"name": "nobody-here", "password_hash": "", "tags": []}],
+    "vhosts": [{"name": "shop"}],
+    "policies": [
+        {"vhost": "shop", "name": "p", "pattern": ".*", "apply-to": "queues", "definition": {"max-length": 1}}
+    ],
+    "queues": [
+        {"name": "billing", "vhost": "shop", "durable": True, "arguments": {"x-queue-type": "quorum"}}
+    ],
+    "exchanges": [{"name": "orders", "vhost": "shop", "type": "topic", "durable": True, "arguments": {}}],
+    "bindings": [
+        {
+            "source": "orders", "vhost": "shop", "destination": "billing", "destination_type": "queue",
+            "routing_key": "order.*.new", "arguments": {},
+        }
+    ],
+}  # fmt: skip
+
+
+def test_a_topology_is_loaded_from_a_file(run: Run, pytester: pytest.Pytester) -> None:
+    """Of one virtual host, into that of the test; markers of module and test add up."""
+    more = {
+        "queues": [{"name": each, "vhost": each, "durable": True, "arguments": {}} for each in ("a", "b")]
+    }
+    refused = {"queues": [{"name": "q", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "odd"}}]}
+    for name, content in (("shop", DEFINITIONS), ("more", more), ("refused", refused)):
+        (pytester.path / f"{name}.json").write_text(json.dumps(content))
+    result = run(
+        """
+        import pytest
+        pytestmark = pytest.mark.amqp_topology("shop.json")
+
+        def test_routes(amqp_broker):
+            amqp_broker.publish("", "tea", exchange="orders", key="order.1.new")
+            assert amqp_broker.get("billing").body == b"tea"
+            status = amqp_broker.queue("billing").status
+            assert (status["type"], status["policy"]) == ("quorum", "p")
+            assert "nobody-here" not in str(amqp_broker.ask("list-users"))
+
+        @pytest.mark.amqp_topology("more.json", vhost="b")
+        def test_adds_one(amqp_broker_process):
+            assert sorted(amqp_broker_process.queues) == ["b", "billing"]
+
+        @pytest.mark.amqp_topology("more.json")
+        def test_no_choice(amqp_broker): pass
+
+        @pytest.mark.amqp_topology("more.json", vhost="c")
+        def test_wrong_choice(amqp_broker): pass
+
+        @pytest.mark.amqp_topology("refused.json")
+        def test_refused(amqp_broker): pass
+
+        @pytest.mark.amqp_topology()
+        def test_no_file(amqp_broker): pass
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(passed=2, errors=4)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*has virtual hosts a, b: choose with vhost='a'*",
+            "*declares nothing in virtual host 'c'; it has a, b*",
+            "*refused.json cannot be loaded: *x-queue-type*",
+            "*takes one file*",
+        ]
+    )
+
+
+def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None:
+    """Run by unittest and by pytest: a virtual host for each test, on one broker for the class."""
+    (pytester.path / "shop.json").write_text(json.dumps(DEFINITIONS))
+    pytester.makepyfile(
+        test_case="""
+        import unittest
+        from amqp10broker.testing.case import BrokerTestCase
+
+        class TestShop(BrokerTestCase):
+            broker_settings = {"max_link_credit": 7}
+            topology = "shop.json"
+            seen = []
+
+            def check(self):
+                assert self.broker.queues == ["billing"]
+                assert self.broker.ask("status")["broker"]["flow"]["max_link_credit"] == 7
+                self.broker.declare("own")
+                self.seen.append((self.broker.port, self.broker.vhost))
+
+            def test_one(self):
+                self.check()
+
+            def test_two(self):
+                self.check()
+                (port, vhost), (other_port, other_vhost) = self.seen
+                assert port == other_port and vhost != other_vhost
+
+        class TestLoop(BrokerTestCase, unittest.IsolatedAsyncioTestCase):
+            async def test_async(self):
+                assert self.broker.queues == []
+        """
+    )
+    pytester._monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    assert "Ran 3 tests" in str(pytester.run(sys.executable, "-m", "unittest", "test_case").stderr)
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider").ret == 0
 
 
 def test_a_broker_ends_with_the_tests_that_were_killed() -> None:

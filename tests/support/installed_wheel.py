@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
@@ -41,17 +42,17 @@ def build(folder: Path) -> Path:
     return made
 
 
-def needed(package: Distribution, extra: str = "") -> dict[str, Distribution]:
-    """What a package requires with an extra, and all that this requires, by name."""
+def needed(requires: Iterable[str], extra: str = "") -> dict[str, Distribution]:
+    """The packages that requirements name, with an extra, and all that these require, by name."""
     found: dict[str, Distribution] = {}
-    left = [(package, extra)]
+    left = [(requires, extra)]
     while left:
-        each, extra = left.pop()
-        for requirement in map(Requirement, each.requires or ()):
+        some, extra = left.pop()
+        for requirement in map(Requirement, some):
             meant = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
             if meant and requirement.name not in found:
                 found[requirement.name] = distribution(requirement.name)
-                left.append((found[requirement.name], ""))
+                left.append((found[requirement.name].requires or (), ""))
     return found
 
 
@@ -70,7 +71,7 @@ class Installed:
     def have(self, extra: str = "") -> None:
         """Have the packages that it requires, with an extra: linked, for an index would be asked."""
         (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
-        for found in needed(itself, extra).values():
+        for found in needed(itself.requires or (), extra).values():
             for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
                 place, here = self.packages / top, Path(str(found.locate_file(top)))
                 if here.exists() and not place.exists():
