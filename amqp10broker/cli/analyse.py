@@ -114,10 +114,8 @@ def _check_memory(text: str) -> None:
 
 def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.inputs import find_recording
-    from amqp10broker.tools.analysis.job import analyse, make_folder
-    from amqp10broker.tools.analysis.messages import all_told
-    from amqp10broker.tools.analysis.progress import ProgressLines
-    from amqp10broker.tools.analysis.recommend import Aim
+    from amqp10broker.tools.analysis.job import ProgressLines, analyse, make_folder
+    from amqp10broker.tools.analysis.recommend import Aim, all_told
     from amqp10broker.tools.analysis.session import command_session
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)
@@ -136,7 +134,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 def _follow(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.follow import LATE_S, check_folder, follow
-    from amqp10broker.tools.analysis.progress import ProgressLines
+    from amqp10broker.tools.analysis.job import ProgressLines
     from amqp10broker.tools.analysis.session import command_session
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)

@@ -18,7 +18,7 @@ from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE, Ref
 from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.arguments import Argument, Kind
+from amqp10broker.operations.operation import Argument, Kind
 from amqp10broker.operations.operation import Command as OperationCommand
 from amqp10broker.operations.registry import OPERATIONS
 

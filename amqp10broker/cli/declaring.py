@@ -11,7 +11,7 @@ from amqp10broker.cli.commands import Parser, ask
 from amqp10broker.cli.exits import Failed
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.accounts import QUEUE_TYPES
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 QUEUE_TYPE: Final = "x-queue-type"
 

@@ -11,6 +11,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "run-cluster": "--nodes 5 --first-port 6672",
     "status": "--queue 'orders*' --longer 60",
     "timeline": "7 orders --for 30 > orders.json",
+    "upgrade-check": "--to 4.3",
     "ping": "--queue --timeout 2",
     "frames trace": "/queues/orders on",
     "frames lint": "3 --for 30",

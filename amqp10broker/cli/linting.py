@@ -15,7 +15,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.cli.frames import recording, time_text
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.observe.frames.records import Record, read_lines
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 from amqp10broker.tools.lint.findings import Finding
 from amqp10broker.tools.lint.lint import Lint
 

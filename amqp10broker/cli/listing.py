@@ -14,8 +14,7 @@ from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, hint
-from amqp10broker.operations.arguments import Argument, Kind
-from amqp10broker.operations.operation import Operation
+from amqp10broker.operations.operation import Argument, Kind, Operation
 from amqp10broker.operations.registry import OPERATIONS
 
 Row = dict[str, Any]

@@ -41,6 +41,7 @@ _OWN: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "timeline": ("looking", "print what one link does, frame by frame, as JSON"),
     "ping": ("ping", "log in to a broker as a client does, and say how long it took to answer"),
+    "upgrade-check": ("upgrade", "say what another version of RabbitMQ refuses or does otherwise"),
     "publish": ("publishing", "send messages to a queue or an exchange"),
     "get": ("getting", "show messages of a queue, or take them out"),
     "connection list": ("listing", "list connections"),
@@ -70,7 +71,7 @@ _OWN: Final[Mapping[str, tuple[str, str]]] = {
 """The file of each command that is not an operation's, and its line in the help."""
 HEADINGS: Final[Mapping[str, str]] = {
     "run": "serve run-cluster",
-    "observe": "status waiting timeline doctor ping",
+    "observe": "status waiting timeline doctor upgrade-check ping",
     "messages": "publish get",
     "declarations": "queue exchange binding policy vhost user permission",
     "clients": "connection session link transaction channel consumer",

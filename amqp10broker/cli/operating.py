@@ -11,7 +11,7 @@ from amqp10broker.cli import declaring, definitions, doctor, looking, recording
 from amqp10broker.cli.calls import CommandCall, registered
 from amqp10broker.cli.commands import Parser, ask
 from amqp10broker.cli.exits import Failed
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 
 def _add_ends(parser: Parser) -> None:

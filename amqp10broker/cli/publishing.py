@@ -14,7 +14,7 @@ from amqp10broker.cli.connecting import add_client, connect, positive
 from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.message import Message

@@ -12,7 +12,7 @@ from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.commands import Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 _EVERY: Final = CONFIG_SETTINGS["record_every"]
 

@@ -14,7 +14,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl

@@ -9,7 +9,7 @@ from typing import Any, Final
 from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 
 def _arguments(parser: Parser) -> None:

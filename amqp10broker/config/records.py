@@ -6,8 +6,9 @@ program names ``Config.port``; `load` checks first and names file, variable or f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +19,6 @@ from amqp10broker.config.amounts import (
     disk_limit,
     memory_watermark,
     share,
-)
-from amqp10broker.config.pairs import (
-    SCOPE_ALIASES_FORM,
-    SIGNING_KEYS_FORM,
-    scope_aliases,
-    signing_keys,
 )
 from amqp10broker.config.settings import (
     AUTO,
@@ -37,10 +32,32 @@ from amqp10broker.config.settings import (
     text,
 )
 from amqp10broker.dataclass import dataclass
+from amqp10broker.emulation import EMULATE_FORM, PERMITTED, Rules, rules_of, version_of
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from os import PathLike
+
+
+SIGNING_KEYS_FORM: Final = "must be ID=FILE, or several with commas between"
+SCOPE_ALIASES_FORM: Final = "must be ALIAS=SCOPE SCOPE, or several with commas between"
+
+
+def signing_keys(text: str) -> dict[str, str]:
+    """Parse the files of keys, by key id."""
+    found: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        if not name or not value or name in found:
+            raise ValueError(pair)
+        found[name] = value
+    return found
+
+
+def scope_aliases(text: str) -> dict[str, tuple[str, ...]]:
+    """Parse the replacements of scopes, by alias."""
+    return {alias: tuple(scopes.split()) for alias, scopes in signing_keys(text).items()}
+
 
 QUEUE_NAME_BYTES_MAX: Final = 255
 CONFIRM_DELAY_MS_MAX: Final = 3_600_000
@@ -345,8 +362,26 @@ class Config:
         1_000_000,
         "messages that consumers who select or browse look at in one turn of their queue",
     )
-    permit_global_qos: bool = switch(
-        True, "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false"
+    emulate: str | None = grammar(
+        None,
+        "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: the "
+        "behaviour of 4.2 with what 4.3 adds, and the name of 4.3",
+        reads=version_of,
+        form=EMULATE_FORM,
+    )
+    permit_global_qos: bool | None = switch(
+        None,
+        "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false; "
+        "default: as in the emulated version",
+    )
+    permit_transient_nonexcl_queues: bool | None = switch(
+        None, "queues may be neither durable nor exclusive; default: as in the emulated version"
+    )
+    permit_amqp_address_v1: bool | None = switch(
+        None, "AMQP 1.0: a bare name is the address of a queue; default: as in the emulated version"
+    )
+    permit_queue_master_locator: bool | None = switch(
+        None, "queues may have the argument x-queue-master-locator; default: as in the emulated version"
     )
     idle_timeout_ms: int = number(
         60_000,
@@ -675,11 +710,16 @@ class Config:
         False, "a node with data of its own that joins a cluster loses it; without this it is refused"
     )
 
+    rules: Rules = field(init=False, repr=False, compare=False)
+    """What the broker does where versions of RabbitMQ differ: of `emulate` and the permits."""
+
     test_mode: bool = switch(False, "allow fault injection; never in production")
     fault_injection: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
         _check_scalars(self, CONFIG_SETTINGS, "Config")
+        permits = tuple(getattr(self, f"permit_{row.name}") for row in PERMITTED)
+        object.__setattr__(self, "rules", rules_of(self.emulate, permits))
         if self.max_frame_size_bytes == 0:
             object.__setattr__(self, "max_frame_size_bytes", UINT_MAX)
         _check_unique("Config.users", [user.name for user in self.users])
@@ -760,3 +800,21 @@ SETTINGS: Final = {**CONFIG_SETTINGS, **FLOW_SETTINGS}
 
 CONFIRM_DELAY: Final = Setting("ms", int, "delay of confirms in ms", minimum=0, maximum=CONFIRM_DELAY_MS_MAX)
 QUEUE_PATTERN: Final = Setting("queue", str, "pattern for the queue's name")
+
+
+def effective(config: Config) -> str:
+    """Return all settings as TOML, one a line, in the order of the documentation, without secrets.
+
+    Users, queues and overrides are left out: the definitions contain declared objects.
+    """
+    told = {each.name for each in fields(config) if each.repr}
+    lines = [_line(name, getattr(config.flow, name)) for name in FLOW_SETTINGS]
+    for name in CONFIG_SETTINGS:
+        lines.append(_line(name, getattr(config, name)) if name in told else f"# {name} is not shown")
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} is not set"
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}"

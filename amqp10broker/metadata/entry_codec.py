@@ -82,12 +82,10 @@ def read_vhost(entry: DefinitionEntry) -> VhostFacts:
 
 
 def read_permission(entry: DefinitionEntry) -> Permission:
-    """Return the permissions of a user in a virtual host."""
     return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
 
 
 def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
-    """Return the topic permissions of a user for one exchange."""
     return TopicPermission(entry.text("write"), entry.text("read"))
 
 
@@ -141,6 +139,8 @@ def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:
         entry["incarnation"] = queue.incarnation
     if queue.members:
         entry["members"] = list(queue.members)
+    if queue.rules:
+        entry["rules"] = dict(queue.rules)
     return entry
 
 
@@ -158,6 +158,7 @@ def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
         home=value.get("home", 0),
         members=tuple(value.get("members", ())),
         incarnation=value.get("incarnation", 0),
+        rules=value.get("rules", {}),
     )
 
 

@@ -1,23 +1,21 @@
-"""One declared queue, and the interface of the catalog to its host.
-
-The catalog does not run queues: a `QueueHost`, implemented by the runtime, starts one from a `QueueSpec` and
-returns the `QueueHandle` for all access.
+"""One declared queue, and how the catalog has it run: `StartQueue`, of the runtime, starts one from a
+`QueueSpec` and returns the `QueueHandle` for all access.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.emulation import MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stats import QueueStats, QueueWeight
 
@@ -102,6 +100,8 @@ class QueueSpec:
         members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
             shall lead. (): one member, at a node in no cluster.
         incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
+        rules: of a quorum queue, fields of `settings` that the version emulated at its declaration sets
+            (`emulation.Rules.quorum`): all members apply the same, whatever their nodes emulate.
     """
 
     vhost: str
@@ -118,6 +118,7 @@ class QueueSpec:
     home: int = 0
     members: tuple[int, ...] = ()
     incarnation: int = 0
+    rules: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def exclusive(self) -> bool:
@@ -164,13 +165,56 @@ class QueueHandle(Protocol):
         """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
 
 
+def deprecated_features(queue: QueueSpec | DeclaredQueue) -> list[str]:
+    """Return the names of the deprecated features that a declared queue uses."""
+    used = [TRANSIENT] if not (queue.durable or queue.exclusive) else []
+    return [*used, MASTER_LOCATOR] if "x-queue-master-locator" in queue.arguments else used
+
+
 QueueCommand = tuple[QueueHandle, Command]
 """A command, and the queue that it is for."""
 
 
-class QueueHost(Protocol):
-    def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
+StartQueue = Callable[[QueueSpec], QueueHandle]
+"""Begins to run a queue: a new and empty one, or at start one that was there before, by its number."""
+
+
+class IdleQueue:
+    """The handle of a queue that is not run: it ignores all commands."""
+
+    def __init__(self, spec: QueueSpec) -> None:
+        """Take any queue."""
+
+    def post(self, command: Command) -> None:
+        return
+
+    @property
+    def ready(self) -> int:
+        return 0
+
+    @property
+    def unsettled(self) -> int:
+        return 0
+
+    def queue_status(self) -> QueueStatus:
+        return QueueStatus(0, 0, {})
+
+    def progress(self) -> QueueProgress:
+        return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        return QueueCounters()
+
+    def figures(self) -> QueueStats:
+        return QueueStats()
+
+    def weight(self) -> None:
+        return None
+
+    @property
+    def down(self) -> str | None:
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +243,7 @@ class DeclaredQueue:
     home: int = 0
     members: tuple[int, ...] = ()
     incarnation: int = 0
+    rules: Mapping[str, Any] = field(default_factory=dict)
     last_error: LastError | None = None
     consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
     ended: bool = False
@@ -236,6 +281,7 @@ class DeclaredQueue:
             home=self.home,
             members=self.members,
             incarnation=self.incarnation,
+            rules=self.rules,
         )
 
     @property
@@ -247,3 +293,22 @@ class DeclaredQueue:
     def lasting(self) -> bool:
         """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
         return self.durable and not self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
+    channel, link, queue, .
+    """
+
+    time: str
+    event: str
+    details: Mapping[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As the status document has it: time, event, and the details."""
+        return {"time": self.time, "event": self.event, **self.details}
+
+
+def shown(error: LastError | None) -> dict[str, Any] | None:
+    return None if error is None else error.shown()

@@ -31,9 +31,8 @@ from amqp10broker.metadata.user_requests import (
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import AddVhost, ChangeVhostLimits, DeleteVhost, PutVhost
-from amqp10broker.operations.arguments import EMPTY, Check, Name, Vhost, counted
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import EMPTY, Check, Command, Name, Vhost, counted, operation
 
 PROTECTED: Final = "protected_from_deletion"
 """Key in the metadata of a virtual host."""

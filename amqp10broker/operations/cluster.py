@@ -10,11 +10,10 @@ from typing import Annotated, Any, Final
 
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.node_requests import ForgetNode, SetClusterName
-from amqp10broker.operations.arguments import Check, Name, NodeName
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.members import RAFT_COLUMNS, names, node_named, others, raft_row, runs, shrink
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.node import ClusterNode
+from amqp10broker.operations.operation import Check, Command, Name, NodeName, operation
 
 LOOK_AGAIN_S: Final = 0.25
 CHIEF_S: Final = 5.0

@@ -10,10 +10,21 @@ from typing import Annotated, Any
 from amqp10broker.errors import ReservedName
 from amqp10broker.metadata.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.metadata.queue_settings import EXCHANGE
-from amqp10broker.operations.arguments import EMPTY, Check, Durable, IfUnused, Name, XArguments
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import (
+    EMPTY,
+    RESERVED_PREFIX,
+    Check,
+    Command,
+    Durable,
+    IfUnused,
+    Name,
+    XArguments,
+    check_name,
+    check_not_default,
+    check_not_reserved,
+    operation,
+)
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 from amqp10broker.routing.registry import EXCHANGE_TYPES
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Final
 
-from amqp10broker.cluster.balance import is_critical
+from amqp10broker.cluster.placement import is_critical
 from amqp10broker.metadata.patterns import PatternSearch, check_bounded
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.arguments import Check, Vhost
 from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.cluster_node import ClusterNode, GroupSeen
 from amqp10broker.operations.members import leader_number, member_nodes, names, quorum_queues, runs
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.node import ClusterNode, GroupSeen
+from amqp10broker.operations.operation import Check, Command, Vhost, operation
 
 LOOK_AGAIN_S: Final = 0.5
 LEADER_S: Final = 5.0

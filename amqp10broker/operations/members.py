@@ -1,4 +1,4 @@
-"""Operations on the members and leaders of quorum queues.
+"""Operations on the members and leaders of quorum queues, and on the one node of a stream.
 
 Refusals begin with RabbitMQ's word. On a node in no cluster each queue has one
 member, on that node. Operations on one queue raise `NotFound` if it does not exist, and `NotSupported` if it
@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from amqp10broker.cluster.balance import BalancedQueue, next_move
 from amqp10broker.cluster.membership import MemberRole
+from amqp10broker.cluster.placement import BalancedQueue, next_move
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.arguments import Check, Found, Name, NodeName
 from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.cluster_node import ClusterNode, MemberState
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.node import ClusterNode, MemberState
+from amqp10broker.operations.operation import Check, Command, Found, Name, NodeName, operation
 from amqp10broker.raft.ids import node_of
 
 AGAIN_S: Final = 0.5
@@ -509,3 +508,52 @@ def refused(queue: DeclaredQueue, word: str, text: str) -> PreconditionFailed:
     return PreconditionFailed(
         f"queue '{queue.name}'", f"{word}: queue '{queue.name}' in vhost '{queue.vhost}': {text}"
     )
+
+
+STREAM_COLUMNS: Final = (
+    *("role", "node", "epoch", "offset", "committed_offset", "committed_chunk_id", "first_offset", "readers"),
+    "segments",
+)
+
+
+@operation(
+    "stream-status",
+    "stream",
+    changes=False,
+    command=Command("queue stream-status", "events", columns=STREAM_COLUMNS, tool=True),
+)
+async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
+    """Show how a stream stands on its node.
+
+    Raises `NotFound` if it does not exist or its node is down, and `NotSupported` if it is not a stream.
+    """
+    cluster = caller.node.cluster
+    stream = _stream(caller, name)
+    stream.check_up()
+    if stream.home != cluster.number:
+        found: list[dict[str, Any]] = await cluster.run_at(
+            stream.home, "stream-status", {"name": name}, stream.vhost
+        )
+        return found
+    figures = stream.handle.figures()
+    last = None if figures.next_offset is None else figures.next_offset - 1
+    row = {
+        "role": "leader",
+        "node": names(caller)[stream.home],
+        "epoch": 1,
+        "offset": last,
+        "committed_offset": last,
+        "committed_chunk_id": None,
+        "first_offset": figures.first_offset,
+        "readers": figures.consumers,
+        "segments": figures.segments,
+    }
+    return [row]
+
+
+def _stream(caller: Caller, name: str) -> DeclaredQueue:
+    queue = caller.vhost.lookup(name)
+    if not queue.kind.replays:
+        text = f"queue '{name}' in vhost '{queue.vhost}' is no stream; see 'amqp10broker queue quorum-status'"
+        raise NotSupported(f"queue '{name}'", text)
+    return queue

@@ -15,13 +15,11 @@ from typing import Annotated, Any, Final
 from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
 from amqp10broker.operations.alarms import Resource
-from amqp10broker.operations.arguments import EMPTY, Check, Vhost
 from amqp10broker.operations.caller import Caller, Lines
 from amqp10broker.operations.cluster import without_leader
-from amqp10broker.operations.cluster_node import ClusterNode
 from amqp10broker.operations.members import names, node_named, others
-from amqp10broker.operations.node import FaultsOnRequest
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.node import ClusterNode, FaultsOnRequest
+from amqp10broker.operations.operation import EMPTY, Check, Command, Vhost, operation
 from amqp10broker.operations.snapshot import document
 
 CONNECTIONS_ASKED_FOR: Final = 100

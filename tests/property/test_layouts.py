@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amqp10broker import layout
 from amqp10broker.cluster import hello, liveness, reply_queues
-from amqp10broker.cluster.remote_queue import codec as link_codec
+from amqp10broker.cluster.remote_queue import messages as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
@@ -77,6 +77,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     ).map(sorted),
     snapshot.UNSETTLED: st.dictionaries(NUMBERS, NUMBERS, max_size=3),
     snapshot.SELECTION: st.none(),
+    snapshot.ENDS: st.none() | st.lists(NUMBERS, max_size=5),
     command_codec.FILTERS: st.none() | st.binary(min_size=1, max_size=5),
     link_codec.FILTERS: st.none()
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)

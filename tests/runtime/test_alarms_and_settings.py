@@ -14,17 +14,17 @@ from tests.support.trioclient import connect
 async def test_alarm_closes_the_window_of_every_running_session_and_clearing_opens_it(broker: Broker) -> None:
     """One session flow with incoming-window 0 each, one with the full window when the last alarm has gone."""
     clients = [await connect(broker).open(channels=3) for _ in range(3)]
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     for client in clients:
         got = await client.idle()
         assert sorted((each.channel, each.body.incoming_window, each.body.handle) for each in got) == [
             (channel, 0, None) for channel in range(3)
         ]
-    broker.set_alarm("disk", on=True)
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("memory", on=False)
     for client in clients:
         assert await client.idle() == []
-    broker.set_alarm("disk", on=False)
+    broker.resource_monitor.set_alarm("disk", on=False)
     for client in clients:
         got = await client.idle()
         assert sorted((each.channel, each.body.incoming_window) for each in got) == [

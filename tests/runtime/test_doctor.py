@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from amqp10broker import portable
-from amqp10broker.operations.checklist import CHECKS
+from amqp10broker.operations.doctor import CHECKS
 from amqp10broker.runtime.admin import admin, inspection
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import meters

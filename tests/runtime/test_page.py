@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import amqp10broker
-from amqp10broker.api.static_files import FOLDERS
+from amqp10broker.api.endpoints.page import FOLDERS
 from tests.support.http_user import http_user
 from tests.support.trioclient import running_broker
 

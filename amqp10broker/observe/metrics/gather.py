@@ -18,7 +18,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.observe.metrics import table
 from amqp10broker.observe.metrics.table import Family, Group
 from amqp10broker.observe.metrics.wanted import Form, ScrapeRequest
-from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.operations.node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
 from amqp10broker.queues.effects import DeadLetterReason
@@ -360,7 +360,8 @@ class Gathering:
         node = self._node
         identity = (node.name, node.cluster, node.cluster_id, self._wanted.form.value)
         yield _one(table.IDENTITY, 1.0, *identity)
-        yield _one(table.BUILD, 1.0, "4.3.6", node.version, node.client_version, "")
+        announced = self._source.catalog.rules.version
+        yield _one(table.BUILD, 1.0, announced, node.version, node.client_version, "")
 
     def _of_node(self) -> Iterator[MetricSamples]:
         node, clients = self._node, self._clients

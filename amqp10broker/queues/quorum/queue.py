@@ -262,8 +262,8 @@ class QuorumQueue(QueueMachine):
         ready = self._messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
-        indexes += ready.high.columns()[0]
-        indexes += ready.normal.columns()[0]
+        for line in ready.lines[1:-1]:
+            indexes += line.columns()[0]
         indexes += [entry[2] for entry in ready.delayed_entries()]
         indexes += ready.later.indexes()
         indexes += self._messages.pending.entries

@@ -6,14 +6,12 @@ everything on the connection.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, assert_never
 
 import trio
 
-from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, NotFound, RefusedError
 from amqp10broker.operations.snapshot import ConnectionView
@@ -110,7 +108,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         cluster = node_context.catalog.cluster_name(node_context.container_id)
         self.engine.start(
             [each.value for each in self._node_context.authenticator.offered(self.origin)],
-            server_properties=server_properties(cluster, __version__, f"Python {platform.python_version()}"),
+            server_properties=server_properties(cluster, node_context.identity),
         )
         self.flush()
         await self.shake_hands()
@@ -194,6 +192,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.engine.fail(fault)
             self.log_fault(fault)
             return
+        self.log.client["vhost"] = self.vhost
         self.engine.open_ok()
         self.flush()
         self.opened(self.engine.frame_max, product=str(self.engine.client_properties.get("product", "")))
@@ -214,11 +213,9 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
 
     @property
     def full(self) -> bool:
-        """Whether the reader waits, or soon will, for a channel."""
         return self.held_by is not None or any(channel.reads.full for channel in self.parts.values())
 
     def around(self, channel: ChannelTask) -> WaitContext:
-        """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
         return self.wait_context(channel.output)._replace(
             reader_credit=channel.credit.credit,
@@ -414,7 +411,6 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         return "running"
 
     def view(self) -> ConnectionView:
-        """Return the connection's view for front ends."""
         engine, properties = self.engine, self.engine.client_properties
         return self.view_of(
             properties,

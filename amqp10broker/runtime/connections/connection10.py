@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from functools import partial
 from typing import Any, Final, assert_never
 
 import trio
 
-from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
 from amqp10broker.metadata.proposing import Decided
@@ -147,7 +145,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def _open_properties(self, opened: Open) -> dict[Any, Any]:
         ours = self._node_context.container_id
         cluster = self._node_context.catalog.cluster_name(ours)
-        return open_properties(opened, ours, cluster, __version__, f"Python {platform.python_version()}")
+        return open_properties(opened, ours, cluster, self._node_context.identity)
 
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         match step:
@@ -185,6 +183,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             self.log_fault(fault)
             self._refused = fault
             return
+        self.log.client["vhost"] = self.vhost
         self._of_jms = is_of_jms(opened)
         self.engine.open(
             node_context.container_id,
@@ -231,11 +230,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     @property
     def full(self) -> bool:
-        """Whether the reader waits for a session."""
         return self.held_by is not None
 
     def around(self, session: SessionTask) -> WaitContext:
-        """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self.wait_context(session.output)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
@@ -351,7 +348,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     def release(self) -> None:
         self._node_context.resumable_links.let_run(self._names)
-        super().release()
 
     async def work(self, number: int, part: SessionTask) -> None:
         try:
@@ -434,7 +430,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> ConnectionView:
-        """Return the connection's view for front ends."""
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(

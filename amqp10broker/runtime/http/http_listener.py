@@ -37,8 +37,6 @@ _log = Log("amqp10broker.http")
 
 
 class HttpListener:
-    """Accepts HTTP connections, and keeps one connection's failure from the others."""
-
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         self._metrics = metrics
         self._on_client = on_client
@@ -67,8 +65,6 @@ class HttpListener:
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Administered) -> None:
-        """Serve the clients that come, until cancelled."""
-
         def taken(sock: socket.socket, address: Address) -> None:
             turned_away = broker.logins.turns_away(turn_address(address[0]))
             if turned_away or self._open >= broker.config.http_connection_max:
@@ -170,7 +166,7 @@ class HttpListener:
 
     async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
-        from amqp10broker.runtime.http.http_connection import HttpConnection
+        from amqp10broker.runtime.http.http_connection import HttpConnection, WebSocketDoor
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
@@ -179,8 +175,6 @@ class HttpListener:
         if self._metrics or broker_listeners is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()
             return False
-        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor
-
         broker_api = WebSocketDoor(
             broker.config, partial(broker_listeners.has_room_for, peer, origin.address)
         )
@@ -196,7 +190,7 @@ def _load(*, websocket: bool) -> None:
     import_module("amqp10broker.runtime.http.http_api")
     import_module("amqp10broker.runtime.http.http_connection")
     if websocket:
-        import_module("amqp10broker.runtime.connections.websocket_upgrade")
+        import_module("amqp10broker.protocols.websocket")
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from amqp10broker.observe.recording.link_names import NamesFile
-    from amqp10broker.observe.recording.parquet import EventWriter
+    from amqp10broker.observe.recording.parquet import EventWriter, Sink
     from amqp10broker.observe.recording.runs import RunRecord
-    from amqp10broker.observe.recording.sinks import Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -248,7 +247,6 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the socket with the descriptor in the first argument."""
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
     sys.path[:] = json.loads(sys.argv[3])
     from amqp10broker import portable

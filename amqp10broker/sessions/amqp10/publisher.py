@@ -14,14 +14,14 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import FlowSettings
+from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import to_at_start
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.catalog import CatalogRequest
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
@@ -555,7 +555,7 @@ class LinkPublisher:
         if not isinstance(to, str):
             raise AmqpDeliveryError(Condition.PRECONDITION_FAILED, f"bad 'to' address: {to!r} is no string")
         try:
-            address = parse(to)
+            address = parse(to, bare=ADDRESS_V1 not in self._context.config.rules.denied)
         except BadAddress as error:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"

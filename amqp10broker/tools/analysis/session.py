@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
 from amqp10broker.spark.register import require
 from amqp10broker.spark.session import local_session, require_spark
-from amqp10broker.tools.analysis.errors import CannotStart
-from amqp10broker.tools.analysis.failures import spark_errors
+from amqp10broker.tools.analysis.errors import CannotStart, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

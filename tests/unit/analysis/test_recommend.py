@@ -9,7 +9,6 @@ from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
 from amqp10broker.tools.analysis.configurations import configurations, groups
 from amqp10broker.tools.analysis.figures import Measured, measure
-from amqp10broker.tools.analysis.messages import told
 from amqp10broker.tools.analysis.recommend import (
     Aim,
     Candidate,
@@ -17,6 +16,7 @@ from amqp10broker.tools.analysis.recommend import (
     Recommendation,
     recommend,
     recommend_all,
+    told,
 )
 
 

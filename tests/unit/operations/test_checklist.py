@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.operations.checklist import CHECKS, ClusterSeen, Facts, PeerSeen, State, findings
+from amqp10broker.operations.doctor import CHECKS, ClusterSeen, Facts, PeerSeen, State, findings
 from amqp10broker.operations.inspection import (
     CertificateSeen,
     ClockSeen,
