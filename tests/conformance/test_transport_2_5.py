@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp10.credit import OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import SessionEnded
 from amqp10broker.protocols.amqp10.performatives import (
@@ -19,7 +20,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
-from amqp10broker.protocols.amqp10.windows import OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 

@@ -24,7 +24,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.queues import stats
+from amqp10broker.queues import queue_status as stats
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api

@@ -27,8 +27,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.durability import StreamBackend
-from amqp10broker.queues.stream.log import Shelf, StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox

@@ -21,7 +21,6 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelectOk,
 )
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
     Accepted,
@@ -40,6 +39,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.runtime.broker import Broker

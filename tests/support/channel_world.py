@@ -42,8 +42,8 @@ from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
+from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker

@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats, QueueWeight
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 
 M = TypeVar("M", bound=QueueMachine)
 

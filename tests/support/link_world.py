@@ -18,6 +18,7 @@ from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.queues.admission import LinkAdmission
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -52,7 +53,6 @@ from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.queue_credit import QueueCredit

@@ -70,10 +70,11 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
+from amqp10broker.sessions.context import LinkNames
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,
@@ -81,7 +82,6 @@ from amqp10broker.sessions.messages import (
     Frames,
     SessionMessage,
 )
-from amqp10broker.sessions.wait_context import WaitContext
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.queue_status import LengthLimits
 from amqp10broker.queues.settings import Overflow, QueueSettings
-from amqp10broker.queues.stats import LengthLimits
 from tests.support.quorum_bench import Bench as QuorumBench
 from tests.support.streams import Bench as StreamBench
 from tests.unit.queues.bench_queue import Bench, message

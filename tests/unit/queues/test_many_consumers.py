@@ -26,8 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.log import StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 from tests.support.channel_world import World

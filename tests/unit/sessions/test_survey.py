@@ -20,7 +20,7 @@ from amqp10broker.operations.snapshot import (
     WaitView,
     document,
 )
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 
 NO_WAIT = WaitView()

@@ -9,8 +9,7 @@ import pytest
 from amqp10broker.operations.snapshot import document
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.diagnosis.waits import STUCK_MS
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import STUCK_MS, WaitContext
 from tests.support.declaring import declare
 from tests.support.scene import Scene
 

@@ -19,8 +19,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxCommit,
     TxSelect,
 )
-from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
 from tests.support.watching import Seen, reasons, total
