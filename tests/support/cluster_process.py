@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 
 import pytest
 
+from amqp10broker import syncing
 from amqp10broker.cli.main import main
 from tests.support.broker_process import REPOSITORY
 from tests.support.cluster_history import TotalQueue
@@ -110,7 +111,7 @@ class ClusterNode:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == self.pid and b"syncer" in path.read_bytes():
+                if parent == self.pid and os.fsencode(syncing.__file__) in path.read_bytes().split(b"\0"):
                     found.append(int(path.parent.name))
         assert found, f"node {self.name} has nothing that syncs"
         return found

@@ -94,7 +94,7 @@ class Bench:
             if kind == "classic"
             else QuorumQueue("q", settings=made, now_ms=0)
         )
-        self.catalog = Catalog(self)
+        self.catalog = Catalog(self.start_queue)
         self.queue = DeclaredQueue("q", "/", kind, True, None, False, {}, Handle(self.machine))
         self.session = ReplyTo(PeerId(1, 1, 1), "session 0, link 'l'")
         self.keys: dict[ConsumerRef, list[int]] = {}
@@ -206,7 +206,7 @@ def test_the_end_of_a_stream() -> None:
     """Where nothing was published there is none; at another one it is told from where and what was read."""
     bench = streams.Bench()
     queue = DeclaredQueue("s", "/", "stream", True, None, False, {}, Handle(bench.queue))
-    vhost = Catalog(NoHost()).lookup_vhost("/")
+    vhost = Catalog(NoHost().start_queue).lookup_vhost("/")
 
     def says(reader: streams.Reader) -> tuple[Wait | None, str]:
         reader.read(10)
