@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -76,10 +77,13 @@ class Installed:
         self.packages = Path(run(self.python, "-c", "import site; print(site.getsitepackages()[0])").strip())
         self.have()
 
-    def have(self, extra: str = "") -> None:
-        """Have the packages that it requires, with an extra: linked, for an index would be asked."""
+    def have(self, extra: str = "", *others: str) -> None:
+        """Have the packages that it requires, with an extra, and others: linked, without an index."""
         (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
-        for found in needed(itself, extra).values():
+        wanted = needed(itself, extra)
+        for each in map(distribution, others):
+            wanted |= {each.name: each, **needed(each)}
+        for found in wanted.values():
             for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
                 place, here = self.packages / top, Path(str(found.locate_file(top)))
                 if here.exists() and not place.exists():
@@ -145,3 +149,24 @@ def test_the_api_the_page_and_metrics_answer_without_an_extra(installed: Install
             assert b"rabbitmq_identity_info" in answer.read()
     finally:
         broker.stop()
+
+
+PROGRAMS = (
+    *("simple_send.py", "simple_recv.py", "blocking_send_receive.py", "fetch_with_timeout.py"),
+    *("stop_and_resume.py", "request_response.py", "pika_publish_consume.py", "two_protocols.py"),
+)
+
+
+def test_the_examples_run_with_it_and_without_a_checkout(installed: Installed, tmp_path: Path) -> None:
+    """Clients need their library alone; the tests among them pytest and the extra."""
+    installed.have("testing", "pika", "python-qpid-proton")
+    examples = shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)
+    try:
+        for name in PROGRAMS:
+            run(installed.python, examples / name, f"amqp://guest:guest@127.0.0.1:{broker.port}", "q")
+    finally:
+        broker.stop()
+    assert "it is gone" in run(installed.python, examples / "embedded_broker.py")
+    tests = (examples / "testing" / name for name in ("test_pika.py", "test_proton.py", "test_unittest.py"))
+    assert "passed" in run(installed.python, "-m", "pytest", "-q", *tests)
