@@ -2,7 +2,7 @@
 
 At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
 against its limits, and an internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time, until
-all target queues have confirmed them (docs/queue-features.md, section 6).
+all target queues have confirmed them (tests/queue-features.md, section 6).
 """
 
 from __future__ import annotations
