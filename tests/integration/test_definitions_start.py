@@ -147,7 +147,7 @@ def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
         ("[]", "cannot be imported: definitions: is "),
         (
             '{"services": {}}',
-            "definitions: there are none, but services; give a file of 'amqp10broker definitions",
+            "cannot be imported: definitions: there are none, but services; give a file of",
         ),
         (without_vhost, "cannot be imported: "),
     ],

@@ -226,3 +226,27 @@ def test_a_port_that_is_taken_while_the_broker_starts_is_a_sentence_too() -> Non
         assert f"http_port cannot be used at 127.0.0.1:{port}" in errors
         assert "choose another" in errors
         assert "Traceback" not in errors
+
+
+def test_the_lines_of_curl_do_what_the_page_says(tmp_path: Path) -> None:
+    """Each as it stands, but for the port; what the queue gives is what was published."""
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("curl is not installed")
+    page = (REPOSITORY / "docs" / "http-api.md").read_text(encoding="utf-8")
+    part = page.partition("## With curl")[2].partition("\n## ")[0]
+    lines = [line.removeprefix("$ ") for line in part.splitlines() if line.startswith("$ curl ")]
+    with running() as broker:
+        answers = [
+            run(
+                "bash",
+                "-c",
+                line.replace("http://127.0.0.1:15672", broker.http_url or "") + " --fail --silent",
+            )
+            for line in lines
+        ]
+    assert json.loads(answers[3]) == {"routed": True}
+    assert json.loads(answers[4])["type"] == "quorum"
+    (message,) = json.loads(answers[5])
+    assert (message["payload"], message["routing_key"]) == ("tea", "order.new")
+    assert len(lines) == 7

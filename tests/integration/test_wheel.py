@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import urllib.request
 import zipfile
@@ -83,3 +84,24 @@ def test_the_api_the_page_and_metrics_answer_without_an_extra(installed: Install
             assert b"rabbitmq_identity_info" in answer.read()
     finally:
         broker.stop()
+
+
+PROGRAMS = (
+    *("simple_send.py", "simple_recv.py", "blocking_send_receive.py", "fetch_with_timeout.py"),
+    *("stop_and_resume.py", "request_response.py", "pika_publish_consume.py", "two_protocols.py"),
+)
+
+
+def test_the_examples_run_with_it_and_without_a_checkout(installed: Installed, tmp_path: Path) -> None:
+    """Clients need their library alone; the tests among them pytest and the extra."""
+    installed.have("testing", "pika", "python-qpid-proton")
+    examples = shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)
+    try:
+        for name in PROGRAMS:
+            run(installed.python, examples / name, f"amqp://guest:guest@127.0.0.1:{broker.port}", "q")
+    finally:
+        broker.stop()
+    assert "it is gone" in run(installed.python, examples / "embedded_broker.py")
+    tests = (examples / "testing" / name for name in ("test_pika.py", "test_proton.py", "test_unittest.py"))
+    assert "passed" in run(installed.python, "-m", "pytest", "-q", *tests)

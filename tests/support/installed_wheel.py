@@ -68,10 +68,10 @@ class Installed:
         self.packages = Path(run(self.python, "-c", "import site; print(site.getsitepackages()[0])").strip())
         self.have()
 
-    def have(self, extra: str = "") -> None:
-        """Have the packages that it requires, with an extra: linked, for an index would be asked."""
+    def have(self, extra: str = "", *others: str) -> None:
+        """Have the packages that it requires, with an extra, and others: linked, without an index."""
         (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
-        for found in needed(itself.requires or (), extra).values():
+        for found in (needed(itself.requires or (), extra) | needed(others)).values():
             for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
                 place, here = self.packages / top, Path(str(found.locate_file(top)))
                 if here.exists() and not place.exists():

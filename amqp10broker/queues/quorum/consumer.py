@@ -2,7 +2,7 @@
 
 Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
 messages. A consumer of higher priority that comes later takes over when the active one has settled its
-deliveries; until then that one is quiescing and gets nothing (docs/queue-features.md, section 8).
+deliveries; until then that one is quiescing and gets nothing (tests/queue-features.md, section 8).
 """
 
 from __future__ import annotations

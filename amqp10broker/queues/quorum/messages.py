@@ -27,7 +27,7 @@ from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSett
 
 # At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
 # against its limits, and an internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time, until
-# all target queues have confirmed them (docs/queue-features.md, section 6).
+# all target queues have confirmed them (tests/queue-features.md, section 6).
 
 PREFETCH: Final = 32
 """Dead messages that the internal consumer holds at a time if no setting says, as in RabbitMQ."""

@@ -15,29 +15,9 @@ from amqp10broker.routing.registry import REGISTRY, FanoutExchange, Registry, re
 from amqp10broker.routing.topology import Topology
 from tests.support.topologies import Small, bind, declare_exchange, remove_queue
 
-MODULE = '''
-"""Routes to the destinations whose binding key is the length of the routing key."""
-
-
-class ByLength:
-    cacheable = True
-    per_key = True
-
-    def __init__(self, arguments, choose):
-        self.bindings = []
-
-    def check_binding(self, binding):
-        pass
-
-    def add(self, binding):
-        self.bindings.append(binding)
-
-    def remove(self, binding):
-        self.bindings.remove(binding)
-
-    def route(self, routing_key, headers, properties):
-        return [one.destination for one in self.bindings if one.routing_key == str(len(routing_key))]
-'''
+PAGE = Path(__file__).parents[3] / "docs" / "exchange-types.md"
+MODULE = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+"""The example of the page: it routes by the length of the routing key."""
 
 
 @pytest.fixture
