@@ -272,6 +272,12 @@ USES: Final[dict[str, tuple[Callable[[Place], Any], Any, Any]]] = {
 }
 
 
+@pytest.mark.rabbitmq(
+    "rabbitmq_4_0_deprecations_SUITE",
+    "when_queue_master_locator_is_not_permitted_by_default",
+    "when_queue_master_locator_is_permitted_from_conf",
+    "when_transient_nonexcl_is_not_permitted",
+)
 @pytest.mark.parametrize("feature", USES)
 @pytest.mark.parametrize("permitted", [True, False])
 @pytest.mark.parametrize("emulate", ["4.3", "4.2"])
