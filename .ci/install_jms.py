@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.spark.java import java_home
+from amqp10broker.spark.session import java_home
 
 WANTED: Final = Path(__file__).parents[1] / "tests" / "jms" / "ivy.xml"
 _WAIT_S: Final = 600.0

@@ -65,7 +65,7 @@ class Recording:
         Raises:
             MeasureError: pyarrow is missing; the message says how to install it.
         """
-        from amqp10broker.observe.recording.arrow import load_arrow
+        from amqp10broker.observe.recording.parquet import load_arrow
 
         with _told():
             load_arrow()

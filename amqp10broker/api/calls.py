@@ -2,27 +2,39 @@
 
 An endpoint is an ``async def`` of a `EndpointCall` that returns an `HttpResponse`. It waits only for methods
 of `BrokerApi`, so it is tested without a socket. A refusal is raised as `RequestRefused`, or as the broker's
-own `RefusedError`, which `refusals` converts.
+own `RefusedError`, which `messages.refused` converts.
+
+Lists with possibly ten thousands of items are made without blocking other tasks. The cheap columns are enough
+to find, and if possible to sort, the requested items; only these are completed, in portions, with the
+requested columns. They are encoded in portions, too: the encoder lets no other task run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.api.fields import read_object
-from amqp10broker.api.lists import ListQuery
+from amqp10broker.api.front import (
+    JSON_TYPES,
+    SUFFICIENT,
+    Endpoint,
+    HttpRoute,
+    ReadLogin,
+    RunEndpoint,
+    Tag,
+    header_credentials,
+)
+from amqp10broker.api.lists import Item, ListQuery
 from amqp10broker.api.live import Following
-from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.rights import SUFFICIENT, Tag
-from amqp10broker.api.routes import Endpoint, HttpRoute
+from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, PageFile, RequestRefused, json_bytes
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
-from amqp10broker.api.static_files import PageFile
-from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.auth.grants import Grants
+from amqp10broker.auth.login import Attempts
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
@@ -34,77 +46,168 @@ from amqp10broker.operations.inspection import CertificateSeen
 from amqp10broker.operations.snapshot import ConnectionView, NodeView
 from amqp10broker.queues.commands import DeliveryOutcome
 
+T = TypeVar("T")
+
+PORTION: Final = 50
+"""Items that are made, or encoded, in one go: some milliseconds."""
+
+Make: TypeAlias = Callable[[Sequence[Item], Collection[str] | None], Awaitable[Sequence[Item]]]
+"""Completes items, in their order: with at least these keys, None for all. An item that has been deleted is
+left out.
+"""
+
+
+async def described(call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item]) -> list[Item]:
+    """Make an item of each thing, in portions; things may end meanwhile."""
+    made: list[Item] = []
+    for portion in _portions(things):
+        made += map(describe, portion)
+        await call.broker_api.pause()
+    return made
+
+
+async def listed(
+    call: EndpointCall, known: Sequence[Item], make: Make | None = None, *, paged: bool = True
+) -> HttpResponse:
+    """Answer with a list.
+
+    Args:
+        known: the cheap columns of each item, in the order of virtual host and name. All have the same
+            keys, ``name`` among them.
+        make: completes items; None: they are complete.
+
+    Raises:
+        InvalidArgument: the regular expression would take too long.
+    """
+    listing = ListQuery.read(call.request.query, paged=paged)
+    keys = set(known[0]) if known else set[str]()
+    found = await listing.found(known, call.broker_api.pause)
+    by = None if listing.sort is None else listing.sort.partition(".")[0]
+    if make is not None and by is not None and by not in keys:
+        found = await _with(by, keys, call, found, make)
+    chosen = listing.on_page(listing.sorted(found))
+    columns = None if listing.columns is None else {name.partition(".")[0] for name in listing.columns}
+    wanted = None if columns is None else columns - keys
+    shown, parts = 0, []
+    for portion in _portions(chosen):
+        items = portion if make is None or wanted == set() else await make(portion, wanted)
+        shown += len(items)
+        parts.append(_part(map(listing.pick, items)))
+        await call.broker_api.pause()
+    facts = listing.facts(len(known), len(found), shown)
+    if facts is None:
+        return HttpResponse.of_json_bytes(_joined(parts))
+    return HttpResponse.of_json_bytes(_joined(parts, json_bytes(facts)[:-1] + b',"items":[', b"]}"))
+
+
+async def written(
+    call: EndpointCall, things: Sequence[T], describe: Callable[[T], Item], size: int | None = None
+) -> bytes:
+    """Encode a JSON array in portions. `size`: items of a portion; None: `PORTION`."""
+    parts = []
+    for portion in _portions(things, size):
+        parts.append(_part(map(describe, portion)))
+        await call.broker_api.pause()
+    return _joined(parts)
+
+
+async def _with(
+    key: str, keys: Collection[str], call: EndpointCall, items: Sequence[Item], make: Make
+) -> Sequence[Item]:
+    # All other columns that are computed for the key are dropped: together they would be large.
+    made: list[Item] = []
+    for portion in _portions(items):
+        made += [
+            {name: value for name, value in item.items() if name in keys or name == key}
+            for item in await make(portion, {key})
+        ]
+        await call.broker_api.pause()
+    return made
+
+
+def _part(items: Iterable[Item]) -> bytes:
+    return json_bytes(list(items))[1:-1]
+
+
+def _joined(parts: Iterable[bytes], before: bytes = b"[", behind: bytes = b"]") -> bytes:
+    pieces = [before]
+    for part in filter(None, parts):
+        pieces += (part, b",")
+    if len(pieces) > 1:
+        pieces.pop()
+    return b"".join((*pieces, behind))
+
+
+def _portions(items: Sequence[T], size: int | None = None) -> list[Sequence[T]]:
+    size = PORTION if size is None else size
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
+
+
 CREATED: Final = HttpResponse(HTTPStatus.CREATED)
 NO_CONTENT: Final = HttpResponse(HTTPStatus.NO_CONTENT)
 
 
-class BrokerApi(Protocol):
-    """The interface of endpoints to the broker."""
+class BrokerApi(ABC):
+    """The broker as endpoints use it.
 
-    @property
-    def catalog(self) -> Catalog:
-        """The declared objects of the broker."""
+    Attributes:
+        node_name: of this node in paths and objects.
+        interval_ms: milliseconds between two samples of an object.
+        samples: of objects, taken at earlier requests, for rates.
+        attempts: the counters of login attempts.
+        node: returns the figures of this process.
+        clients: returns the counters of all clients since the start, by virtual host (`sessions.counters`).
+        random: returns so many unguessable random bytes.
+        now_ms: returns milliseconds since the epoch.
+        certificates: returns the certificate files of the settings.
+        connections: returns the open connections of this node, collected in portions.
+        metrics: returns all metrics as text, computed in portions.
+        page_file: returns a file of the page; None if there is none of this path.
+        follow: returns a feed of the changes at paths.
+        run: runs an operation of `operations.registry`: its name, its arguments, the virtual host of the
+            names, None for the configured default, and the user. Raises `BrokerError` if it was refused, or
+            not answered in time.
+    """
 
-    @property
-    def node_name(self) -> str:
-        """The name of this node in paths and objects."""
+    catalog: Catalog
+    node_name: str
+    interval_ms: int
+    samples: RateSamples
+    attempts: Attempts
+    node: Callable[[], NodeView]
+    clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
+    random: Callable[[int], bytes]
+    now_ms: Callable[[], int]
+    certificates: Callable[[], Awaitable[Sequence[CertificateSeen]]]
+    connections: Callable[[], Awaitable[Sequence[ConnectionView]]]
+    metrics: Callable[[ScrapeRequest], Awaitable[bytes]]
+    page_file: Callable[[str], Awaitable[PageFile | None]]
+    follow: Callable[[Following, Grants], Feed]
+    run: Callable[[str, Mapping[str, Any], str | None, Actor], Awaitable[Any]]
 
-    def node(self) -> NodeView:
-        """Return the figures of this process."""
-
+    @abstractmethod
     def process(self) -> Mapping[str, int]:
         """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
         ready to run; file descriptors, as far as the system reports them.
         """
 
-    def clients(self) -> Mapping[str, Mapping[str, int | None]]:
-        """Return the counters of all clients since the start, by virtual host (`sessions.counters`)."""
-
-    @property
-    def interval_ms(self) -> int:
-        """Milliseconds between two samples of an object."""
-
-    @property
-    def samples(self) -> RateSamples:
-        """Samples of objects taken at earlier requests, for rates."""
-
-    @property
-    def attempts(self) -> Attempts:
-        """The counters of login attempts."""
-
+    @abstractmethod
     def settings(self) -> str:
         """Return the present settings as a configuration file."""
 
-    async def certificates(self) -> Sequence[CertificateSeen]:
-        """Return the certificate files of the settings."""
-
+    @abstractmethod
     def connections_open(self) -> tuple[int, int]:
         """Return the number of connections to this node, including those not logged in, and the limit."""
 
+    @abstractmethod
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         """Return the connections of the cluster's other nodes, as far as they answer."""
 
-    async def connections(self) -> Sequence[ConnectionView]:
-        """Return the open connections of this node, collected in portions."""
-
-    async def metrics(self, wanted: ScrapeRequest) -> bytes:
-        """Return all metrics as text, computed in portions."""
-
-    async def page_file(self, path: str) -> PageFile | None:
-        """Return a file of the page; None if there is none of this path."""
-
-    def follow(self, following: Following, grants: Grants) -> Feed:
-        """Return a feed of the changes at paths."""
-
-    def random(self, size: int) -> bytes:
-        """Return `size` unguessable random bytes."""
-
-    def now_ms(self) -> int:
-        """Return milliseconds since the epoch."""
-
+    @abstractmethod
     async def pause(self) -> None:
         """Let other tasks run, within a long answer."""
 
+    @abstractmethod
     async def publish(
         self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
     ) -> bool:
@@ -112,6 +215,7 @@ class BrokerApi(Protocol):
         refused, or not stored in time.
         """
 
+    @abstractmethod
     async def get(
         self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
     ) -> tuple[Sequence[Message], int]:
@@ -119,23 +223,20 @@ class BrokerApi(Protocol):
         the last one. Raises `BrokerError` if it was refused, or not answered in time.
         """
 
+    @abstractmethod
     def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
         """Start an operation in the background; its result is logged."""
-
-    async def run(self, operation: str, given: Mapping[str, Any], vhost: str | None, actor: Actor) -> Any:
-        """Run an operation of `operations.registry`. `vhost`: the virtual host of the names; None is the
-        configured default. Raises `BrokerError` if it was refused, or not answered in time.
-        """
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointCall:
-    """One request of an endpoint. `grants`: the user's rights; None at endpoints without a login."""
+    """One request of an endpoint. `grants`: the rights of `account`; None at endpoints without a login."""
 
     request: HttpRequest
     values: Mapping[str, str]
-    grants: Grants | None
     broker_api: BrokerApi
+    grants: Grants | None = None
+    account: User | None = None
 
     @property
     def granted(self) -> Grants:
@@ -146,7 +247,8 @@ class EndpointCall:
     @property
     def user(self) -> User:
         """The user, at an endpoint that requires a login."""
-        return account_of(self.granted)
+        assert self.account is not None, "the endpoint needs no login"
+        return self.account
 
     @property
     def body(self) -> dict[str, Any]:
@@ -184,14 +286,13 @@ class EndpointCall:
 
     async def act(self, operation: str, vhost: str, /, **given: Any) -> Any:
         """Run an operation with this user's permissions (`BrokerApi.run`)."""
-        return await self.broker_api.run(operation, given, vhost, self._actor(self.access(vhost)))
+        return await self.broker_api.run(
+            operation, given, vhost, over_http(self.user.name, self.access(vhost))
+        )
 
     async def administer(self, operation: str, vhost: str | None = None, /, **given: Any) -> Any:
         """Run an operation for which the endpoint's tag is sufficient (`BrokerApi.run`)."""
-        return await self.broker_api.run(operation, given, vhost, self._actor(None))
-
-    def _actor(self, access: Access | None) -> Actor:
-        return over_http(self.user.name, access)
+        return await self.broker_api.run(operation, given, vhost, over_http(self.user.name))
 
     def rated(self, *key: str, **families: Values) -> dict[str, dict[str, Any]]:
         """Return values with their rates, and with the histories that the query requests."""
@@ -215,8 +316,8 @@ class EndpointCall:
         return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).pick(item))
 
     def listed(self, items: Sequence[Mapping[str, Any]]) -> HttpResponse:
-        """Answer with objects ordered by virtual host and name, as the query requests; `long_lists` has one
-        for long lists.
+        """Answer with objects ordered by virtual host and name, as the query requests; the
+        function `listed` is for long lists.
         """
         return HttpResponse.of_json(ListQuery.read(self.request.query, paged=False).shown(items))
 
@@ -226,24 +327,38 @@ def over_http(user: str, access: Access | None = None) -> Actor:
     return Actor(f"user '{user}' over HTTP", access)
 
 
-RunEndpoint: TypeAlias = Callable[[EndpointCall], Awaitable[HttpResponse]]
+F = TypeVar("F", bound=RunEndpoint)
+
+REGISTERED: Final[dict[str, HttpRoute]] = {}
+"""The routes of the endpoints in the modules that are imported, by pattern; `api.table` imports all."""
 
 
 def route(
-    pattern: str,
-    tag: Tag | None = Tag.MANAGEMENT,
-    **methods: RunEndpoint | tuple[Tag, RunEndpoint] | Endpoint[RunEndpoint],
-) -> HttpRoute[RunEndpoint]:
-    """Make a route of the API.
+    method: str,
+    *patterns: str,
+    tag: Tag = Tag.MANAGEMENT,
+    types: tuple[str, ...] = JSON_TYPES,
+    onward: tuple[str, str] | None = None,
+    login: ReadLogin = header_credentials,
+    forms: tuple[str, ...] = (),
+) -> Callable[[F], F]:
+    """Register the decorated function as the endpoint of a method of paths below ``/api``.
 
-    Args:
-        tag: required by the methods; None: no login.
-        **methods: endpoints by name in lower case; with another tag before it where it needs that tag, or
-            as a whole `Endpoint`.
+    The other arguments are those of `Endpoint`.
     """
-    endpoints = {}
-    for name, run in methods.items():
-        if not isinstance(run, Endpoint):
-            run = Endpoint(*run) if isinstance(run, tuple) else Endpoint(tag, run)
-        endpoints[name.upper()] = run
-    return HttpRoute(f"/api{pattern}", endpoints)
+
+    def register(run: F) -> F:
+        for pattern in patterns:
+            endpoints = REGISTERED.setdefault(pattern, HttpRoute(f"/api{pattern}", {})).endpoints
+            if method in endpoints:
+                raise ValueError(f"{method} {pattern} has two endpoints")
+            endpoints[method] = Endpoint(tag, run, types, onward, login, forms)
+        return run
+
+    return register
+
+
+def is_node(call: EndpointCall, name: str) -> bool:
+    """Return whether there is a node of this name, ignoring a part behind an @."""
+    known = {node.name for node in call.broker_api.catalog.nodes.values()} or {call.broker_api.node_name}
+    return bool({name, name.partition("@")[0]} & known)

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Never
 
-from amqp10broker.api.messages import RequestRefused
+from amqp10broker.api.messages import bad_request
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -21,9 +20,9 @@ def read_object(body: bytes) -> dict[str, Any]:
         # A half of a surrogate pair has no UTF-8 form: it could be stored but never shown again.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise _bad("not_json") from None
+        raise bad_request("not_json") from None
     if not isinstance(value, dict):
-        raise _bad("the body must be a JSON object, in braces")
+        raise bad_request("the body must be a JSON object, in braces")
     return value
 
 
@@ -31,7 +30,7 @@ def require(given: Mapping[str, Any], *keys: str) -> None:
     """Check that an object has these keys; the refusal names all that are missing."""
     missing = [key for key in keys if key not in given]
     if missing:
-        raise _bad(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")
+        raise bad_request(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")
 
 
 def flag(given: Mapping[str, Any], key: str, default: bool) -> bool:
@@ -41,7 +40,7 @@ def flag(given: Mapping[str, Any], key: str, default: bool) -> bool:
         return value
     if value in ("true", "false"):
         return bool(value == "true")
-    raise _bad(f"'{key}' must be true or false")
+    raise bad_request(f"'{key}' must be true or false")
 
 
 def integer(given: Mapping[str, Any], key: str, default: int) -> int:
@@ -53,13 +52,13 @@ def integer(given: Mapping[str, Any], key: str, default: int) -> int:
         digits = value.removeprefix("-")
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             return int(value)
-    raise _bad(f"'{key}' must be a whole number")
+    raise bad_request(f"'{key}' must be a whole number")
 
 
 def text(given: Mapping[str, Any], key: str, default: str) -> str:
     value = given.get(key, default)
     if not isinstance(value, str):
-        raise _bad(f"'{key}' must be a string")
+        raise bad_request(f"'{key}' must be a string")
     return value
 
 
@@ -70,12 +69,8 @@ def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     if value is None or value == []:
         return {}
     if not isinstance(value, dict):
-        raise _bad(f"'{key}' must be an object")
+        raise bad_request(f"'{key}' must be an object")
     return value
-
-
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
 
 
 def _no_constant(name: str) -> Never:

@@ -8,23 +8,248 @@ the endpoint between::
     entered = front.enter(request)                  # an answer, or the visit of an endpoint
     front.admit(entered, tags of the user)          # unless the endpoint needs no login
     front.leave(request, entered.route, answer)
+
+A login is by HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and verified like the PLAIN mechanism of
+AMQP (`auth.login`). A pattern of the router is a path with parts in braces that match anything:
+``/api/queues/{vhost}/{name}``. Of two matching patterns the more specific one counts, from left to right:
+``/api/queues/detailed`` is not a virtual host.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import zlib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import field, replace
+from enum import Enum
 from http import HTTPStatus
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl
 
-from amqp10broker.api.cors import Cors
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.rights import check_tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute, Router
+from amqp10broker.api.messages import (
+    HttpRequest,
+    HttpResponse,
+    RequestRefused,
+    bad_request,
+    not_authorised,
+    not_found,
+)
 from amqp10broker.dataclass import dataclass
 
-T = TypeVar("T")
+NOT_LOGGED_IN: Final = HttpResponse(
+    HTTPStatus.UNAUTHORIZED, (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
+)
+"""Makes a browser prompt for a password."""
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_FIELDS_MAX: Final = 10
+"""The most fields of a login form."""
+
+
+class Tag(Enum):
+    """The least tag that an endpoint requires."""
+
+    MANAGEMENT = "management"
+    POLICYMAKER = "policymaker"
+    MONITORING = "monitoring"
+    ADMINISTRATOR = "administrator"
+
+
+SUFFICIENT: Final = {
+    Tag.MANAGEMENT: frozenset({"management", "policymaker", "monitoring", "administrator"}),
+    Tag.POLICYMAKER: frozenset({"policymaker", "administrator"}),
+    Tag.MONITORING: frozenset({"monitoring", "administrator"}),
+    Tag.ADMINISTRATOR: frozenset({"administrator"}),
+}
+"""The tags of which a user must have one."""
+
+_REASONS: Final = {
+    Tag.MANAGEMENT: "Not management user",
+    Tag.POLICYMAKER: "User not authorised to access object",
+    Tag.MONITORING: "Not monitor user",
+    Tag.ADMINISTRATOR: "Not administrator user",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of a request. `user`: the name, UTF-8; empty with a token."""
+
+    user: bytes
+    password: bytes = field(repr=False)
+
+    @property
+    def plain(self) -> bytes:
+        """The equivalent response of SASL PLAIN (RFC 4616)."""
+        return b"\0" + self.user + b"\0" + self.password
+
+
+def credentials(header: str | None) -> Credentials | HttpResponse:
+    """Parse the header ``Authorization``, None if it is absent. Returns the credentials, or an answer without
+    such that can be verified.
+    """
+    if header is None:
+        return NOT_LOGGED_IN
+    scheme, _, encoded = header.strip().partition(" ")
+    if scheme.lower() == "bearer":
+        return Credentials(b"", encoded.strip().encode("latin-1"))
+    if scheme.lower() != "basic":
+        return wrong_login().answer
+    try:
+        user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    except (binascii.Error, ValueError):
+        return HttpResponse(HTTPStatus.BAD_REQUEST)
+    return Credentials(user, password) if colon else HttpResponse(HTTPStatus.BAD_REQUEST)
+
+
+def header_credentials(request: HttpRequest) -> Credentials | HttpResponse:
+    """Return the credentials in the header of a request."""
+    return credentials(request.headers.get("authorization"))
+
+
+def form_credentials(request: HttpRequest) -> Credentials | HttpResponse:
+    """Return the credentials in a form's fields ``username`` and ``password``."""
+    try:
+        fields = dict(parse_qsl(request.body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX))
+    except ValueError:
+        return wrong_login().answer
+    if "username" not in fields or "password" not in fields:
+        return wrong_login().answer
+    return Credentials(fields["username"].encode(), fields["password"].encode())
+
+
+def wrong_login() -> RequestRefused:
+    """Make the refusal of a wrong user or password, without revealing which one."""
+    return RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorized", "Not_Authorized")
+
+
+def check_tag(wanted: Tag, tags: Collection[str]) -> None:
+    """Refuse a user without sufficient tags.
+
+    Raises:
+        Refused: 401. The lack of all four tags is reported first, at any endpoint.
+    """
+    for tag in (Tag.MANAGEMENT, wanted):
+        if not SUFFICIENT[tag] & frozenset(tags):
+            raise not_authorised(_REASONS[tag])
+
+
+JSON_TYPES: Final = ("application/json", "application/*", "*/*")
+
+RunEndpoint: TypeAlias = Callable[[Any], Awaitable[HttpResponse]]
+"""An endpoint, which takes an `api.calls.EndpointCall`."""
+ReadLogin: TypeAlias = Callable[[HttpRequest], Credentials | HttpResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method of a path.
+
+    Attributes:
+        tag: that the user must have; None: no login.
+        types: of its answers; a client must accept one of them.
+        onward: the member of its answers, and parameter of its query, that continues behind an answer;
+            None: each answer is complete.
+    """
+
+    tag: Tag | None
+    run: RunEndpoint
+    types: tuple[str, ...] = JSON_TYPES
+    onward: tuple[str, str] | None = None
+    login: ReadLogin = header_credentials
+    forms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRoute:
+    """A path and its methods; HEAD comes with GET, OPTIONS with all."""
+
+    pattern: str
+    endpoints: dict[str, Endpoint]
+
+    @property
+    def allow(self) -> str:
+        """The methods, as in the header ``Allow``."""
+        head = ("HEAD",) if "GET" in self.endpoints else ()
+        return ", ".join((*head, *self.endpoints, "OPTIONS"))
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """The segments of the pattern, None for a pair of braces."""
+        return tuple(
+            None if part.startswith("{") else part for part in self.pattern.removesuffix("/").split("/")[1:]
+        )
+
+    def values(self, segments: tuple[str, ...]) -> dict[str, str]:
+        """Return the values of the braces for a matching path."""
+        names = self.pattern.removesuffix("/").split("/")[1:]
+        return {
+            name[1:-1]: value for name, value in zip(names, segments, strict=True) if name.startswith("{")
+        }
+
+    def endpoint(self, method: str) -> Endpoint | None:
+        """Return the endpoint of a method; None if the path does not have it."""
+        return self.endpoints.get("GET" if method == "HEAD" else method)
+
+
+class Router:
+    """All routes of a listener. Raises ValueError if two patterns match the same paths."""
+
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str | None, ...], HttpRoute]]] = defaultdict(list)
+        for route in routes:
+            parts = route.parts
+            same = [other for there, other in self._by_length[len(parts)] if there == parts]
+            if same:
+                raise ValueError(f"{route.pattern} and {same[0].pattern} mean the same paths")
+            self._by_length[len(parts)].append((parts, route))
+        for found in self._by_length.values():
+            found.sort(key=lambda each: [part is None for part in each[0]])
+
+    def find(self, segments: tuple[str, ...]) -> tuple[HttpRoute, dict[str, str]] | None:
+        """Return the route of a path, and the values of its braces; None if there is none."""
+        for parts, route in self._by_length.get(len(segments), ()):
+            if all(part is None or part == segment for part, segment in zip(parts, segments, strict=True)):
+                return route, route.values(segments)
+        return None
+
+
+MAX_AGE_S: Final = 1800
+_NEVER: Final = ("null", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class Cors:
+    """The permitted origins; none by default."""
+
+    origins: tuple[str, ...] = ()
+    max_age_s: int = MAX_AGE_S
+
+    def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
+        """Return the headers of an answer."""
+        origin = request.get("origin", "")
+        if not origin or origin in _NEVER:
+            return ()
+        if origin in self.origins:
+            granted: tuple[tuple[str, str], ...] = (
+                ("access-control-allow-origin", origin),
+                ("access-control-allow-credentials", "true"),
+            )
+        elif "*" in self.origins:
+            granted = (("access-control-allow-origin", "*"),)
+        else:
+            return ()
+        if allow is None:
+            return granted
+        asked = request.get("access-control-request-headers")
+        return (
+            *granted,
+            ("access-control-allow-methods", allow),
+            *((("access-control-allow-headers", asked),) if asked else ()),
+            ("access-control-max-age", str(self.max_age_s)),
+        )
+
 
 BODY_BYTES_MAX: Final = 20_000_000
 GZIP_BYTES_MIN: Final = 300
@@ -47,24 +272,24 @@ _OF_FORMS: Final = ("application/x-www-form-urlencoded", "multipart/form-data", 
 
 
 @dataclass(frozen=True, slots=True)
-class Visit(Generic[T]):
+class Visit:
     """A request with its endpoint."""
 
     request: HttpRequest
-    route: HttpRoute[T]
-    endpoint: Endpoint[T]
+    route: HttpRoute
+    endpoint: Endpoint
     values: Mapping[str, str]
 
 
-class Front(Generic[T]):
+class Front:
     """Entrance and exit of one listener's endpoints."""
 
-    def __init__(self, router: Router[T], cors: Cors, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, router: Router, cors: Cors, prefix: tuple[str, ...] = ()) -> None:
         self._router = router
         self._cors = cors
         self._prefix = prefix
 
-    def enter(self, request: HttpRequest) -> Visit[T] | HttpResponse:
+    def enter(self, request: HttpRequest) -> Visit | HttpResponse:
         """Find a request's endpoint; without one, return the whole answer."""
         below = len(self._prefix)
         known = request.segments[:below] == self._prefix
@@ -83,7 +308,7 @@ class Front(Generic[T]):
             return self.leave(request, route, refusal.answer)
         return Visit(request, route, endpoint, values)
 
-    def _of_page(self, request: HttpRequest, endpoint: Endpoint[T]) -> RequestRefused | None:
+    def _of_page(self, request: HttpRequest, endpoint: Endpoint) -> RequestRefused | None:
         headers = request.headers
         if request.method in _READING:
             return None
@@ -105,7 +330,7 @@ class Front(Generic[T]):
         """Return a request for a path below the API as one for the whole path."""
         return replace(request, segments=(*self._prefix, "api", *request.segments))
 
-    def admit(self, visit: Visit[T], tags: Collection[str]) -> None:
+    def admit(self, visit: Visit, tags: Collection[str]) -> None:
         """Check a visit before its endpoint runs; `tags` is empty without a login."""
         if visit.endpoint.tag is not None:
             check_tag(visit.endpoint.tag, tags)
@@ -115,7 +340,7 @@ class Front(Generic[T]):
             refusal.answer = HttpResponse(HTTPStatus.NOT_ACCEPTABLE)
             raise refusal
 
-    def leave(self, request: HttpRequest, route: HttpRoute[T] | None, answer: HttpResponse) -> HttpResponse:
+    def leave(self, request: HttpRequest, route: HttpRoute | None, answer: HttpResponse) -> HttpResponse:
         """Return the answer to send, except for compression."""
         allow = () if route is None else (("allow", route.allow),)
         told = {name for name, _ in answer.headers}
@@ -123,16 +348,9 @@ class Front(Generic[T]):
         return answer.with_headers(*always, *allow, *self._cors.headers(request.headers))
 
 
-def not_found() -> RequestRefused:
-    """Make the refusal of a path, or of an object, that does not exist."""
-    return RequestRefused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
-
-
 def too_large(limit: int = BODY_BYTES_MAX) -> RequestRefused:
     """Make the refusal of a body that exceeds the limit."""
-    return RequestRefused(
-        HTTPStatus.BAD_REQUEST, "bad_request", f"the body exceeded the size limit of {limit} bytes: send less"
-    )
+    return bad_request(f"the body exceeded the size limit of {limit} bytes: send less")
 
 
 def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> None:
@@ -148,7 +366,7 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
     if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
         reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+        raise bad_request(reason)
     if int(told.get(b"content-length", b"0")) > limit:
         raise too_large(limit)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias
 
-from amqp10broker.api.messages import RequestRefused
+from amqp10broker.api.messages import RequestRefused, bad_request
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.patterns import PatternSearch, is_expression
 
@@ -170,7 +170,5 @@ def _rank(value: Any) -> tuple[int, Any]:
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query[name]
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise RequestRefused(
-            HTTPStatus.BAD_REQUEST, "bad_request", f"{name} must be a whole number, not '{text[:40]}'"
-        )
+        raise bad_request(f"{name} must be a whole number, not '{text[:40]}'")
     return int(text)

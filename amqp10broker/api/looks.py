@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from amqp10broker.api.calls import BrokerApi, EndpointCall, RunEndpoint
+from amqp10broker.api.calls import BrokerApi, EndpointCall
 from amqp10broker.api.endpoints import connections, exchanges, overview, queues
+from amqp10broker.api.front import RunEndpoint
 from amqp10broker.api.messages import HttpRequest
 from amqp10broker.auth.grants import Changing, Grants, Operation, TopicOperation
 from amqp10broker.metadata.users import User
@@ -63,9 +64,10 @@ class Looks:
 
     def asked(self, grants: Grants) -> bool:
         """Note a user's request; return whether sampling is to begin."""
-        begins = not self.wanted
+        now_ms = self._broker_api.now_ms()
+        begins = not self._wanted_at(now_ms)
         self._asked.pop(grants.user, None)
-        self._asked[grants.user] = grants, self._broker_api.now_ms()
+        self._asked[grants.user] = grants, now_ms
         if len(self._asked) > USERS_MAX:
             del self._asked[next(iter(self._asked))]
         return begins
@@ -73,8 +75,10 @@ class Looks:
     @property
     def wanted(self) -> bool:
         """Whether there was a recent request."""
-        since = self._broker_api.now_ms() - QUIET_MS
-        return any(at > since for _, at in self._asked.values())
+        return self._wanted_at(self._broker_api.now_ms())
+
+    def _wanted_at(self, now_ms: int) -> bool:
+        return any(at > now_ms - QUIET_MS for _, at in self._asked.values())
 
     async def look(self) -> None:
         """Sample everything that has rates, in portions."""
@@ -86,7 +90,7 @@ class Looks:
         if broker_api.connections_open()[0] <= CONNECTIONS_MAX:
             shared += _OF_CONNECTIONS
         for run in shared:
-            await run(EndpointCall(_REQUEST, {}, everything, broker_api))
+            await run(EndpointCall(_REQUEST, {}, broker_api, everything, everything.account))
         for grants, _ in list(self._asked.values()):
-            if grants.account is not None:
-                await overview.overview(EndpointCall(_REQUEST, {}, grants, broker_api))
+            if (account := grants.account) is not None:
+                await overview.overview(EndpointCall(_REQUEST, {}, broker_api, grants, account))

@@ -1,5 +1,5 @@
 """The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a
-refusal.
+refusal, to which the broker's refusals are converted.
 """
 
 from __future__ import annotations
@@ -8,10 +8,38 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from http import HTTPStatus
-from typing import Any, Final, Protocol, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import AccessRefused, NotFound, RefusedError, Unavailable
+
+_STATUSES: Final = (
+    (NotFound, HTTPStatus.NOT_FOUND, "not_found"),
+    (AccessRefused, HTTPStatus.UNAUTHORIZED, "not_authorised"),
+    (Unavailable, HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+)
+ACCESS_REFUSED: Final = "Access refused."
+"""RabbitMQ's reason. The log has the missing permission."""
+
+
+def refused(refusal: RefusedError) -> RequestRefused:
+    """Convert the refusal of an operation; one without a status of its own is a bad request.
+
+    The API has no 403: a user without permission gets the same answer as a client without a login.
+    """
+    for kind, status, error in _STATUSES:
+        if isinstance(refusal, kind):
+            reason = ACCESS_REFUSED if kind is AccessRefused else refusal.description
+            return RequestRefused(status, error, reason)
+    return bad_request(refusal.description)
+
+
+def fault(error: Exception) -> RequestRefused:
+    """Make the refusal of a request that failed by a fault in the broker."""
+    reason = f"a fault in the broker ({type(error).__name__}); its log says more"
+    return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)
+
 
 _QUERY_FIELDS_MAX: Final = 100
 
@@ -19,14 +47,17 @@ Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
 
 
-class Feed(Protocol):
-    """A body that is generated while it is sent."""
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A body that is generated while it is sent.
 
-    async def run(self, send: Send) -> None:
-        """Send all of it; cancelled when the client disconnects."""
+    Attributes:
+        run: sends all of it; cancelled when the client disconnects.
+        close: releases resources; called once when the answer is over, even if its body never began.
+    """
 
-    def close(self) -> None:
-        """Release resources; called once when the answer is over, even if its body never began."""
+    run: Callable[[Send], Awaitable[None]]
+    close: Callable[[], None]
 
 
 class RequestRefused(Exception):
@@ -99,6 +130,28 @@ class HttpResponse:
         return replace(self, headers=self.headers + headers)
 
 
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """A file of the management page, with its content type and a tag that changes with its content."""
+
+    kind: str
+    body: bytes
+    tag: str
+
+
+def not_found() -> RequestRefused:
+    """Make the refusal of a path, or of an object, that does not exist."""
+    return RequestRefused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
+
+
+def bad_request(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+
+
+def not_authorised(reason: str) -> RequestRefused:
+    return RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", reason)
+
+
 def json_text(value: Any) -> str:
     """Encode a value as JSON. Raises `ValueError` or `TypeError` if the value has no JSON form."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -136,6 +189,4 @@ def _query_of(query: bytes) -> list[tuple[str, str]]:
 
 
 def _bad_target(why: str) -> RequestRefused:
-    return RequestRefused(
-        HTTPStatus.BAD_REQUEST, "bad_request", f"the request's target cannot be read: {why}"
-    )
+    return bad_request(f"the request's target cannot be read: {why}")

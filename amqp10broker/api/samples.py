@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Mapping
-from http import HTTPStatus
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.api.messages import RequestRefused
+from amqp10broker.api.messages import bad_request
 from amqp10broker.dataclass import dataclass
 
 SLACK_MS: Final = 10
@@ -45,7 +44,7 @@ class Span:
         age_ms, step_ms = int(age[:9]) * 1000, int(step[:9]) * 1000
         if age_ms // step_ms > POINTS_MAX:
             text = f"{family}_age holds more than {POINTS_MAX} times {family}_incr: ask for fewer points"
-            raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", text)
+            raise bad_request(text)
         return cls(age_ms, step_ms)
 
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from amqp10broker.api.messages import HttpRequest, RequestRefused
+from amqp10broker.api.messages import HttpRequest, RequestRefused, bad_request
 from amqp10broker.dataclass import dataclass
 
 SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
@@ -48,9 +48,9 @@ def accept(request: HttpRequest, origins: Collection[str]) -> AcceptedUpgrade:
     """
     headers = request.headers
     if request.method != "GET" or request.body:
-        raise _bad("a WebSocket is asked for with GET, without a body")
+        raise bad_request("a WebSocket is asked for with GET, without a body")
     if "upgrade" not in _tokens(headers.get("connection", "").lower()):
-        raise _bad("the header Connection must say Upgrade")
+        raise bad_request("the header Connection must say Upgrade")
     if headers.get("sec-websocket-version") != VERSION:
         reason = f"the header Sec-WebSocket-Version must say {VERSION}"
         refusal = RequestRefused(HTTPStatus.UPGRADE_REQUIRED, "upgrade_required", reason)
@@ -58,11 +58,11 @@ def accept(request: HttpRequest, origins: Collection[str]) -> AcceptedUpgrade:
         raise refusal
     key = headers.get("sec-websocket-key", "")
     if not _is_key(key):
-        raise _bad(f"the header Sec-WebSocket-Key must have {_KEY_BYTES} bytes in base64")
+        raise bad_request(f"the header Sec-WebSocket-Key must have {_KEY_BYTES} bytes in base64")
     asked = _tokens(headers.get("sec-websocket-protocol", ""))
     chosen = next((name for name in SUBPROTOCOLS if name in asked), None)
     if chosen is None:
-        raise _bad("the header Sec-WebSocket-Protocol must list amqp")
+        raise bad_request("the header Sec-WebSocket-Protocol must list amqp")
     origin = headers.get("origin")
     if origin is not None and origin not in origins and "*" not in origins:
         reason = f"pages of {origin} may not connect: name it in the setting websocket_origins"
@@ -95,7 +95,3 @@ def _is_key(text: str) -> bool:
 
 def _tokens(text: str) -> list[str]:
     return [each.strip() for each in text.split(",")]
-
-
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)

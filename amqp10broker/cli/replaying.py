@@ -1,4 +1,4 @@
-"""``amqp10broker replay``: replays recorded clients, and prints the differences."""
+"""``amqp10broker frames replay``: replays recorded clients, and prints the differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl
@@ -144,7 +144,7 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
 
 COMMANDS: Final = (
     Command(
-        "replay",
+        "frames replay",
         _arguments,
         _run,
         "Play the client's side of recorded connections again, against any broker, and say what came "

@@ -112,7 +112,10 @@ def _arguments(parser: Parser) -> None:
     cluster = parser.add_argument_group("cluster")
     for name in _CLUSTER:
         _add_setting(cluster, SETTINGS[name], getattr(defaults, name))
-    testing = parser.add_argument_group("for tests only")
+    testing = parser.add_argument_group(
+        "for tests only",
+        "With --test-mode, 'amqp10broker fault inject' commits faults; its group lists and lifts them.",
+    )
     for name in _TESTING:
         _add_setting(testing, SETTINGS[name], getattr(defaults, name))
     testing.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from amqp10broker.cli.text import clean, fit, seconds_text, shortened, wrapped
-from amqp10broker.operations.arguments import counted
+from amqp10broker.operations.operation import counted
 
 Document = Mapping[str, Any]
 

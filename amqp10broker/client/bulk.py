@@ -12,8 +12,8 @@ from typing import Any
 
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.driving import WaitFor
-from amqp10broker.client.ends import ReceiverEnd, SessionOwner
 from amqp10broker.client.errors import TimedOutError
+from amqp10broker.client.session import ClientSession, ReceiverEnd
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.link import ReceiverLink
@@ -35,7 +35,7 @@ class BulkEnd(ReceiverEnd):
     """
 
     def __init__(
-        self, session: SessionOwner, link: ReceiverLink, address: str | None, credit_limit: int
+        self, session: ClientSession, link: ReceiverLink, address: str | None, credit_limit: int
     ) -> None:
         super().__init__(session, link, address, credit_limit)
         self.payloads: list[bytes] = []

@@ -133,7 +133,7 @@ class ClientCore:
             handle_max=self.options.handle_max,
             frame_size_max=self._connection.frame_size_max,
         )
-        session = self._sessions[channel] = ClientSession(self, engine)
+        session = self._sessions[channel] = ClientSession(engine, lambda: self.failure, self.next_number)
         return session
 
     def close(self) -> None:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from amqp10broker.client.core import ClientCore
-from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, CREDIT
-from amqp10broker.client.session import ClientSession
+from amqp10broker.client.session import ClientSession, LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.dataclass import dataclass
 
 P = ParamSpec("P")
@@ -92,15 +91,25 @@ class ClientBase(ABC, Generic[S, R]):
         """Begin to write everything; return a function that reports whether that is done, or can never be."""
 
 
-class HasClient(Protocol):
-    """A client or one of its links: an object with methods made of steps."""
+class LinkBase:
+    """A link, without the methods that wait. The methods raise `ClientError` once it has ended."""
+
+    end: LinkEnd
+
+    def __init__(self, client: ClientBase[Any, Any]) -> None:
+        self.client = client
 
     @property
-    def client(self) -> ClientBase[Any, Any]:
-        """The client with the driver that runs the steps."""
+    def address(self) -> str | None:
+        """The address of target or source; None if each message names its own."""
+        return self.end.address
+
+    @property
+    def credit(self) -> int:
+        return self.end.credit
 
 
-H = TypeVar("H", bound=HasClient)
+H = TypeVar("H", bound=ClientBase[Any, Any] | LinkBase)
 
 
 def wait(client: ClientBase[S, R], state: WaitFor) -> Steps[None]:

@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from amqp10broker.client.checks import check_integer
-from amqp10broker.client.driving import ClientBase, Steps, WaitFor, flush, never
-from amqp10broker.client.ends import Delivery, ReceiverEnd, SenderEnd
+from amqp10broker.client.driving import ClientBase, LinkBase, Steps, WaitFor, flush, never
 from amqp10broker.client.errors import NO_CREDIT_HINT, ClientError, NotAcceptedError, TimedOutError
 from amqp10broker.client.message import Message
 from amqp10broker.client.options import IN_FLIGHT_MAX
@@ -23,44 +22,23 @@ from amqp10broker.client.outcomes import (
     encoded,
     rejected,
 )
+from amqp10broker.client.session import Delivery, ReceiverEnd, SenderEnd
 
 
-class SenderBase:
-    """A link for sending, without the methods that wait. The methods raise `ClientError` once it
-    has ended.
-    """
+class SenderBase(LinkBase):
+    """A link for sending."""
 
     def __init__(self, client: ClientBase[Any, Any], end: SenderEnd) -> None:
-        self.client = client
-        self.end = end
-
-    @property
-    def address(self) -> str | None:
-        """The target address; None if each message names its own."""
-        return self.end.address
-
-    @property
-    def credit(self) -> int:
-        return self.end.credit
+        super().__init__(client)
+        self.end: SenderEnd = end
 
 
-class ReceiverBase:
-    """A link for receiving, without the methods that wait. The methods raise `ClientError` once it
-    has ended.
-    """
+class ReceiverBase(LinkBase):
+    """A link for receiving."""
 
     def __init__(self, client: ClientBase[Any, Any], end: ReceiverEnd) -> None:
-        self.client = client
-        self.end = end
-
-    @property
-    def address(self) -> str | None:
-        """The source address; for a dynamic queue the name that the broker gave it."""
-        return self.end.address
-
-    @property
-    def credit(self) -> int:
-        return self.end.credit
+        super().__init__(client)
+        self.end: ReceiverEnd = end
 
     def grant(self, credit: int) -> None:
         """Set the number of messages that the broker may send from now on; replaces earlier grants. Raises
@@ -90,7 +68,7 @@ class ReceiverBase:
         self.client.write_soon()
 
 
-def detach(link: SenderBase | ReceiverBase, *, timeout_s: float | None = None) -> Steps[None]:
+def detach(link: LinkBase, *, timeout_s: float | None = None) -> Steps[None]:
     end = link.end
     end.detach()
     yield WaitFor(lambda: end.detached, never, timeout_s, "answer to our detach frame")

@@ -47,7 +47,6 @@ class MemberAt:
     address: Address
 
     def document(self) -> dict[str, object]:
-        """As JSON can hold it."""
         return {
             "number": self.number,
             "name": self.name,
@@ -74,7 +73,6 @@ class ClusterIdentity:
     members: tuple[MemberAt, ...]
 
     def document(self) -> dict[str, object]:
-        """As JSON can hold it."""
         return {
             "cluster": self.cluster,
             "number": self.number,
@@ -223,7 +221,7 @@ def taken(name: str, by: str) -> ClusterRefused:
     """Return the refusal for a node name that belongs to another folder."""
     return ClusterRefused(
         f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
-        f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
+        f"or run 'amqp10broker cluster forget-node {name}' at node '{by}' first, or choose another name"
     )
 
 

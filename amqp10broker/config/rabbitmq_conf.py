@@ -13,13 +13,9 @@ from typing import Any, Final
 from amqp10broker.config.load import Given, build, read_environment, read_flags
 from amqp10broker.config.records import SETTINGS, Config, User
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, closest
 
 _LINE: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=\s*(.*?)\s*$")
-
-
-def _as_it_is(written: str) -> str:
-    return written
 
 
 def _milliseconds(written: str) -> str:
@@ -34,42 +30,38 @@ def _switch(written: str) -> str:
     return {"on": "true", "off": "false"}.get(written, written)
 
 
-def _relative(written: str) -> str:
-    return f"mem_relative {written}"
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """A key of rabbitmq.conf. `setting`: its equal; empty if there is none, with the reason in `note`."""
 
     key: str
     setting: str = ""
-    convert: Callable[[str], str] = _as_it_is
+    convert: Callable[[str], str] = str
     note: str = ""
 
 
-_ALREADY: Final = "the broker does so"
+_LISTS: Final = "'amqp10broker rabbitmq-server --keys' lists those that have one"
 _NO_STREAM_PROTOCOL: Final = "streams are served over AMQP"
+_SAME: Final = (
+    *("default_vhost", "default_queue_type", "channel_max", "connection_max"),
+    *("session_max_per_connection", "link_max_per_session", "consumer_max_per_channel"),
+    *("queue_leader_locator", "max_link_credit", "max_incoming_window", "max_queue_credit"),
+)
+"""Keys that are settings of the same name."""
 ROWS: Final = (
+    *(Row(name, name) for name in _SAME),
     Row("listeners.tcp.*", "port", _port),
     Row("listeners.ssl.*", "tls_port", _port),
     Row("ssl_options.certfile", "tls_certificate"),
     Row("ssl_options.keyfile", "tls_key"),
     Row("ssl_options.cacertfile", "tls_ca"),
     Row("ssl_options.password", "tls_key_password"),
-    Row("default_vhost", "default_vhost"),
-    Row("default_queue_type", "default_queue_type"),
     Row("vm_memory_high_watermark.relative", "vm_memory_high_watermark"),
     Row("vm_memory_high_watermark.absolute", "vm_memory_high_watermark"),
     Row("disk_free_limit.absolute", "disk_free_limit"),
-    Row("disk_free_limit.relative", "disk_free_limit", _relative),
+    Row("disk_free_limit.relative", "disk_free_limit", "mem_relative {}".format),
     Row("max_message_size", "max_message_size_bytes"),
     Row("frame_max", "max_frame_size_bytes"),
-    Row("channel_max", "channel_max"),
-    Row("connection_max", "connection_max"),
-    Row("session_max_per_connection", "session_max_per_connection"),
-    Row("link_max_per_session", "link_max_per_session"),
-    Row("consumer_max_per_channel", "consumer_max_per_channel"),
     Row("heartbeat", "idle_timeout_ms", _milliseconds),
     Row("handshake_timeout", "handshake_timeout_ms"),
     Row("anonymous_login_user", "anonymous_login_user", lambda name: "" if name == "none" else name),
@@ -84,7 +76,6 @@ ROWS: Final = (
     Row("log.level", "log_level"),
     Row("log.console.level", "log_level"),
     Row("log.console.formatter", "log_format", lambda form: "json" if form == "json" else "console"),
-    Row("queue_leader_locator", "queue_leader_locator"),
     Row("deprecated_features.permit.global_qos", "permit_global_qos"),
     Row("deprecated_features.permit.transient_nonexcl_queues", "permit_transient_nonexcl_queues"),
     Row("deprecated_features.permit.amqp_address_v1", "permit_amqp_address_v1"),
@@ -116,14 +107,11 @@ ROWS: Final = (
         "quorum_relaxed_checks_on_redeclaration",
         _switch,
     ),
-    Row("max_link_credit", "max_link_credit"),
-    Row("max_incoming_window", "max_incoming_window"),
-    Row("max_queue_credit", "max_queue_credit"),
     Row("quorum_queue.commands_soft_limit", "credit_flow_initial"),
-    Row("raft.segment_max_entries", note="the journal has files by size, not by number of entries"),
-    Row("raft.wal_max_size_bytes", note="the journal is in files of 32 MiB"),
-    Row("dead_letter_worker_consumer_prefetch", note="32, RabbitMQ's default"),
-    Row("cluster_name", note="set it with: amqp10broker set-cluster-name NAME"),
+    Row("raft.segment_max_entries", note="the journal has files by size, see journal_file_bytes"),
+    Row("raft.wal_max_size_bytes", "journal_file_bytes"),
+    Row("dead_letter_worker_consumer_prefetch", "dead_letter_prefetch"),
+    Row("cluster_name", note="set it with: amqp10broker cluster set-name NAME"),
     Row("cluster_formation.*", note="write cluster_nodes, docs/cluster.md"),
     Row("consumer_timeout", note="write the policy key consumer-timeout"),
     Row("log.*", note="the log goes to standard error"),
@@ -180,7 +168,9 @@ def load(
         row = _row(key)
         if row is None or not row.setting:
             if not key.startswith(_IN_FORM):
-                unknown.append(f"{key} ({row.note})" if row is not None and row.note else key)
+                meant = closest(key, [each.key for each in ROWS])
+                said = row.note if row is not None else f"did you mean {meant}?" if meant else ""
+                unknown.append(f"{key} ({said})" if said else key)
             continue
         setting = SETTINGS[row.setting]
         try:
@@ -193,7 +183,9 @@ def load(
     given |= read_environment(environ)
     given |= read_flags(flags)
     warnings = (
-        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}"] if unknown else []
+        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}; take them out, {_LISTS}"]
+        if unknown
+        else []
     )
     return build(given), warnings
 

@@ -6,8 +6,9 @@ program names ``Config.port``; `load` checks first and names file, variable or f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,12 +19,6 @@ from amqp10broker.config.amounts import (
     disk_limit,
     memory_watermark,
     share,
-)
-from amqp10broker.config.pairs import (
-    SCOPE_ALIASES_FORM,
-    SIGNING_KEYS_FORM,
-    scope_aliases,
-    signing_keys,
 )
 from amqp10broker.config.settings import (
     AUTO,
@@ -42,6 +37,27 @@ from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
     from os import PathLike
+
+
+SIGNING_KEYS_FORM: Final = "must be ID=FILE, or several with commas between"
+SCOPE_ALIASES_FORM: Final = "must be ALIAS=SCOPE SCOPE, or several with commas between"
+
+
+def signing_keys(text: str) -> dict[str, str]:
+    """Parse the files of keys, by key id."""
+    found: dict[str, str] = {}
+    for pair in filter(None, map(str.strip, text.split(","))):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        if not name or not value or name in found:
+            raise ValueError(pair)
+        found[name] = value
+    return found
+
+
+def scope_aliases(text: str) -> dict[str, tuple[str, ...]]:
+    """Parse the replacements of scopes, by alias."""
+    return {alias: tuple(scopes.split()) for alias, scopes in signing_keys(text).items()}
+
 
 QUEUE_NAME_BYTES_MAX: Final = 255
 CONFIRM_DELAY_MS_MAX: Final = 3_600_000
@@ -574,6 +590,15 @@ class Config:
         False,
         "a quorum queue may be declared again as a classic one by programs that cannot be changed",
     )
+    dead_letter_prefetch: int = number(
+        32, 1, 65_535, "dead messages of a quorum queue on their way at a time, at least once"
+    )
+    journal_file_bytes: int = number(
+        32 * 1024**2,
+        1024**2,
+        512 * 1024**2,
+        "bytes of a file of the journal; on a small disk files are smaller",
+    )
     quorum_initial_group_size: int = number(
         3, 1, 255, "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say"
     )
@@ -775,3 +800,21 @@ SETTINGS: Final = {**CONFIG_SETTINGS, **FLOW_SETTINGS}
 
 CONFIRM_DELAY: Final = Setting("ms", int, "delay of confirms in ms", minimum=0, maximum=CONFIRM_DELAY_MS_MAX)
 QUEUE_PATTERN: Final = Setting("queue", str, "pattern for the queue's name")
+
+
+def effective(config: Config) -> str:
+    """Return all settings as TOML, one a line, in the order of the documentation, without secrets.
+
+    Users, queues and overrides are left out: the definitions contain declared objects.
+    """
+    told = {each.name for each in fields(config) if each.repr}
+    lines = [_line(name, getattr(config.flow, name)) for name in FLOW_SETTINGS]
+    for name in CONFIG_SETTINGS:
+        lines.append(_line(name, getattr(config, name)) if name in told else f"# {name} is not shown")
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    if value is None:
+        return f"# {name} is not set"
+    return f"{name} = {json.dumps(value, ensure_ascii=False)}"

@@ -14,11 +14,16 @@ from urllib.parse import quote
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.exchange_requests import Bind, Unbind
-from amqp10broker.operations.arguments import EMPTY, XArguments
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.names import check_name, check_not_default
-from amqp10broker.operations.operation import Command, operation
-from amqp10broker.operations.uri import UriError, decode
+from amqp10broker.operations.operation import (
+    EMPTY,
+    Command,
+    XArguments,
+    check_name,
+    check_not_default,
+    operation,
+)
+from amqp10broker.operations.uri import UriError, percent_decoded
 from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
@@ -32,7 +37,9 @@ _MAY_BIND: Final = "write on the destination, read on the source, and its topic 
 _SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
 
 
-@operation("bind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
+@operation(
+    "bind", "binding", permission=_MAY_BIND, command=Command("binding add", "shop orders --key 'order.*.new'")
+)
 def bind(
     caller: Caller,
     source: Source,
@@ -56,7 +63,12 @@ def bind(
     return describe(binding)
 
 
-@operation("unbind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
+@operation(
+    "unbind",
+    "binding",
+    permission=_MAY_BIND,
+    command=Command("binding delete", "shop orders --key 'order.*.new'"),
+)
 def unbind(
     caller: Caller,
     source: Source,
@@ -119,7 +131,7 @@ def get_bindings(
     "binding",
     permission="any permission on the source or the destination of each",
     changes=False,
-    command=Command(""),
+    command=Command("binding list", ""),
 )
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
     """List bindings of a virtual host.
@@ -174,7 +186,12 @@ def parse_segment(segment: str) -> NamedBinding:
         if found is None:
             raise UriError("it is not src=...;dstq=...;key=...;args=... (dste for an exchange)")
         kind: Literal["queue", "exchange"] = "queue" if found[2] == "q" else "exchange"
-        return NamedBinding(decode(found[1]), Destination(kind, decode(found[3])), decode(found[4]), found[5])
+        return NamedBinding(
+            percent_decoded(found[1]),
+            Destination(kind, percent_decoded(found[3])),
+            percent_decoded(found[4]),
+            found[5],
+        )
     except UriError as error:
         raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
 

@@ -1,21 +1,602 @@
-"""The operation `doctor`: the checklist of production, evaluated on a running node."""
+"""The operation `doctor`: the checklist for production, evaluated on the facts of a node.
+
+A fact that could not be determined leads to `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
+has a row for each check.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.checklist import ClusterSeen, Facts, PeerSeen, findings
-from amqp10broker.operations.cluster_node import ClusterNode
+from amqp10broker.operations.inspection import Inspection, ListenerSeen
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.node import ClusterNode, Leaderless
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.snapshot import document
 
+FILES_BESIDE: Final = 200
+"""Files of a broker beside those of connections and streams: journal, catalog, log, imported modules."""
+FILES_OF_STREAM: Final = 2
+DAY_MS: Final = 86_400_000
+CERTIFICATE_WARN_MS: Final = 30 * DAY_MS
+CERTIFICATE_BAD_MS: Final = 7 * DAY_MS
+CLOCK_WARN_MS: Final = 1_000
+CLOCK_BAD_MS: Final = 30_000
+DISK_LOW_BYTES: Final = 1024**3
+FILES_FULL_SHARE: Final = 0.9
+MEMORY_WARN_SHARE: Final = 0.8
 
-@operation("doctor", "node", changes=False)
+_KEPT: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs"})
+_IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+_OF_CONTAINER: Final = frozenset({"overlay", "aufs", "squashfs"})
+_REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "glusterfs", "lustre"})
+
+
+class State(StrEnum):
+    """The severity of a finding, the worst first."""
+
+    BAD = "bad"
+    WARN = "warn"
+    UNKNOWN = "unknown"
+    OK = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSeen:
+    """The data that another node of the cluster reported.
+
+    Attributes:
+        ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
+            request and answer is allowed for.
+    """
+
+    name: str
+    boot_id: str | None
+    ahead_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeen:
+    """The cluster of a node. `down`: names of those that do not run, in the view of this node. `leaderless`:
+    the queues with a member at the node that have no leader.
+    """
+
+    me: str
+    nodes: tuple[str, ...]
+    down: tuple[str, ...] = ()
+    critical: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    leaderless: Leaderless | None = None
+    peers: tuple[PeerSeen, ...] = ()
+    asked: bool = True
+
+    @property
+    def alone(self) -> bool:
+        """Whether the node is the only one."""
+        return len(self.nodes) < 2
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Names of the nodes that have not answered."""
+        heard = {self.me, *(peer.name for peer in self.peers)}
+        return tuple(name for name in self.nodes if name not in heard)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts that the checks evaluate."""
+
+    seen: Inspection
+    cluster: ClusterSeen
+    alarms: Mapping[str, tuple[str, ...]]
+    durable_queues: int
+    streams: int
+    formed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of a check."""
+
+    check: str
+    state: State
+    evidence: str
+    to_do: str = ""
+
+
+Found = tuple[State, str, str]
+"""The state, evidence and advice of a finding."""
+
+
+def findings(facts: Facts) -> list[CheckResult]:
+    """Evaluate all checks, and return the findings of those that apply, the worst first."""
+    order = list(State)
+    found = [CheckResult(name, *said) for name, check in CHECKS.items() if (said := check(facts)) is not None]
+    return sorted(found, key=lambda each: order.index(each.state))
+
+
+def _ok(evidence: str) -> Found:
+    return State.OK, evidence, ""
+
+
+def _unknown(evidence: str, to_do: str) -> Found:
+    return State.UNKNOWN, evidence, to_do
+
+
+def _warn(evidence: str, to_do: str) -> Found:
+    return State.WARN, evidence, to_do
+
+
+def _bad(evidence: str, to_do: str) -> Found:
+    return State.BAD, evidence, to_do
+
+
+def _default_user(facts: Facts) -> Found:
+    rules, guest = facts.seen.rules, facts.seen.guest
+    if not rules.passwords:
+        return _ok("the broker takes no passwords, tokens only")
+    if guest is None:
+        return _ok("there is no user 'guest'")
+    if not guest:
+        return _ok("the password of user 'guest' is not 'guest'")
+    to_do = "delete the user: amqp10broker user delete guest; or another password: user set-password guest"
+    open_to = _outside(facts, "amqp", "http")
+    if "guest" in rules.loopback_users:
+        return _warn(
+            "user 'guest' has the password 'guest', and may log in from this machine: so may all that "
+            "comes over a proxy here",
+            to_do,
+        )
+    if not open_to:
+        return _warn("user 'guest' has the password 'guest'; only this machine can reach it", to_do)
+    return _bad(f"user 'guest' has the password 'guest', and can be reached at {_at(open_to)}", to_do)
+
+
+def _anonymous_login(facts: Facts) -> Found:
+    rules = facts.seen.rules
+    user = rules.anonymous_user
+    if not user:
+        return _ok("SASL ANONYMOUS is off")
+    to_do = 'set anonymous_login_user = "" in the configuration, and restart'
+    if user in rules.loopback_users:
+        evidence = f"without a password one logs in as user '{user}', from this machine"
+        return _warn(f"{evidence}: so does all that comes over a proxy here", to_do)
+    open_to = _outside(facts, "amqp")
+    if not open_to:
+        return _warn(
+            f"without a password one logs in as user '{user}'; only this machine can reach it", to_do
+        )
+    return _bad(f"without a password one logs in as user '{user}', at {_at(open_to)}", to_do)
+
+
+def _tls(facts: Facts) -> Found:
+    plain = [each for each in _outside(facts, "amqp") if not each.tls]
+    if not plain:
+        return _ok("no address for AMQP without TLS can be reached from elsewhere")
+    to_do = "give tls_certificate and tls_key, and bind the plain port to 127.0.0.1 or close it in a firewall"
+    if facts.seen.rules.plain_needs_tls:
+        return _warn(f"messages can go unencrypted at {_at(plain)}; passwords cannot", to_do)
+    return _bad(f"passwords and messages can go unencrypted at {_at(plain)}", to_do)
+
+
+def _http_api(facts: Facts) -> Found:
+    open_to = _outside(facts, "http")
+    if not open_to:
+        return _ok("no address of the HTTP API can be reached from elsewhere")
+    plain = [each for each in open_to if not each.tls]
+    if plain:
+        to_do = 'set http_tls, or http_host = "127.0.0.1", or serve with --no-http'
+        return _bad(f"passwords of the HTTP API can go unencrypted at {_at(plain)}", to_do)
+    to_do = 'let a firewall say who may, or set http_host = "127.0.0.1"'
+    return _warn(f"the HTTP API can be reached from elsewhere at {_at(open_to)}", to_do)
+
+
+def _metrics(facts: Facts) -> Found:
+    open_to = _outside(facts, "metrics")
+    if not open_to:
+        return _ok("no address of metrics can be reached from elsewhere")
+    to_do = "let a firewall say who may; or serve with --no-prometheus, and scrape /metrics of the HTTP API"
+    return _warn(f"metrics are told without a login at {_at(open_to)}", to_do)
+
+
+def _certificates(facts: Facts) -> Found | None:
+    seen = facts.seen
+    if not seen.certificates:
+        return None
+    worst = State.OK
+    told, to_do = [], []
+    for each in seen.certificates:
+        name = f"{each.setting} {each.path}"
+        if each.ends_at_ms is None:
+            state, said = State.UNKNOWN, f"{name}: its end cannot be read"
+            to_do.append("look at the file with: openssl x509 -enddate -noout -in FILE")
+        else:
+            left = each.ends_at_ms - seen.at_ms
+            state = State.OK
+            said = f"{name} ends {_day(each.ends_at_ms)}"
+            if left <= 0:
+                state, said = State.BAD, f"{name} has ended {_day(each.ends_at_ms)}"
+            elif left < CERTIFICATE_WARN_MS:
+                state = State.BAD if left < CERTIFICATE_BAD_MS else State.WARN
+                said += f", in {left // DAY_MS} days"
+            if state is not State.OK:
+                to_do.append("renew the certificate, and restart the broker, which reads it at its start")
+        if each.changed:
+            state = min(state, State.WARN, key=list(State).index)
+            said += "; the file was changed after the broker had read it"
+            to_do.append("restart the broker, which reads certificates at its start")
+        told.append(said)
+        worst = min(worst, state, key=list(State).index)
+    return worst, "; ".join(told), "; ".join(dict.fromkeys(to_do))
+
+
+def _open_files(facts: Facts) -> Found:
+    seen = facts.seen
+    rules = seen.rules
+    if seen.files_max is None:
+        return _ok("the process may open any number of files")
+    used = "" if seen.files_open is None else f"{seen.files_open} files are open, and "
+    evidence = f"{used}{seen.files_max} may be"
+    to_do = "raise the limit: LimitNOFILE= in the systemd unit, or ulimit -n; or lower connection_max"
+    if seen.files_open is not None and seen.files_open > FILES_FULL_SHARE * seen.files_max:
+        return _bad(evidence, to_do)
+    need = rules.connection_max + rules.http_connection_max + FILES_OF_STREAM * facts.streams + FILES_BESIDE
+    if seen.files_max < need:
+        parts = f"connection_max {rules.connection_max}"
+        if rules.http_connection_max:
+            parts += f", http_connection_max {rules.http_connection_max}"
+        if facts.streams:
+            parts += f", {facts.streams} streams"
+        return _warn(f"{evidence}; up to {need} may be needed ({parts}, and {FILES_BESIDE})", to_do)
+    return _ok(f"{evidence}; no more than {need} are needed")
+
+
+def _memory(facts: Facts) -> Found:
+    seen = facts.seen
+    limit = seen.node.resources.memory.resource.limit_bytes
+    allowed, total = seen.memory_allowed_bytes, seen.memory_total_bytes
+    if allowed is None:
+        return _unknown(
+            "the system does not say how much memory the process may use",
+            "give vm_memory_high_watermark as an amount, less than the machine has",
+        )
+    room = _size(allowed)
+    if total is not None and allowed < total:
+        room += f", which a limit leaves of the machine's {_size(total)}"
+    if limit is None:
+        return _bad(
+            f"publishers are held back at no amount of memory; the process may use {room}",
+            "set vm_memory_high_watermark to an amount",
+        )
+    evidence = f"publishers are held back above {_size(limit)}; the process may use {room}"
+    to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or give memory"
+    if limit >= allowed:
+        return _bad(evidence, to_do)
+    return _warn(evidence, to_do) if limit > MEMORY_WARN_SHARE * allowed else _ok(evidence)
+
+
+def _disk(facts: Facts) -> Found:
+    seen = facts.seen
+    if seen.node.data_dir is None:
+        return _ok("there is no data folder, so no disk is filled by queues")
+    disk = seen.node.resources.disk
+    free, limit = disk.free_bytes, disk.resource.limit_bytes
+    if free is None:
+        return _unknown(
+            f"the system does not say how much is free at {seen.node.data_dir}", "look with: df -h"
+        )
+    evidence = f"{_size(free)} are free at {seen.node.data_dir}"
+    if seen.file_system is not None and seen.file_system.total_bytes is not None:
+        evidence += f" of {_size(seen.file_system.total_bytes)}"
+    if limit is None:
+        return _bad(
+            f"{evidence}; no limit holds publishers back", "set one: amqp10broker alarm disk-limit 5GB"
+        )
+    evidence += f"; publishers are held back below {_size(limit)}"
+    to_do = "make room, or give the folder a bigger disk; see which queues are long: amqp10broker queue list"
+    if free < limit:
+        return _bad(evidence, to_do)
+    return _warn(evidence, to_do) if free < max(2 * limit, DISK_LOW_BYTES) else _ok(evidence)
+
+
+def _alarms(facts: Facts) -> Found:
+    told = [f"{alarm} at node '{node}'" for node, names in facts.alarms.items() for alarm in sorted(names)]
+    if not told:
+        return _ok("no alarm is on")
+    return _bad(
+        f"publishers are held back by alarms: {', '.join(told)}",
+        "see amqp10broker status, and docs/limits-and-hardening.md",
+    )
+
+
+def _data_folder(facts: Facts) -> Found:
+    folder = facts.seen.node.data_dir
+    if folder is not None:
+        return _ok(f"what is durable is kept in {folder}")
+    to_do = "start the broker with --data-dir"
+    if facts.durable_queues:
+        return _bad(
+            f"{_counted(facts.durable_queues, 'queue')} declared durable, and there is no data folder: "
+            "all is in memory, and lost when the broker ends",
+            to_do,
+        )
+    return _warn("there is no data folder: all that is declared is lost when the broker ends", to_do)
+
+
+def _file_system(facts: Facts) -> Found:
+    seen = facts.seen
+    if seen.node.data_dir is None:
+        return _ok("there is no data folder")
+    if seen.file_system is None:
+        return _unknown(
+            f"the system does not say on what {seen.node.data_dir} is", "look with: findmnt -T FOLDER"
+        )
+    kind = seen.file_system.type
+    where = f"{seen.node.data_dir} is on {kind}, mounted at {seen.file_system.mounted_at}"
+    if kind in _KEPT:
+        return _ok(where)
+    if kind in _IN_MEMORY:
+        return _bad(
+            f"{where}: in memory, and lost with the machine's next start",
+            "give the broker a data folder on a disk",
+        )
+    if kind in _OF_CONTAINER:
+        return _bad(f"{where}: a layer of a container, which goes with the container", "mount a volume there")
+    if kind in _REMOTE or kind.startswith("fuse"):
+        return _warn(
+            f"{where}: whether a sync is a sync, and a lock a lock, is up to another program",
+            "use a disk of this machine, or a block device",
+        )
+    return _unknown(
+        f"{where}: it is not known whether that keeps what is synced",
+        "use ext4 or xfs on a disk of this machine",
+    )
+
+
+def _clock(facts: Facts) -> Found:
+    clock = facts.seen.clock
+    ahead = abs(clock.ahead_ms)
+    if ahead >= CLOCK_WARN_MS:
+        where = "ahead" if clock.ahead_ms > 0 else "behind"
+        return (
+            State.BAD if ahead >= CLOCK_BAD_MS else State.WARN,
+            (
+                f"the machine's clock was set since the start: it is {ahead / 1000:.1f} s {where} of the "
+                "time that the broker goes by"
+            ),
+            "have the clock kept right (chrony, systemd-timesyncd), and restart the broker",
+        )
+    if clock.notes:
+        return _warn(
+            "; ".join(clock.notes),
+            "have all clocks kept right (chrony, systemd-timesyncd), and restart the node that is wrong",
+        )
+    if clock.synchronised is None:
+        return _unknown(
+            f"the clock was not set since the start; {clock.told_by}",
+            "see that something keeps it right: timedatectl",
+        )
+    if not clock.synchronised:
+        return _warn(
+            f"{clock.told_by}",
+            "have the clock kept right (chrony, systemd-timesyncd); in a virtual machine the host may do "
+            "so unseen",
+        )
+    return _ok(f"the clock was not set since the start; {clock.told_by}")
+
+
+def _version(facts: Facts) -> Found:
+    seen, cluster = facts.seen, facts.cluster
+    told = f"broker {seen.node.version}"
+    if seen.format is not None:
+        told += f", data folder of format {seen.format}"
+    known = {version for name, version in cluster.versions.items() if version}
+    if len(known) > 1:
+        nodes = ", ".join(f"{name} {version}" for name, version in sorted(cluster.versions.items()))
+        return _warn(
+            f"{told}; the nodes of the cluster have different versions: {nodes}",
+            "go on with the upgrade, node by node (docs/cluster.md)",
+        )
+    return _ok(told)
+
+
+def _tracing(facts: Facts) -> Found:
+    node = facts.seen.node
+    told, to_do = [], []
+    if facts.seen.rules.trace_frames:
+        told.append("every frame goes to the log (trace_frames)")
+        to_do.append("restart without trace_frames")
+    if traces := [trace.what for trace in node.traces if trace.ended is None and trace.what != "everything"]:
+        told.append(f"frames are traced: {', '.join(traces)}")
+        to_do.append("end each with: amqp10broker frames trace WHAT off")
+    if node.recording is not None:
+        told.append(f"flow events are recorded into {node.recording.folder}")
+        to_do.append("amqp10broker record stop")
+    if not told:
+        return _ok("nothing is traced or recorded")
+    return _warn("; ".join(told), "; ".join(to_do))
+
+
+def _test_mode(facts: Facts) -> Found:
+    if facts.seen.rules.test_mode:
+        return _bad("the broker was started with test_mode", "restart without test_mode")
+    return _ok("it is off")
+
+
+def _cluster_quorum(facts: Facts) -> Found | None:
+    cluster = facts.cluster
+    if cluster.alone:
+        return None
+    if not cluster.critical:
+        return _ok(f"nothing would lose its majority without node '{cluster.me}'")
+    shown = ", ".join(cluster.critical[:5])
+    if len(cluster.critical) > 5:
+        shown += f", and {len(cluster.critical) - 5} more"
+    return _bad(
+        f"without node '{cluster.me}' these would lose their majority: {shown}",
+        "bring the other nodes back before this one is stopped; see amqp10broker queue quorum-status",
+    )
+
+
+def _cluster_leaders(facts: Facts) -> Found | None:
+    found = facts.cluster.leaderless
+    if facts.cluster.alone:
+        return None
+    if found is None:
+        return _ok("every quorum queue with a member here has a leader")
+    evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
+    if found.stuck:
+        return _bad(evidence, f"start {', '.join(found.missing)}")
+    return _warn(evidence, "wait: elections are under way; look again with 'cluster status'")
+
+
+def _cluster_nodes(facts: Facts) -> Found | None:
+    cluster = facts.cluster
+    if cluster.alone:
+        if facts.formed:
+            return _warn(
+                "the cluster has one node: what is on it is nowhere else", "add two nodes (docs/cluster.md)"
+            )
+        return None
+    count = len(cluster.nodes)
+    evidence = f"{count} nodes: {', '.join(cluster.nodes)}"
+    if cluster.down:
+        return _bad(
+            f"{evidence}; not reached: {', '.join(cluster.down)}",
+            "start them, or forget those that will not come back: amqp10broker cluster forget-node",
+        )
+    if count % 2 == 0:
+        return _warn(
+            f"{evidence}; an even number bears the loss of no more nodes than one less",
+            "add a node, or take one out",
+        )
+    return _ok(evidence)
+
+
+def _cluster_machines(facts: Facts) -> Found | None:
+    cluster = facts.cluster
+    if cluster.alone:
+        return None
+    homes: dict[str | None, list[str]] = {}
+    for name, boot_id in ((cluster.me, facts.seen.boot_id), *((p.name, p.boot_id) for p in cluster.peers)):
+        homes.setdefault(boot_id, []).append(name)
+    unknown = [f"of {', '.join(cluster.silent)}: {_why_not(cluster)}"] if cluster.silent else []
+    if homeless := homes.pop(None, []):
+        unknown.append(f"of {', '.join(homeless)}: the system does not say")
+    shared = [names for names in homes.values() if len(names) > 1]
+    if shared:
+        told = "; ".join(f"{' and '.join(names)} run on one machine" for names in shared)
+        return _warn(told, "move nodes, so that no machine takes two with it")
+    if unknown:
+        return _unknown(
+            f"not known {'; '.join(unknown)}", "ask again when all nodes run, and see to it by hand"
+        )
+    return _ok("each node is on a machine of its own")
+
+
+def _cluster_clocks(facts: Facts) -> Found | None:
+    cluster = facts.cluster
+    if cluster.alone:
+        return None
+    far = [peer for peer in cluster.peers if abs(peer.ahead_ms) >= CLOCK_WARN_MS]
+    if far:
+        told = ", ".join(
+            f"that of {peer.name} is at least {abs(peer.ahead_ms) / 1000:.1f} s "
+            f"{'ahead' if peer.ahead_ms > 0 else 'behind'}"
+            for peer in far
+        )
+        worst = max(abs(peer.ahead_ms) for peer in far)
+        return (
+            State.BAD if worst >= CLOCK_BAD_MS else State.WARN,
+            f"the times of the nodes differ from that of {cluster.me}: {told}",
+            "have all clocks kept right (chrony, systemd-timesyncd), and restart the node that is wrong",
+        )
+    if cluster.silent:
+        return _unknown(
+            f"not known of {', '.join(cluster.silent)}: {_why_not(cluster)}", "ask again when all nodes run"
+        )
+    return _ok(f"no difference of {CLOCK_WARN_MS / 1000:g} s between the nodes can be seen")
+
+
+def _cluster_traffic(facts: Facts) -> Found | None:
+    if not facts.formed:
+        return None
+    if facts.seen.rules.cluster_tls:
+        return _ok("nodes speak TLS")
+    plain = _outside(facts, "clustering")
+    if not plain:
+        return _ok("only this machine can reach the port for other nodes")
+    return _warn(
+        f"what nodes say to each other is not encrypted at {_at(plain)}",
+        "give the nodes certificates: cluster_tls_cert_file, cluster_tls_ca_file",
+    )
+
+
+CHECKS: Final[Mapping[str, Callable[[Facts], Found | None]]] = {
+    "default-user": _default_user,
+    "anonymous-login": _anonymous_login,
+    "tls": _tls,
+    "http-api": _http_api,
+    "metrics": _metrics,
+    "certificates": _certificates,
+    "open-files": _open_files,
+    "memory": _memory,
+    "disk": _disk,
+    "alarms": _alarms,
+    "data-folder": _data_folder,
+    "file-system": _file_system,
+    "clock": _clock,
+    "version": _version,
+    "tracing": _tracing,
+    "test-mode": _test_mode,
+    "cluster-quorum": _cluster_quorum,
+    "cluster-leaders": _cluster_leaders,
+    "cluster-nodes": _cluster_nodes,
+    "cluster-machines": _cluster_machines,
+    "cluster-clocks": _cluster_clocks,
+    "cluster-traffic": _cluster_traffic,
+}
+
+
+def _outside(facts: Facts, *purposes: str) -> list[ListenerSeen]:
+    # Listeners that other machines can connect to.
+    return [each for each in facts.seen.listeners if each.purpose in purposes and not each.loopback]
+
+
+def _at(listeners: Iterable[ListenerSeen]) -> str:
+    return ", ".join(each.address for each in listeners)
+
+
+def _why_not(cluster: ClusterSeen) -> str:
+    return "they have not answered" if cluster.asked else "they were not asked"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun} is" if count == 1 else f"{count} {noun}s are"
+
+
+def _day(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d")
+
+
+def _size(count: int) -> str:
+    # In a unit that leaves few digits.
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+@operation("doctor", "node", changes=False, command=Command("doctor", "--formatter json"))
 async def doctor(
     caller: Caller, by_itself: Annotated[bool, "do not ask the other nodes of the cluster"] = False
 ) -> dict[str, Any]:

@@ -10,10 +10,21 @@ from typing import Annotated, Any
 from amqp10broker.errors import ReservedName
 from amqp10broker.metadata.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.metadata.queue_settings import EXCHANGE
-from amqp10broker.operations.arguments import EMPTY, Check, Durable, IfUnused, Name, XArguments
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import (
+    EMPTY,
+    RESERVED_PREFIX,
+    Check,
+    Command,
+    Durable,
+    IfUnused,
+    Name,
+    XArguments,
+    check_name,
+    check_not_default,
+    check_not_reserved,
+    operation,
+)
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 from amqp10broker.routing.registry import EXCHANGE_TYPES
 
@@ -24,6 +35,7 @@ ALTERNATE_EXCHANGE = "alternate-exchange"
     "declare-exchange",
     "exchange",
     permission="configure on the exchange; with an alternate exchange also read on it and write on that one",
+    command=Command("exchange declare", "shop --type topic"),
 )
 def declare_exchange(
     caller: Caller,
@@ -56,7 +68,12 @@ def declare_exchange(
     return {"created": created}
 
 
-@operation("delete-exchange", "exchange", permission="configure on the exchange")
+@operation(
+    "delete-exchange",
+    "exchange",
+    permission="configure on the exchange",
+    command=Command("exchange delete", "shop --if-unused"),
+)
 def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> Steps[None]:
     """Delete an exchange with its bindings.
 
@@ -90,7 +107,7 @@ def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
     "exchange",
     permission="any permission on each",
     changes=False,
-    command=Command("name type --format csv"),
+    command=Command("exchange list", "name type --format csv"),
 )
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
     """List exchanges of a virtual host."""

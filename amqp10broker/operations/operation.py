@@ -7,10 +7,169 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import field
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.operations.arguments import Argument, Check, Kind
+from amqp10broker.errors import AccessRefused, BadRequest, ReservedName
+
+
+class Kind(Enum):
+    """The type of an argument."""
+
+    TEXT = "a string"
+    FLAG = "true or false"
+    INTEGER = "an integer"
+    TEXTS = "a list of strings"
+    TABLE = "a map with string keys"
+    ANY = "any value"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The limits of an argument's value.
+
+    Attributes:
+        secret: it must not be logged.
+        known: examples of values; others are allowed.
+        keys: of a table, with their descriptions.
+        bounds: the smallest and the largest integer.
+        word: a text that is allowed in place of an integer.
+    """
+
+    secret: bool = False
+    choices: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
+    bounds: tuple[int, int] | None = None
+    word: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation. `default`: None if it is required."""
+
+    name: str
+    kind: Kind
+    help: str
+    required: bool
+    default: object
+    check: Check
+
+
+Name = Annotated[str, "its name"]
+XArguments = Annotated[dict[str, Any], "x-arguments"]
+IfUnused = Annotated[bool, "only if nobody uses it"]
+Durable = Annotated[bool, "it survives a restart"]
+Vhost = Annotated[str | None, "name of the virtual host; the caller's own if not given"]
+NodeName = Annotated[str, "name of the node; what stands behind an @ does not matter"]
+Found = Annotated[str, "regular expression, found anywhere in the name"]
+EMPTY: Final[dict[str, Any]] = {}
+"""The default of a table."""
+
+
+def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
+    """Check the arguments of an operation, and return them with defaults. Raises `BadRequest` if one is
+    unknown, of a wrong type, or missing.
+    """
+    known = {argument.name: argument for argument in arguments}
+    for name, value in given.items():
+        if name not in known:
+            raise BadRequest(
+                noun, f"bad {noun} property {{{shown(name)},{shown(value)}}}: known are {', '.join(known)}"
+            )
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        check, value = argument.check, given.get(argument.name)
+        wanted = None
+        if value is None:
+            if argument.required:
+                raise BadRequest(
+                    noun, f"{noun} property '{argument.name}' is missing: give {argument.kind.value}"
+                )
+            value = argument.default
+        elif not _fits(argument.kind, value) and (check.word is None or value != check.word):
+            wanted = argument.kind.value if check.word is None else f"{argument.kind.value} or {check.word}"
+        elif check.choices and value not in check.choices:
+            wanted = f"one of {', '.join(check.choices)}"
+        if wanted is not None:
+            named = f"{{{shown(argument.name)},{shown(value)}}}"
+            raise BadRequest(noun, f"bad {noun} property {named}: it must be {wanted}")
+        values[argument.name] = value
+    return values
+
+
+def _fits(kind: Kind, value: object) -> bool:
+    match kind:
+        case Kind.TEXT:
+            return isinstance(value, str)
+        case Kind.FLAG:
+            return isinstance(value, bool)
+        case Kind.INTEGER:
+            return isinstance(value, int) and not isinstance(value, bool)
+        case Kind.TEXTS:
+            return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        case Kind.TABLE:
+            return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        case Kind.ANY:
+            return True
+
+
+def shown(value: object) -> str:
+    """Format a value for an error text: like JSON, and never longer than a line."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = f"'{value}'"
+    else:
+        text = "null" if value is None else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Format a count with a noun: ``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+RESERVED_PREFIX: Final = "amq."
+NAME_BYTES_MAX: Final = 255
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return the name, if it is valid.
+
+    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, so that no name is silently
+    changed. Raises `BadRequest` if it contains a line end, or is too long.
+    """
+    if "\n" in name or "\r" in name:
+        raise BadRequest(
+            f"{kind} '{name}'",
+            f"Bad name '{name}': line feed and carriage return characters not allowed",
+        )
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        raise BadRequest(
+            f"{kind} '{name[:32]}...'", f"Bad name '{name[:32]}...': longer than {NAME_BYTES_MAX} bytes"
+        )
+    return name
+
+
+def check_not_default(exchange: str) -> str:
+    """Return the name; raises `AccessRefused` for the default exchange, which cannot be changed."""
+    if exchange == "":
+        raise AccessRefused("exchange ''", "operation not permitted on the default exchange")
+    return exchange
+
+
+def check_not_reserved(kind: str, name: str) -> str:
+    """Return the name, if it does not begin as the broker's own names do. Raises `ReservedName`."""
+    if name.startswith(RESERVED_PREFIX):
+        raise ReservedName(
+            f"{kind} '{name}'", f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
+        )
+    return name
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,9 +179,10 @@ FOR_ADMINISTRATORS: Final = "the tag administrator"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of an operation on the command line, which has the operation's name.
+    """The command of an operation on the command line.
 
     Attributes:
+        words: it is written so: a group and a word, ``policy set``, or one word.
         example: its arguments in the example of its help.
         said: the sentence for people: a format string over arguments and result, or a function of both.
         columns: of a result of rows; without them `said` formats it.
@@ -31,6 +191,7 @@ class Command:
         tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
     """
 
+    words: str
     example: str = ""
     said: str | Callable[[Mapping[str, Any], Any], str] = ""
     columns: tuple[str, ...] = ()
@@ -48,22 +209,27 @@ class Operation:
         permission: that the user needs. `FOR_ADMINISTRATORS` is checked before `run`, others by `run`.
         help: a sentence: the first paragraph of the function's docstring.
         changes: it changes declarations or the cluster, and is logged.
-        at_node: another node may execute it; the last argument, ``node``, names one, and is not for `run`.
+        at_node: describes the last argument, ``node``, which names the node that executes it, and is not for
+            `run`; empty: it does not have one.
         takes_s: how long it may take; 0: as long as others.
-        command: None: the command line has no command of its name.
+        command: None: the command line has none.
         run: takes the caller and the arguments.
     """
 
     name: str
     noun: str
-    arguments: tuple[Argument, ...]
     permission: str
     help: str
     changes: bool
-    at_node: bool
+    at_node: str
     takes_s: float
     command: Command | None
     run: Callable[..., Any]
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments: the parameters of `run` behind the caller, and the node."""
+        return _arguments_of(self.run, self.at_node)
 
     @property
     def line(self) -> str:
@@ -98,31 +264,30 @@ def operation(
     takes time is a coroutine function, for front ends that can wait; so is one that waits for other nodes.
 
     Args:
-        at_node: describes the argument ``node``; empty: the operation does not have it.
+        at_node: as in `Operation`.
     """
 
     def register(run: F) -> F:
         help = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
-        arguments = _arguments_of(run)
-        if at_node:
-            arguments += (Argument("node", Kind.TEXT, at_node, False, None, Check()),)
-        facts = (permission, help, changes, bool(at_node), takes_s, command)
-        REGISTERED.append(Operation(name, noun, arguments, *facts, run))
+        REGISTERED.append(Operation(name, noun, permission, help, changes, at_node, takes_s, command, run))
         return run
 
     return register
 
 
-def _arguments_of(run: Callable[..., Any]) -> tuple[Argument, ...]:
-    hints = get_type_hints(run, include_extras=True)
+@cache
+def _arguments_of(run: Callable[..., Any], at_node: str) -> tuple[Argument, ...]:
+    # For all operations this takes as long as a command line may, and a command needs that of one.
     _, *parameters = inspect.signature(run).parameters.values()
     arguments = []
     for each in parameters:
-        type, help, *checks = get_args(hints[each.name])
+        type, help, *checks = get_args(eval(each.annotation, run.__globals__))
         required = each.default is inspect.Parameter.empty
         default = None if required else each.default
         check = checks[0] if checks else Check()
         arguments.append(Argument(each.name, _kind_of(type), help, required, default, check))
+    if at_node:
+        arguments.append(Argument("node", Kind.TEXT, at_node, False, None, Check()))
     return tuple(arguments)
 
 

@@ -1,19 +1,31 @@
-"""Operations on policies and operator policies of a virtual host: set, clear, list."""
+"""Operations on policies of a virtual host, on parameters of plugins, which are stored without use, and on
+all definitions at once, as RabbitMQ's JSON document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from amqp10broker.errors import BadRequest, InvalidArgument, hint
+from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import BadRequest, ConfigError, InvalidArgument, hint
+from amqp10broker.metadata import definitions, definitions_export
+from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
+from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
-from amqp10broker.metadata.vhost_requests import ClearPolicy, SetPolicy
-from amqp10broker.operations.arguments import Check, Found, Name
+from amqp10broker.metadata.vhost_requests import (
+    ClearGlobalParameter,
+    ClearParameter,
+    ClearPolicy,
+    SetGlobalParameter,
+    SetPolicy,
+)
 from amqp10broker.operations.caller import Caller, Steps
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import Check, Command, Found, Name, operation
 
 Contents = Annotated[dict[str, Any], 'settings as JSON: {"max-length": 1000}']
 Priority = Annotated[int, "of several that match, the highest counts"]
@@ -24,6 +36,7 @@ ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPL
     "set-policy",
     "policy",
     command=Command(
+        "policy set",
         "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
         description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
         "acts at once, also on those that are there. Settings are those of queue arguments "
@@ -52,7 +65,7 @@ def set_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
 
-@operation("clear-policy", "policy", command=Command("short", "policy '{name}' cleared"))
+@operation("clear-policy", "policy", command=Command("policy clear", "short", "policy '{name}' cleared"))
 def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget a policy.
 
@@ -65,6 +78,7 @@ def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     "set-operator-policy",
     "policy",
     command=Command(
+        "policy set-operator",
         "bound '.*' '{\"max-length\": 1000000}'",
         description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
         "once.",
@@ -82,19 +96,23 @@ def set_operator_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-@operation("clear-operator-policy", "policy", command=Command("bound", "operator policy '{name}' cleared"))
+@operation(
+    "clear-operator-policy",
+    "policy",
+    command=Command("policy clear-operator", "bound", "operator policy '{name}' cleared"),
+)
 def clear_operator_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget an operator policy."""
     yield from caller.change(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
-@operation("list-policies", "policy", changes=False, command=Command(""))
+@operation("list-policies", "policy", changes=False, command=Command("policy list", ""))
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
     """List policies of a virtual host."""
     return _listed(caller, operator=False)
 
 
-@operation("list-operator-policies", "policy", changes=False, command=Command(""))
+@operation("list-operator-policies", "policy", changes=False, command=Command("policy list-operator", ""))
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
     """List operator policies of a virtual host."""
     return _listed(caller, operator=True)
@@ -161,3 +179,99 @@ def _listed(caller: Caller, *, operator: bool) -> list[dict[str, Any]]:
         for policy in sorted(caller.vhost.policies, key=lambda each: each.name)
         if policy.operator is operator
     ]
+
+
+@operation("clear-parameter", "parameter")
+def clear_parameter(
+    caller: Caller, component: Annotated[str, "the plugin's name of its kind"], name: Name
+) -> Steps[None]:
+    """Delete a parameter of a RabbitMQ plugin that came with definitions.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearParameter(caller.vhost.name, component, name))
+
+
+@operation("set-global-parameter", "parameter")
+def set_global_parameter(caller: Caller, name: Name, value: Annotated[Any, "any JSON value"]) -> Steps[None]:
+    """Store any value under a name.
+
+    Raises `BadRequest` if the name is empty.
+    """
+    if not name:
+        raise BadRequest("global parameter", "the parameter has no name: give one")
+    yield from caller.change(SetGlobalParameter(name, value))
+
+
+@operation("clear-global-parameter", "parameter")
+def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
+    """Delete the value under a name.
+
+    Raises `NotFound`.
+    """
+    yield from caller.change(ClearGlobalParameter(name))
+
+
+ENTRIES_AT_ONCE: Final = 200
+"""Entries that are made in one step, which takes a millisecond or two."""
+
+
+@operation(
+    "export-definitions", "definitions", changes=False, command=Command("definitions export", "broker.json")
+)
+async def export_definitions(caller: Caller) -> dict[str, Any]:
+    """Export all definitions as one document for `import_definitions`.
+
+    It is consistent, although it is made in steps. Passwords are exported as hashes, or left out where no
+    hashes can be made. Raises `PermissionDenied` if the caller is not an administrator.
+    """
+    passwords = caller.passwords
+    conceal = passwords.exportable if passwords is not None else lambda record: None
+    document: dict[str, Any] = {}
+    for name, section in definitions_export.sections(caller.catalog, conceal).items():
+        if not isinstance(section, definitions_export.ExportSection):
+            document[name] = section
+            continue
+        made = document[name] = []
+        for begin in range(0, len(section.things), ENTRIES_AT_ONCE):
+            made += section.made(begin, begin + ENTRIES_AT_ONCE)
+            await caller.node.cluster.pause(0)
+    return document
+
+
+@operation("import-definitions", "definitions", command=Command("definitions import", "broker.json"))
+def import_definitions(
+    caller: Caller, document: Annotated[Any, "as exported, parsed"]
+) -> Steps[dict[str, Any]]:
+    """Import a document, except for those exchanges, queues, bindings and policies that are refused.
+
+    Returns ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``. Raises `BadRequest`
+    if the document is refused; the text contains the place, and `PermissionDenied` if the caller is not an
+    administrator.
+    """
+    passwords = caller.passwords
+    try:
+        request = definitions.importing(
+            document,
+            make_password=passwords.make if passwords is not None else None,
+            vhost=caller.vhost.name,
+            user=caller.access.user if caller.access is not None else None,
+        )
+    except ConfigError as error:
+        raise BadRequest("definitions", str(error)) from error
+    report = yield from caller.change(_Refusable(request))
+    caller.node.definitions_imported(report.skipped)
+    return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusable:
+    """A document; its faults are those of the request."""
+
+    document: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
+        try:
+            return self.document.plan(catalog)
+        except ConfigError as error:
+            raise BadRequest("definitions", str(error)) from error

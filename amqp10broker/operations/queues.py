@@ -21,11 +21,19 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.operations.arguments import EMPTY, Durable, IfUnused, Name, XArguments
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import others
-from amqp10broker.operations.names import check_name, check_not_reserved
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import (
+    EMPTY,
+    Command,
+    Durable,
+    IfUnused,
+    Name,
+    XArguments,
+    check_name,
+    check_not_reserved,
+    operation,
+)
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.raft.ids import node_of
@@ -66,6 +74,7 @@ def get_queue(
     "queue",
     permission="configure on the queue; with a dead-letter exchange also read on it and write on that "
     "exchange",
+    command=Command("queue declare", "orders --type quorum --argument x-delivery-limit=5"),
 )
 def declare_queue(
     caller: Caller,
@@ -117,7 +126,12 @@ def declare_queue(
     return {"created": False, "queue": _report(caller, queue, answer)}
 
 
-@operation("delete-queue", "queue", permission="configure on the queue")
+@operation(
+    "delete-queue",
+    "queue",
+    permission="configure on the queue",
+    command=Command("queue delete", "orders --if-empty"),
+)
 def delete_queue(
     caller: Caller,
     name: Name,
@@ -162,7 +176,7 @@ def delete_queue(
     return {"message_count": answer.ready if answer.refused is None else 0}
 
 
-@operation("purge-queue", "queue", permission="read on the queue")
+@operation("purge-queue", "queue", permission="read on the queue", command=Command("queue purge", "orders"))
 def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     """Drop the ready messages of a queue.
 
@@ -187,7 +201,7 @@ def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     "queue",
     permission="any permission on each",
     changes=False,
-    command=Command("name type messages policy --vhost shop"),
+    command=Command("queue list", "name type messages policy --vhost shop"),
 )
 async def list_queues(
     caller: Caller,
@@ -340,30 +354,24 @@ def describe(
 
     Clients need ``leader`` (RabbitMQ's one for Python fails without).
     """
+    kind = queue.kind
+    of_stream: dict[str, Any] = {}
+    if kind.replays:
+        first = None if ready is None or next_offset is None else next_offset - ready
+        of_stream = {DECLARATION_ID: queue.declaration_id, FIRST_OFFSET: first, NEXT_OFFSET: next_offset}
     return {
         "name": queue.name,
         "vhost": caller.vhost.name,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.owner is not None,
-        "type": VOLATILE_TYPE if queue.kind.volatile else queue.type,
+        "type": VOLATILE_TYPE if kind.volatile else queue.type,
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
         "leader": _named(caller, _last_leader(caller, queue)),
         "replicas": [_named(caller, each) for each in _nodes(queue)],
-        **_facts_of_stream(queue, ready, next_offset),
-    }
-
-
-def _facts_of_stream(queue: DeclaredQueue, ready: int | None, next_offset: int | None) -> dict[str, Any]:
-    # Nothing for other kinds of queues.
-    if not queue.kind.replays:
-        return {}
-    return {
-        DECLARATION_ID: queue.declaration_id,
-        FIRST_OFFSET: None if ready is None or next_offset is None else next_offset - ready,
-        NEXT_OFFSET: next_offset,
+        **of_stream,
     }
 
 

@@ -15,28 +15,24 @@ from amqp10broker.operations import (
     accounts,
     bindings,
     cluster,
-    definitions,
     doctor,
     exchanges,
     maintenance,
     members,
-    parameters,
     policies,
     queues,
     running,
-    streams,
     upgrade_check,
 )
-from amqp10broker.operations.arguments import Kind, checked, shown
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import node_named
-from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Operation
+from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
 
 _MODULES: Final = [
     module.__name__
     for module in (
-        *(queues, exchanges, bindings, accounts, policies, parameters, definitions, running, cluster),
-        *(members, streams, maintenance, doctor, upgrade_check),
+        *(queues, exchanges, bindings, accounts, policies, running, cluster),
+        *(members, maintenance, doctor, upgrade_check),
     )
 ]
 """The modules that register operations, in the order of the help."""

@@ -43,13 +43,13 @@ def parse_uri(text: str) -> Uri:
         name, equals, value = pair.replace("+", "%20").partition("=")
         if not equals or not name:
             raise UriError(f"'{pair}' in the query is not name=value")
-        if decode(name) in values:
-            raise UriError(f"'{decode(name)}' stands in the query twice")
-        values[decode(name)] = decode(value)
+        if percent_decoded(name) in values:
+            raise UriError(f"'{percent_decoded(name)}' stands in the query twice")
+        values[percent_decoded(name)] = percent_decoded(value)
     return Uri(tuple(path[1:].split("/")), values)
 
 
-def decode(segment: str) -> str:
+def percent_decoded(segment: str) -> str:
     """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError` if a percent sign
     without two hexadecimal digits, or bytes that are not UTF-8.
     """

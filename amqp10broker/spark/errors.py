@@ -6,6 +6,9 @@ remedy. None contains a password.
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from amqp10broker.errors import BrokerError
 
 
@@ -91,3 +94,36 @@ class MissingExtraError(SparkSourceError):
 
 class JavaNotFound(SparkSourceError):
     """No Java that Spark runs on was found; the message lists the places searched, and how to get one."""
+
+
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+
+
+class RetryBudget:
+    """Counts failures in a row, and pauses between attempts. `timeout_s`: how long after the first failure of
+    a row another attempt may begin.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.failures = 0
+        self._timeout_s = timeout_s
+        self._until = 0.0
+
+    def progress(self) -> None:
+        self.failures = 0
+
+    def failed(self) -> bool:
+        """Record a failure, and pause if there is time for another attempt; the pauses grow. Returns whether
+        to try again: true after the first failure of a row, however late it came.
+        """
+        self.failures += 1
+        now = time.monotonic()
+        if self.failures == 1:
+            self._until = now + self._timeout_s
+        elif now >= self._until:
+            return False
+        # An unbounded exponent would exceed the range of floats.
+        pause_s = min(PAUSE_FIRST_S * 2.0 ** min(self.failures - 1, 20), PAUSE_MAX_S)
+        time.sleep(min(pause_s, self._until - now))
+        return True

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from amqp10broker.client.bulk import BulkEnd, BulkReceiver
-from amqp10broker.client.ends import SessionOwner
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, decode_message
+from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp
@@ -36,7 +36,7 @@ class AskingEnd(BulkEnd):
     """Knows what the broker offers."""
 
     def __init__(
-        self, session: SessionOwner, link: ReceiverLink, address: str | None, credit_limit: int
+        self, session: ClientSession, link: ReceiverLink, address: str | None, credit_limit: int
     ) -> None:
         super().__init__(session, link, address, credit_limit)
         self.offered: tuple[str, ...] = ()

@@ -24,8 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue import link
-from amqp10broker.spark.queue.credit_pacing import CreditPacing
-from amqp10broker.spark.queue.link import QueueLink
+from amqp10broker.spark.queue.link import CreditPacing, QueueLink
 from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
 from amqp10broker.spark.stream.bounds import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, CreditPacing
+from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
 
 ROOM = 20_000
 SIZES = st.one_of(

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.api.differences import applied, difference
+from amqp10broker.api.live import applied, difference
 from amqp10broker.api.messages import json_text
 
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 2) | st.text("ab", max_size=2)

@@ -15,9 +15,9 @@ import pytest
 
 from amqp10broker.observe.frames.link_state import Direction, ObservedConnection
 from amqp10broker.observe.frames.reader import FrameSplitter
+from amqp10broker.observe.timeline.document import Taps
+from amqp10broker.observe.timeline.records import NAMES
 from amqp10broker.observe.timeline.ring import FrameRing
-from amqp10broker.observe.timeline.standing import NAMES
-from amqp10broker.observe.timeline.taps import Taps
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.wait_context import WaitContext

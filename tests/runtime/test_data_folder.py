@@ -14,8 +14,7 @@ import trio
 
 from amqp10broker.config import QueueDeclaration, User
 from amqp10broker.errors import ConfigError, DamagedFile, FolderInUse, LimitExceeded, StorageError
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.changes import NUMBERS_RESERVED
+from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.users import PasswordAlgorithm, Permission
@@ -305,7 +304,7 @@ async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, da
         assert broker.passwords.slow("guest", b"guest")()
         assert broker.authenticator.anonymous_user == "ann"
     ((event, fields),) = data_log.of("warning")
-    assert "amqp10broker change-password" in event
+    assert "amqp10broker user set-password" in event
     assert fields == {"user": "guest"}
 
 

@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http import http_connection, http_followed, http_live
+from amqp10broker.runtime.http import http_connection, http_live
 from tests.support.declaring import declare, delete_user, set_tags
 from tests.support.http_user import PEER, HttpUser, add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
@@ -117,13 +117,13 @@ async def test_what_cannot_be_had_is_told_and_the_stream_goes_on(
 async def test_equal_users_have_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """At another interval, or as another user, there is another."""
     looks: list[tuple[str, tuple[str, ...]]] = []
-    run = http_followed.Shared.run
+    run = http_live.Shared.run
 
-    async def counted(self: http_followed.Shared) -> None:
+    async def counted(self: http_live.Shared) -> None:
         looks.append((self._grants.user, self._request.segments))
         await run(self)
 
-    monkeypatch.setattr(http_followed.Shared, "run", counted)
+    monkeypatch.setattr(http_live.Shared, "run", counted)
     async with running_broker() as broker:
         add_login(broker, "ann:pw", "management")
         path = f"{LIVE}&path=/whoami"

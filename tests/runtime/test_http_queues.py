@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.api import long_lists
+from amqp10broker.api import calls
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.items import Content
@@ -27,8 +27,8 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.queues import stats
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http import http_context
-from amqp10broker.runtime.http.http_context import BrokerDoor
+from amqp10broker.runtime.http import http_api
+from amqp10broker.runtime.http.http_api import BrokerDoor
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import HttpUser, add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
@@ -394,7 +394,7 @@ async def test_a_pattern_is_searched_for_in_so_many_steps_a_request(monkeypatch:
 
 async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """And nobody is asked for what is declared; a long list lets others run in between."""
-    monkeypatch.setattr(long_lists, "PORTION", 3)
+    monkeypatch.setattr(calls, "PORTION", 3)
     asked: list[list[str]] = []
     pauses: list[None] = []
     pause = BrokerDoor.pause
@@ -408,7 +408,7 @@ async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.Mo
         pauses.append(None)
         await pause(broker_api)
 
-    monkeypatch.setattr(http_context, "run_operation", counted_run)
+    monkeypatch.setattr(http_api, "run_operation", counted_run)
     monkeypatch.setattr(BrokerDoor, "pause", counted_pause)
     async with running_broker() as broker, http_user(broker) as user:
         for number in range(8):

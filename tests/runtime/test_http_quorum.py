@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.runtime.admin import operations
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http import http_context as http_door
+from amqp10broker.runtime.http import http_api
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost, declare
 from tests.support.http_user import HttpUser, add_login, http_user
@@ -56,7 +56,7 @@ async def test_members_come_and_go(broker: Broker, user: HttpUser) -> None:
 
 async def test_leaders_are_rebalanced_behind_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogRecorder()
-    for module in (operations, http_door):
+    for module in (operations, http_api):
         monkeypatch.setattr(module, "_log", log)
     async with running_broker() as broker, http_user(broker) as user:
         assert (await user.ask("POST", "/rebalance/queues")).status == 204

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import amqp10broker
-from amqp10broker.api.static_files import FOLDERS
+from amqp10broker.api.endpoints.page import FOLDERS
 from tests.support.http_user import http_user
 from tests.support.trioclient import running_broker
 

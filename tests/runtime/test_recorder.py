@@ -18,9 +18,8 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow_events.ring import EventRing
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording.errors import RecordingError
+from amqp10broker.observe.recording.errors import RecordingError, numbered
 from amqp10broker.observe.recording.link_names import LinkName, LinkNameIndex
-from amqp10broker.observe.recording.names import numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
@@ -34,8 +33,8 @@ from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import flow_sampler, recorder
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
+from amqp10broker.runtime.observe.recorder import RecorderProcess
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
-from amqp10broker.runtime.observe.recorder_process import RecorderProcess
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.runtime.conftest import LogRecorder
@@ -390,7 +389,7 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
         await record(broker, 50)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await client.send(1, message(1, "q", b"x"))
         await settle_down()
         assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number

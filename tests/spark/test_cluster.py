@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from amqp10broker.spark.java import java_home
+from amqp10broker.spark.session import java_home
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_cluster import EXECUTOR, SparkCluster, spark_cluster
 from tests.support.spark_process import DriverProcess, Query, spark_driver, stream_query

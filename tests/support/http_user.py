@@ -13,7 +13,7 @@ import h11
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.api.differences import applied
+from amqp10broker.api.live import applied
 from amqp10broker.auth.login import Peer
 from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from amqp10broker.spark.java import java_home
+from amqp10broker.spark.session import java_home
 from tests.support.spark_process import QUICK_JAVA
 
 INSTALLED: Final = Path(sys.prefix) / "jms"

@@ -21,8 +21,8 @@ from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.users import Permission, TopicPermission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.amqp_node import handle_request
-from amqp10broker.operations.arguments import Kind
 from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.operation import Kind
 from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
@@ -139,7 +139,7 @@ class Broker:
     def __init__(self) -> None:
         self.node: Any = NotedNode()
         self.host = Host()
-        self.catalog = Catalog(self.host)
+        self.catalog = Catalog(self.host.start_queue)
         self.host.on_deleted = lambda box: self.catalog.propose(
             QueueEnded(box.spec.vhost, box.spec.name, box)
         )

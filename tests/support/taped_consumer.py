@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Begin, Open, Source
-from amqp10broker.tools.replay.delivering import ConsumerModel, Delivering
+from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering
 from tests.support.rawframes import attach_receiver, begin, disposition, flow, frame, open_frame, transfer
 from tests.support.tape import Tape
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.api.rights import Tag
+from amqp10broker.api.front import Tag
 from amqp10broker.api.table import ROUTES
 
 TESTS = Path(__file__).parents[1]

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.api import message_stats
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
-from amqp10broker.api.front import not_found
-from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, listed, route
+from amqp10broker.api.front import Tag
+from amqp10broker.api.messages import HttpResponse, bad_request, not_authorised, not_found
 from amqp10broker.metadata.entries import nearest
 from amqp10broker.operations.snapshot import (
     ChannelView,
@@ -37,22 +33,26 @@ PROTOCOL_10: Final = "AMQP 1-0"
 _PROTOCOLS: Final = {"AMQP 1.0": PROTOCOL_10}
 
 
+@route("GET", "/connections", "/vhosts/{vhost}/connections")
 async def list_connections(call: EndpointCall) -> HttpResponse:
     """List connections: all for monitoring users, else the user's own."""
     return await listed(call, await described(call, await _seen(call), partial(_connection, call)))
 
 
+@route("GET", "/connections/{name}")
 async def get_connection(call: EndpointCall) -> HttpResponse:
     """Return one connection and its statistics."""
     return call.shown(_connection(call, await found_connection(call, call.values["name"])))
 
 
+@route("DELETE", "/connections/{name}")
 async def delete_connection(call: EndpointCall) -> HttpResponse:
     """Close a connection; the header X-Reason gives the client the reason."""
     await _close(call, await found_connection(call, call.values["name"]))
     return NO_CONTENT
 
 
+@route("GET", "/connections/username/{user}")
 async def list_of_user(call: EndpointCall) -> HttpResponse:
     """List the connections of a user."""
     keys = ("name", "node", "user", "vhost")
@@ -60,6 +60,7 @@ async def list_of_user(call: EndpointCall) -> HttpResponse:
     return call.listed([{key: each[key] for key in keys} for each in shown])
 
 
+@route("DELETE", "/connections/username/{user}")
 async def delete_of_user(call: EndpointCall) -> HttpResponse:
     """Close all connections of a user."""
     for each in await _of_user(call):
@@ -67,26 +68,30 @@ async def delete_of_user(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("GET", "/connections/{name}/channels")
 async def list_channels_of_connection(call: EndpointCall) -> HttpResponse:
     """List the channels of an AMQP 0-9-1 connection."""
     found = await found_connection(call, call.values["name"])
     return await listed(call, [_channel(call, found, each) for each in found.channels])
 
 
+@route("GET", "/connections/{name}/sessions")
 async def list_sessions(call: EndpointCall) -> HttpResponse:
     """List the sessions of an AMQP 1.0 connection, with credit and windows of their links."""
     found = await found_connection(call, call.values["name"])
     if found.container_id is None:
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "connection does not use AMQP 1.0")
+        raise bad_request("connection does not use AMQP 1.0")
     return call.listed([_session(each) for each in found.sessions])
 
 
+@route("GET", "/vhosts/{vhost}/channels", "/channels")
 async def list_channels(call: EndpointCall) -> HttpResponse:
     """List channels: all for monitoring users, else the user's own."""
     found = list(_channels(await _seen(call)))
     return await listed(call, await described(call, found, lambda each: _channel(call, *each)))
 
 
+@route("GET", "/channels/{name}")
 async def get_channel(call: EndpointCall) -> HttpResponse:
     """Return one channel, with its consumers."""
     for connection, channel in _channels(await _seen(call)):
@@ -97,6 +102,7 @@ async def get_channel(call: EndpointCall) -> HttpResponse:
     raise not_found()
 
 
+@route("GET", "/consumers", "/consumers/{vhost}")
 async def list_consumers(call: EndpointCall) -> HttpResponse:
     """List consumers of queues: all for monitoring users, else those of the user's own connections."""
     consumers = list(_consumers(await _seen(call)))
@@ -134,15 +140,13 @@ async def found_connection(call: EndpointCall, name: str) -> ConnectionView:
 async def _of_user(call: EndpointCall) -> list[ConnectionView]:
     user = call.values["user"]
     if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
-        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not administrator user")
+        raise not_authorised("Not administrator user")
     return [each for each in await every_connection(call) if each.user == user]
 
 
 async def _close(call: EndpointCall, connection: ConnectionView) -> None:
     if connection.user != call.user.name and not call.has(Tag.ADMINISTRATOR):
-        raise RequestRefused(
-            HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
-        )
+        raise not_authorised("User not authorised to access object")
     reason = call.request.headers.get("x-reason") or CLOSED_HERE
     await call.administer("close-connection", id=connection.id, reason=reason, node=connection.node or None)
 
@@ -403,18 +407,3 @@ def _receiver(connection: ConnectionView, session: SessionView, link: LinkView) 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port) if port.isdecimal() else 0
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/connections", get=list_connections),
-    route("/connections/{name}", get=get_connection, delete=delete_connection),
-    route("/connections/username/{user}", get=list_of_user, delete=delete_of_user),
-    route("/connections/{name}/channels", get=list_channels_of_connection),
-    route("/connections/{name}/sessions", get=list_sessions),
-    route("/vhosts/{vhost}/connections", get=list_connections),
-    route("/vhosts/{vhost}/channels", get=list_channels),
-    route("/channels", get=list_channels),
-    route("/channels/{name}", get=get_channel),
-    route("/consumers", get=list_consumers),
-    route("/consumers/{vhost}", get=list_consumers),
-)

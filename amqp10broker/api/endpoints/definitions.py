@@ -6,19 +6,17 @@ import json
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
-from amqp10broker.api.front import not_found
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, route, written
+from amqp10broker.api.front import Tag
 from amqp10broker.api.lists import Item, ListQuery
-from amqp10broker.api.long_lists import described, written
-from amqp10broker.api.messages import HttpResponse, RequestRefused, json_bytes
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, HttpRoute
+from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, json_bytes, not_found
 from amqp10broker.metadata.vhost import VirtualHost
 
 _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 """Lists in the document with entries that name a virtual host, except permissions."""
 
 
+@route("GET", "/definitions", "/all-configuration", tag=Tag.ADMINISTRATOR)
 async def get_definitions(call: EndpointCall) -> HttpResponse:
     """Return the document of the whole broker."""
     document = await call.administer("export-definitions")
@@ -26,6 +24,7 @@ async def get_definitions(call: EndpointCall) -> HttpResponse:
     return await _offered(call, {**document, "original_cluster_name": name})
 
 
+@route("GET", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR)
 async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     """Return the document of one virtual host; it can be imported into another one."""
     vhost = _vhost(call)
@@ -53,11 +52,13 @@ async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     )
 
 
+@route("POST", "/definitions", "/all-configuration", tag=Tag.ADMINISTRATOR, forms=("multipart/form-data",))
 async def post_definitions(call: EndpointCall) -> HttpResponse:
     """Import a document; the answer lists the parts that were left out."""
     return _imported(await call.administer("import-definitions", document=_document(call)))
 
 
+@route("POST", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR, forms=("multipart/form-data",))
 async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     """Import a document into one virtual host, whatever virtual hosts it names."""
     vhost = _vhost(call)
@@ -119,9 +120,9 @@ def _document(call: EndpointCall) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "failed_to_parse_json") from None
+        raise bad_request("failed_to_parse_json") from None
     if not isinstance(document, dict):
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "the document must be a JSON object")
+        raise bad_request("the document must be a JSON object")
     return document
 
 
@@ -137,18 +138,4 @@ def _file_of(content_type: str, body: bytes) -> bytes:
             content = part.get_payload(decode=True)
             if isinstance(content, bytes):
                 return content
-    raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "the form has no field 'file'")
-
-
-_A: Final = Tag.ADMINISTRATOR
-
-
-def _of_form(run: RunEndpoint) -> Endpoint[RunEndpoint]:
-    return Endpoint(_A, run, forms=("multipart/form-data",))
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/definitions", _A, get=get_definitions, post=_of_form(post_definitions)),
-    route("/all-configuration", _A, get=get_definitions, post=_of_form(post_definitions)),
-    route("/definitions/{vhost}", _A, get=get_definitions_of_vhost, post=_of_form(post_definitions_of_vhost)),
-)
+    raise bad_request("the form has no field 'file'")

@@ -7,12 +7,11 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, route
 from amqp10broker.api.endpoints.connections import found_connection, name_of
 from amqp10broker.api.fields import flag, integer, require
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute
+from amqp10broker.api.front import Tag
+from amqp10broker.api.messages import HttpResponse, not_authorised
 from amqp10broker.errors import BadRequest
 
 _CHOICES: Final = ("queue", "link", "reason", "node")
@@ -26,6 +25,7 @@ STEPS_MAX: Final = 5_000
 """The default and the maximum number of steps of an answer."""
 
 
+@route("GET", "/waiting")
 async def get_waiting(call: EndpointCall) -> HttpResponse:
     """List the waits at all nodes, the longest first: cause, start, and remedy."""
     query = call.request.query
@@ -47,7 +47,7 @@ def _whose(call: EndpointCall, user: str | None) -> str | None:
     if call.has(Tag.MONITORING):
         return user
     if user not in (None, call.user.name):
-        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", "Not monitor user")
+        raise not_authorised("Not monitor user")
     return call.user.name
 
 
@@ -59,6 +59,7 @@ def _waiting(waiting: Mapping[str, Any]) -> dict[str, Any]:
 # --- timelines ------------------------------------------------------------------------------------
 
 
+@route("GET", "/timelines")
 async def list_timelines(call: EndpointCall) -> HttpResponse:
     """List recorded links and channels: all for monitoring users, else those of the user's connections."""
     user = _only(call)
@@ -66,6 +67,7 @@ async def list_timelines(call: EndpointCall) -> HttpResponse:
     return call.listed([each for each in found if user in (None, each["user"])])
 
 
+@route("POST", "/timelines")
 async def post_timeline(call: EndpointCall) -> HttpResponse:
     """Start recording the frames of a link, a channel or a consumer."""
     given = call.body
@@ -91,6 +93,7 @@ async def post_timeline(call: EndpointCall) -> HttpResponse:
     return answer.with_headers(("location", where))
 
 
+@route("GET", "/timelines/{watch}", onward=("next", "since"))
 async def get_timeline(call: EndpointCall) -> HttpResponse:
     """Return the recorded frames, from the beginning or from a step on."""
     query = call.request.query
@@ -108,6 +111,7 @@ async def get_timeline(call: EndpointCall) -> HttpResponse:
     return HttpResponse.of_json(found)
 
 
+@route("DELETE", "/timelines/{watch}")
 async def delete_timeline(call: EndpointCall) -> HttpResponse:
     """Stop watching; recording ends with the last watcher."""
     await call.administer("unwatch-link", **_which(call))
@@ -125,16 +129,3 @@ def _which(call: EndpointCall) -> dict[str, Any]:
 
 def _outlined(step: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""}
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/waiting", get=get_waiting),
-    route("/timelines", get=list_timelines, post=post_timeline),
-    HttpRoute(
-        "/api/timelines/{watch}",
-        {
-            "GET": Endpoint(Tag.MANAGEMENT, get_timeline, JSON_TYPES, ("next", "since")),
-            "DELETE": Endpoint(Tag.MANAGEMENT, delete_timeline),
-        },
-    ),
-)

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api.calls import EndpointCall, RunEndpoint, route
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.calls import EndpointCall, is_node, route
+from amqp10broker.api.front import Tag
+from amqp10broker.api.messages import (
+    ACCESS_REFUSED,
+    HttpResponse,
+    bad_request,
+    not_authorised,
+    not_found,
+)
+from amqp10broker.errors import NotAllowed
 
 _SAME: Final = {"amqp091": "amqp", "amqp10": "amqp", "amqps": "amqp/ssl"}
 _DAY_MS: Final = 86_400_000
@@ -18,22 +24,25 @@ _DIGITS_MAX: Final = 6
 _RESOURCES: Final = {"disk": "disk space"}
 
 
+@route("GET", "/health/checks/alarms")
 async def alarms(call: EndpointCall) -> HttpResponse:
     """Check that no alarm is on anywhere."""
     return _no_alarms(await call.administer("list-alarms"))
 
 
+@route("GET", "/health/checks/local-alarms")
 async def local_alarms(call: EndpointCall) -> HttpResponse:
     """Check that no alarm is on at this node."""
     rows = await call.administer("list-alarms")
     return _no_alarms([row for row in rows if row["node"] == call.broker_api.node_name])
 
 
+@route("GET", "/health/checks/port-listener/{port}")
 async def port_listener(call: EndpointCall) -> HttpResponse:
     """Check that this node listens on a port."""
     text = call.values["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise _bad("the port must be a number")
+        raise bad_request("the port must be a number")
     ports = sorted({row["port"] for row in await call.administer("list-listeners")})
     port = int(text)
     if port in ports:
@@ -41,6 +50,7 @@ async def port_listener(call: EndpointCall) -> HttpResponse:
     return _failed(f"no listener on port {port}", missing=port, ports=ports)
 
 
+@route("GET", "/health/checks/protocol-listener/{protocols}")
 async def protocol_listener(call: EndpointCall) -> HttpResponse:
     """Check that this node has listeners of some protocols."""
     spoken = sorted({row["protocol"] for row in await call.administer("list-listeners")})
@@ -51,13 +61,14 @@ async def protocol_listener(call: EndpointCall) -> HttpResponse:
     return _failed(f"no listener for {', '.join(missing)}", missing=missing, protocols=spoken)
 
 
+@route("GET", "/health/checks/certificate-expiration/{within}/{unit}")
 async def certificate_expiration(call: EndpointCall) -> HttpResponse:
     """Check that no certificate of this node expires within a time."""
     within, unit = call.values["within"], call.values["unit"]
     if not (within.isascii() and within.isdigit() and len(within) <= _DIGITS_MAX):
-        raise _bad("Invalid expiration value.")
+        raise bad_request("Invalid expiration value.")
     if unit not in _DAYS:
-        raise _bad(f"Time unit not recognised. Supported units: {', '.join(_DAYS)}.")
+        raise bad_request(f"Time unit not recognised. Supported units: {', '.join(_DAYS)}.")
     until_ms = call.broker_api.now_ms() + int(within) * _DAYS[unit] * _DAY_MS
     expired = [
         {
@@ -75,71 +86,22 @@ async def certificate_expiration(call: EndpointCall) -> HttpResponse:
     return _failed(f"certificates end within {within} {unit}: {files}", expired=expired)
 
 
-async def virtual_hosts(call: EndpointCall) -> HttpResponse:
-    """Pass always: virtual hosts run as long as the broker does."""
-    return _passed()
-
-
+@route("GET", "/health/checks/node-is-quorum-critical")
 async def quorum_critical(call: EndpointCall) -> HttpResponse:
     """Check that no quorum queue, nor the metadata, would lose its majority without this node."""
     return _checked(await call.administer("check-if-node-is-quorum-critical"))
 
 
-async def leaders_everywhere(call: EndpointCall) -> HttpResponse:
-    """Check that the quorum queues of all virtual hosts have leaders."""
-    return await _leaders(call, None)
-
-
-async def leaders_in_vhost(call: EndpointCall) -> HttpResponse:
-    """Check that the quorum queues of a virtual host have leaders."""
-    return await _leaders(call, call.vhost().name)
-
-
-async def in_service(call: EndpointCall) -> HttpResponse:
-    """Check that the node is not in maintenance."""
-    return _passed() if not await _drained(call) else _failed("the node is in maintenance")
-
-
-async def below_connection_limit(call: EndpointCall) -> HttpResponse:
-    """Check that the node accepts more connections."""
-    return await _below_limit(call)
-
-
-async def ready(call: EndpointCall) -> HttpResponse:
-    """Check that clients are served: in service, listening, below the limit of connections."""
-    if await _drained(call):
-        return _failed("the node is in maintenance")
-    spoken = {row["protocol"] for row in await call.administer("list-listeners")}
-    if not spoken & {"amqp", "amqp/ssl"}:
-        return _failed("no listener for amqp")
-    return await _below_limit(call)
-
-
-async def target_size(call: EndpointCall) -> HttpResponse:
-    """Check that the target number of cluster nodes runs."""
-    found = await call.administer("has-reached-target-cluster-size")
-    if found["result"] == "ok":
-        return _passed()
-    return _failed(found["message"], online=found["online"], target=found["target"])
-
-
-async def metadata_initialized(call: EndpointCall) -> HttpResponse:
-    """Pass always: the metadata is loaded before the API listens."""
-    return _passed()
-
-
-async def _below_limit(call: EndpointCall) -> HttpResponse:
-    there, limit = call.broker_api.connections_open()
-    return _passed() if there < limit else _failed(f"{there} connections are open, and {limit} may be")
-
-
-async def _drained(call: EndpointCall) -> bool:
-    status = await call.administer("cluster-status")
-    state = status["maintenance_status"].get(call.broker_api.node_name, "")
-    return bool(state == "under maintenance")
-
-
-async def _leaders(call: EndpointCall, vhost: str | None) -> HttpResponse:
+@route(
+    "GET",
+    "/health/checks/quorum-queues-without-elected-leaders/all-vhosts",
+    "/health/checks/quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}",
+    "/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}",
+    "/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}",
+)
+async def leaders(call: EndpointCall) -> HttpResponse:
+    """Check that the quorum queues of a virtual host, or of all, have leaders."""
+    vhost = call.vhost().name if "vhost" in call.values else None
     found = await call.administer(
         "check-for-quorum-queues-without-an-elected-leader",
         vhost,
@@ -149,17 +111,69 @@ async def _leaders(call: EndpointCall, vhost: str | None) -> HttpResponse:
     return _checked(found)
 
 
+@route("GET", "/health/checks/is-in-service")
+async def in_service(call: EndpointCall) -> HttpResponse:
+    """Check that the node is not in maintenance."""
+    return _passed() if not await _drained(call) else _failed("the node is in maintenance")
+
+
+@route("GET", "/health/checks/below-node-connection-limit")
+async def below_connection_limit(call: EndpointCall) -> HttpResponse:
+    """Check that the node accepts more connections."""
+    there, limit = call.broker_api.connections_open()
+    return _passed() if there < limit else _failed(f"{there} connections are open, and {limit} may be")
+
+
+@route("GET", "/health/checks/ready-to-serve-clients")
+async def ready(call: EndpointCall) -> HttpResponse:
+    """Check that clients are served: in service, listening, below the limit of connections."""
+    if await _drained(call):
+        return _failed("the node is in maintenance")
+    spoken = {row["protocol"] for row in await call.administer("list-listeners")}
+    if not spoken & {"amqp", "amqp/ssl"}:
+        return _failed("no listener for amqp")
+    return await below_connection_limit(call)
+
+
+@route("GET", "/health/checks/reached-target-cluster-size")
+async def target_size(call: EndpointCall) -> HttpResponse:
+    """Check that the target number of cluster nodes runs."""
+    found = await call.administer("has-reached-target-cluster-size")
+    if found["result"] == "ok":
+        return _passed()
+    return _failed(found["message"], online=found["online"], target=found["target"])
+
+
+@route(
+    "GET",
+    "/health/checks/virtual-hosts",
+    "/health/checks/metadata-store/initialized",
+    "/health/checks/metadata-store/initialized/with-data",
+)
+async def always(call: EndpointCall) -> HttpResponse:
+    """Pass always: virtual hosts run as long as the broker, and the metadata is loaded before it listens."""
+    return _passed()
+
+
+async def _drained(call: EndpointCall) -> bool:
+    status = await call.administer("cluster-status")
+    state = status["maintenance_status"].get(call.broker_api.node_name, "")
+    return bool(state == "under maintenance")
+
+
 def _checked(found: Mapping[str, Any]) -> HttpResponse:
     if found["result"] == "ok":
         return _passed(reason=found["message"])
     return _failed(found["message"], queues=found["queues"])
 
 
+@route("GET", "/doctor", tag=Tag.ADMINISTRATOR)
 async def doctor(call: EndpointCall) -> HttpResponse:
     """Evaluate the production checklist on this node, an extension of RabbitMQ's API."""
     return HttpResponse.of_json(await call.administer("doctor", by_itself=False))
 
 
+@route("GET", "/upgrade-check/{version}", tag=Tag.ADMINISTRATOR)
 async def upgrade_check(call: EndpointCall) -> HttpResponse:
     """Say what a version of RabbitMQ refuses or does otherwise, an extension of RabbitMQ's API."""
     return HttpResponse.of_json(await call.administer("upgrade-check", to=call.values["version"]))
@@ -183,31 +197,20 @@ def _failed(reason: str, **more: Any) -> HttpResponse:
     )
 
 
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+@route("GET", "/aliveness-test/{vhost}")
+async def check_vhost(call: EndpointCall) -> HttpResponse:
+    """Check that the user may enter the virtual host."""
+    vhost = call.vhost()
+    try:
+        call.access(vhost.name).enter()
+    except NotAllowed as refusal:
+        raise not_authorised(ACCESS_REFUSED) from refusal
+    return _passed()
 
 
-_CHECKS: Final = "/health/checks"
-_LEADERS: Final = f"{_CHECKS}/quorum-queues-without-elected-leaders"
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route(f"{_CHECKS}/alarms", get=alarms),
-    route(f"{_CHECKS}/local-alarms", get=local_alarms),
-    route(f"{_CHECKS}/port-listener/{{port}}", get=port_listener),
-    route(f"{_CHECKS}/protocol-listener/{{protocols}}", get=protocol_listener),
-    route(f"{_CHECKS}/certificate-expiration/{{within}}/{{unit}}", get=certificate_expiration),
-    route(f"{_CHECKS}/virtual-hosts", get=virtual_hosts),
-    route(f"{_CHECKS}/node-is-quorum-critical", get=quorum_critical),
-    route(f"{_LEADERS}/all-vhosts", get=leaders_everywhere),
-    route(f"{_LEADERS}/all-vhosts/pattern/{{pattern}}", get=leaders_everywhere),
-    route(f"{_LEADERS}/vhost/{{vhost}}", get=leaders_in_vhost),
-    route(f"{_LEADERS}/vhost/{{vhost}}/pattern/{{pattern}}", get=leaders_in_vhost),
-    route(f"{_CHECKS}/is-in-service", get=in_service),
-    route(f"{_CHECKS}/below-node-connection-limit", get=below_connection_limit),
-    route(f"{_CHECKS}/ready-to-serve-clients", get=ready),
-    route(f"{_CHECKS}/reached-target-cluster-size", get=target_size),
-    route(f"{_CHECKS}/metadata-store/initialized", get=metadata_initialized),
-    route(f"{_CHECKS}/metadata-store/initialized/with-data", get=metadata_initialized),
-    route("/doctor", Tag.ADMINISTRATOR, get=doctor),
-    route("/upgrade-check/{version}", Tag.ADMINISTRATOR, get=upgrade_check),
-)
+@route("GET", "/healthchecks/node", "/healthchecks/node/{node}")
+async def check_node(call: EndpointCall) -> HttpResponse:
+    """Check that a node exists; without a name this one, which answers."""
+    if "node" in call.values and not is_node(call, call.values["node"]):
+        raise not_found()
+    return _passed()

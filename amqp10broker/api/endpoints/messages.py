@@ -8,16 +8,13 @@ import base64
 import binascii
 from collections.abc import Mapping
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import EndpointCall, RunEndpoint, route
+from amqp10broker.api.calls import EndpointCall, route, written
 from amqp10broker.api.endpoints.exchanges import exchange_name
 from amqp10broker.api.endpoints.queues import queue_of
-from amqp10broker.api.long_lists import written
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_authorised
 from amqp10broker.errors import AccessRefused, PreconditionFailed
 from amqp10broker.message.message import Message
 from amqp10broker.message.plain import plain_message
@@ -38,6 +35,7 @@ _NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
 _Numbered: TypeAlias = tuple[int, Message]
 
 
+@route("POST", "/exchanges/{vhost}/{name}/publish")
 async def publish(call: EndpointCall) -> HttpResponse:
     """Publish a message; the answer comes when its queues have stored it."""
     vhost, exchange = call.vhost(), exchange_name(call)
@@ -50,12 +48,13 @@ async def publish(call: EndpointCall) -> HttpResponse:
             call.access(vhost.name), exchange, routing_key, properties, _payload(body)
         )
     except AccessRefused as refusal:
-        raise _bad(f"403 ACCESS_REFUSED - {refusal.description}") from refusal
+        raise bad_request(f"403 ACCESS_REFUSED - {refusal.description}") from refusal
     except PreconditionFailed as refusal:
-        raise _bad(f"406 PRECONDITION_FAILED - {refusal.description}") from refusal
+        raise bad_request(f"406 PRECONDITION_FAILED - {refusal.description}") from refusal
     return HttpResponse.of_json({"routed": routed})
 
 
+@route("POST", "/queues/{vhost}/{name}/get")
 async def get_messages(call: EndpointCall) -> HttpResponse:
     """Get messages from the head of a queue, and settle them as requested."""
     queue = queue_of(call)
@@ -64,13 +63,15 @@ async def get_messages(call: EndpointCall) -> HttpResponse:
     count = fields.integer(body, "count", 0)
     delivery_outcome = ACK_MODES.get(fields.text(body, "ackmode", ""))
     if delivery_outcome is None:
-        raise _bad(f"Invalid ackmode value: {body['ackmode']}; it must be one of {', '.join(ACK_MODES)}")
+        raise bad_request(
+            f"Invalid ackmode value: {body['ackmode']}; it must be one of {', '.join(ACK_MODES)}"
+        )
     encoding = fields.text(body, "encoding", "")
     if encoding not in ("auto", "base64"):
-        raise _bad(f"Unsupported encoding: {encoding}; it must be auto or base64")
+        raise bad_request(f"Unsupported encoding: {encoding}; it must be auto or base64")
     size = fields.integer(body, "truncate", 0) if "truncate" in body else None
     if size is not None and size < 0:
-        raise _bad("'truncate' must be 0 or more bytes")
+        raise bad_request("'truncate' must be 0 or more bytes")
     if count == 0:
         return HttpResponse.of_json([])
     try:
@@ -79,7 +80,7 @@ async def get_messages(call: EndpointCall) -> HttpResponse:
         )
     except AccessRefused as refusal:
         text = f"403 ACCESS_REFUSED - {refusal.description}"
-        raise RequestRefused(HTTPStatus.UNAUTHORIZED, "not_authorised", text) from refusal
+        raise not_authorised(text) from refusal
     numbered = list(zip(range(behind + len(messages) - 1, -1, -1), messages, strict=False))
     describe = partial(_object, text_wanted=encoding == "auto", size=size)
     # A message may be large by itself.
@@ -116,11 +117,11 @@ def _payload(body: Mapping[str, Any]) -> bytes:
     if encoding == "string":
         return payload.encode()
     if encoding != "base64":
-        raise _bad(f"unsupported_encoding: payload_encoding must be string or base64, not {encoding}")
+        raise bad_request(f"unsupported_encoding: payload_encoding must be string or base64, not {encoding}")
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError):
-        raise _bad("not_base64: the payload is not what payload_encoding says") from None
+        raise bad_request("not_base64: the payload is not what payload_encoding says") from None
 
 
 def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,11 +134,11 @@ def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
             try:
                 properties[name] = fields.integer(given, name, 0)
             except RequestRefused:
-                raise _bad(f"not_int: '{name}' must be a whole number") from None
+                raise bad_request(f"not_int: '{name}' must be a whole number") from None
     if "headers" in given:
         properties["headers"] = fields.table(given, "headers")
         if _holds_null(properties["headers"]):
-            raise _bad("a header is null: leave it out")
+            raise bad_request("a header is null: leave it out")
     return properties
 
 
@@ -145,13 +146,3 @@ def _holds_null(value: Any) -> bool:
     if isinstance(value, dict):
         return any(map(_holds_null, value.values()))
     return any(map(_holds_null, value)) if isinstance(value, list) else value is None
-
-
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
-
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/exchanges/{vhost}/{name}/publish", post=publish),
-    route("/queues/{vhost}/{name}/get", post=get_messages),
-)

@@ -6,10 +6,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from amqp10broker.api.calls import EndpointCall, RunEndpoint
+from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.front import Endpoint, HttpRoute, Tag
 from amqp10broker.api.messages import HttpResponse
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, HttpRoute
 from amqp10broker.observe.metrics.wanted import TYPES, Form, wanted
 
 
@@ -27,7 +26,7 @@ async def get_metrics(form: Form, call: EndpointCall) -> HttpResponse:
     return HttpResponse(HTTPStatus.OK, (("content-type", asked.content_type),), body)
 
 
-def _routes(tag: Tag | None) -> tuple[HttpRoute[RunEndpoint], ...]:
+def _routes(tag: Tag | None) -> tuple[HttpRoute, ...]:
     return tuple(
         HttpRoute(
             "/metrics" if form is Form.AGGREGATED else f"/metrics/{form}",

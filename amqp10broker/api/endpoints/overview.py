@@ -1,4 +1,4 @@
-"""Endpoints of the broker as a whole, and of its nodes."""
+"""Endpoints of the broker as a whole, of its nodes, and of live updates (`api.live`)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import message_stats
-from amqp10broker.api.calls import NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api.calls import NO_CONTENT, EndpointCall, route
 from amqp10broker.api.endpoints.connections import every_connection
 from amqp10broker.api.fields import require, text
-from amqp10broker.api.front import not_found
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import JSON_TYPES, Endpoint, HttpRoute
+from amqp10broker.api.front import JSON_TYPES, Tag
+from amqp10broker.api.live import EVENT_HEADERS, EVENT_TYPES, Following
+from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.api.samples import KEPT_MS
 from amqp10broker.emulation import Rules
 from amqp10broker.operations.snapshot import NodeView
 from amqp10broker.routing.registry import EXCHANGE_TYPES
 
 KEPT_S: Final = KEPT_MS // 1000
+_TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
+"""Clients that request JSON everywhere get the text, too."""
 _PART: Final = 500
 """Queues that are counted before other tasks run."""
 
 
+@route("GET", "/overview")
 async def overview(call: EndpointCall) -> HttpResponse:
     """Return versions, listeners, and totals of the objects that the user sees."""
     node = call.broker_api.node()
@@ -95,11 +97,13 @@ def _clients(call: EndpointCall) -> Counter[str]:
     return counted
 
 
+@route("GET", "/nodes", tag=Tag.MONITORING)
 async def list_nodes(call: EndpointCall) -> HttpResponse:
     """List all nodes; of others than this one only whether they run."""
     return call.listed([await _node(call, name) for name in await _names(call)])
 
 
+@route("GET", "/nodes/{node}", tag=Tag.MONITORING)
 async def get_node(call: EndpointCall) -> HttpResponse:
     """Return one node and its statistics."""
     name = call.values["node"]
@@ -111,6 +115,7 @@ async def get_node(call: EndpointCall) -> HttpResponse:
     return call.shown(shown)
 
 
+@route("GET", "/nodes/{node}/memory", tag=Tag.MONITORING)
 async def get_memory(call: EndpointCall) -> HttpResponse:
     """Return the memory use in bytes: of this process only its resident size is known."""
     if call.values["node"] != call.broker_api.node_name:
@@ -118,6 +123,7 @@ async def get_memory(call: EndpointCall) -> HttpResponse:
     return call.shown({"memory": _memory(call.broker_api.node())})
 
 
+@route("GET", "/nodes/{node}/memory/relative", tag=Tag.MONITORING)
 async def get_relative_memory(call: EndpointCall) -> HttpResponse:
     """Return the memory use in percent."""
     if call.values["node"] != call.broker_api.node_name:
@@ -126,32 +132,37 @@ async def get_relative_memory(call: EndpointCall) -> HttpResponse:
     return call.shown({"memory": {**shares, "other_system": 100, "total": 100}})
 
 
+@route("GET", "/cluster-name")
 async def get_cluster_name(call: EndpointCall) -> HttpResponse:
     """Return the name of the cluster."""
     return call.shown({"name": call.broker_api.catalog.cluster_name(call.broker_api.node_name)})
 
 
+@route("PUT", "/cluster-name", tag=Tag.ADMINISTRATOR)
 async def put_cluster_name(call: EndpointCall) -> HttpResponse:
     """Set the name of the cluster."""
     body = call.body
     require(body, "name")
     name = text(body, "name", "")
     if not name:
-        raise RequestRefused(400, "bad_request", "the name is empty: give one")
+        raise bad_request("the name is empty: give one")
     await call.administer("set-cluster-name", name=name)
     return NO_CONTENT
 
 
+@route("GET", "/config/effective", tag=Tag.ADMINISTRATOR, types=_TEXT_TYPES)
 async def effective_configuration(call: EndpointCall) -> HttpResponse:
     """Return the settings of this node as a configuration file."""
     return HttpResponse(HTTPStatus.OK, (("content-type", "text/plain"),), call.broker_api.settings().encode())
 
 
+@route("GET", "/extensions")
 async def extensions(call: EndpointCall) -> HttpResponse:
     """Return an empty list: RabbitMQ's plugins add pages here."""
     return call.listed([])
 
 
+@route("DELETE", "/reset", "/reset/{node}", tag=Tag.ADMINISTRATOR)
 async def reset(call: EndpointCall) -> HttpResponse:
     """Forget all samples: rates and histories start anew."""
     if call.values.get("node", call.broker_api.node_name) != call.broker_api.node_name:
@@ -273,20 +284,10 @@ def _contexts(listeners: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-_O: Final = Tag.MONITORING
-_A: Final = Tag.ADMINISTRATOR
-_TEXT_TYPES: Final = ("text/plain", "text/*", *JSON_TYPES)
-"""Clients that request JSON everywhere get the text, too."""
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/overview", get=overview),
-    route("/nodes", _O, get=list_nodes),
-    route("/nodes/{node}", _O, get=get_node),
-    route("/nodes/{node}/memory", _O, get=get_memory),
-    route("/nodes/{node}/memory/relative", _O, get=get_relative_memory),
-    route("/cluster-name", get=get_cluster_name, put=(_A, put_cluster_name)),
-    HttpRoute("/api/config/effective", {"GET": Endpoint(_A, effective_configuration, _TEXT_TYPES)}),
-    route("/extensions", get=extensions),
-    route("/reset", _A, delete=reset),
-    route("/reset/{node}", _A, delete=reset),
-)
+@route("GET", "/live", types=EVENT_TYPES)
+async def get_live(call: EndpointCall) -> HttpResponse:
+    """Stream the answers of paths, and then their changes; each path requires its usual rights."""
+    following = Following.read(call.request, call.broker_api.interval_ms)
+    if call.request.method == "HEAD":
+        return HttpResponse(HTTPStatus.OK, EVENT_HEADERS)
+    return HttpResponse(HTTPStatus.OK, EVENT_HEADERS, feed=call.broker_api.follow(following, call.granted))

@@ -6,13 +6,57 @@ Paths within the page are relative, so that it works below a prefix, and behind 
 from __future__ import annotations
 
 from functools import partial
+from http import HTTPStatus
 from typing import Final
+from urllib.parse import quote
 
-from amqp10broker.api.calls import EndpointCall, RunEndpoint
-from amqp10broker.api.front import not_found
-from amqp10broker.api.messages import HttpResponse
-from amqp10broker.api.routes import Endpoint, HttpRoute
-from amqp10broker.api.static_files import FOLDERS, INDEX, answer_of, to_folder
+from amqp10broker.api.calls import EndpointCall
+from amqp10broker.api.front import Endpoint, HttpRoute
+from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile, not_found
+
+INDEX: Final = "index.html"
+FOLDERS: Final = ("", "css/", "js/", "js/views/")
+KINDS: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+"""Types by file name extension; files with another one are not part of the page."""
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+_HEADERS: Final = (
+    ("content-security-policy", _POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+"""The page neither loads from nor sends to other origins, and cannot be framed."""
+
+
+def kind_of(name: str) -> str | None:
+    """Return the type of a file; None if it is not part of the page."""
+    return KINDS.get(name[name.rfind(".") :])
+
+
+def to_folder(request: HttpRequest) -> HttpResponse:
+    """Redirect to the same path with a slash: browsers resolve the page's other files below it."""
+    return HttpResponse(HTTPStatus.PERMANENT_REDIRECT, (("location", f"{quote(request.segments[-1])}/"),))
+
+
+def answer_of(request: HttpRequest, file: PageFile) -> HttpResponse:
+    """Answer with the file, or without a body if the browser has it already."""
+    # Weak: compressed or not, it is the same file (RFC 9110, 8.8.3.3).
+    tag = f'W/"{file.tag}"'
+    known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+    if tag in known or "*" in known:
+        return HttpResponse(HTTPStatus.NOT_MODIFIED, (("etag", tag), *_HEADERS))
+    return HttpResponse(HTTPStatus.OK, (("content-type", file.kind), ("etag", tag), *_HEADERS), file.body)
 
 
 async def get_index(call: EndpointCall) -> HttpResponse:
@@ -36,11 +80,11 @@ _TEXT: Final = ("text/html", "text/*", "*/*")
 _ANY: Final = ("text/javascript", "text/css", "text/html", "image/svg+xml", "text/*", "image/*", "*/*")
 
 
-def _folder(folder: str) -> HttpRoute[RunEndpoint]:
+def _folder(folder: str) -> HttpRoute:
     return HttpRoute(f"/{folder}{{file}}", {"GET": Endpoint(None, partial(get_file, folder), _ANY)})
 
 
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
+ROUTES: Final[tuple[HttpRoute, ...]] = (
     HttpRoute("/", {"GET": Endpoint(None, get_index, _TEXT)}),
     *map(_folder, FOLDERS),
 )

@@ -1,23 +1,96 @@
-"""Endpoints of parameters, and of RabbitMQ's plugins that have no equivalent here."""
+"""Endpoints of parameters and policies, and of RabbitMQ's plugins that have no equivalent here."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
+from functools import partial
 from typing import Any, Final
 
-from amqp10broker.api import features
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api import fields
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, route
 from amqp10broker.api.fields import require, table, text
-from amqp10broker.api.front import not_found
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag, check_tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.front import Tag, check_tag
+from amqp10broker.api.messages import HttpResponse, bad_request, not_found
+from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
+from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.metadata.definitions_export import parameter_entries
-from amqp10broker.metadata.entries import global_parameter_entry
+from amqp10broker.metadata.entries import global_parameter_entry, nearest, policy_value
 from amqp10broker.metadata.plan import CLUSTER_NAME
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import deprecated_features
+from amqp10broker.metadata.vhost import VirtualHost
+
+_FLAGS: Final = {
+    "detailed_queues_endpoint": "GET /queues/detailed shows more of queues than GET /queues",
+    "drop_unroutable_metric": "messages that go to no queue are counted",
+    "implicit_default_bindings": "bindings to the default exchange are there without being stored",
+    "maintenance_mode_status": "a node says whether it is in maintenance",
+    "message_containers": "messages are converted between the versions of AMQP",
+    "quorum_queue": "queues of the type quorum",
+    "quorum_queue_non_voters": "a new member of a quorum queue votes when it has caught up",
+    "rabbit_exchange_type_local_random": "exchanges of the type x-local-random",
+    "rabbitmq_4.0.0": "what clients can ask of RabbitMQ 4.0",
+    "rabbitmq_4.1.0": "what clients can ask of RabbitMQ 4.1",
+    "rabbitmq_4.2.0": "what clients can ask of RabbitMQ 4.2",
+    "rabbitmq_4.3.0": "what clients can ask of RabbitMQ 4.3",
+    "restart_streams": "streams can be restarted",
+    "stream_filtering": "consumers of streams filter messages",
+    "stream_queue": "queues of the type stream",
+    "user_limits": "limits of connections and channels of a user",
+    "virtual_host_metadata": "description and tags of virtual hosts",
+}
+
+_DEPRECATED: Final = {
+    ADDRESS_V1: ("bare names of queues as addresses in AMQP 1.0", "denied_by_default"),
+    GLOBAL_QOS: ("basic.qos for all consumers of a channel together", "denied_by_default"),
+    MASTER_LOCATOR: ("the argument and the policy key queue-master-locator", "denied_by_default"),
+    TRANSIENT: ("queues that are neither durable nor exclusive", "permitted_by_default"),
+}
 
 
+def _flags() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "desc": told,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "require_level": "none",
+            "experiment_level": "supported",
+            "callbacks": [],
+            "provided_by": "amqp10broker",
+        }
+        for name, told in _FLAGS.items()
+    ]
+
+
+def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
+    """Return all deprecated features; `denied`: those that are not permitted."""
+    return [
+        {
+            "name": name,
+            "desc": told,
+            "deprecation_phase": phase,
+            "doc_url": "",
+            "provided_by": "amqp10broker",
+            "state": "denied" if name in denied else "permitted",
+        }
+        for name, (told, phase) in _DEPRECATED.items()
+    ]
+
+
+def _used(catalog: Catalog) -> frozenset[str]:
+    """Return the names of the deprecated features that declared objects use."""
+    return frozenset(
+        name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)
+    )
+
+
+@route(
+    "GET", "/parameters", "/parameters/{component}", "/parameters/{component}/{vhost}", tag=Tag.POLICYMAKER
+)
 async def list_parameters(call: EndpointCall) -> HttpResponse:
     """List runtime parameters, including limits of virtual hosts and operator policies."""
     component, vhost = call.values.get("component"), call.values.get("vhost")
@@ -34,6 +107,7 @@ async def list_parameters(call: EndpointCall) -> HttpResponse:
     )
 
 
+@route("GET", "/parameters/{component}/{vhost}/{name}", tag=Tag.POLICYMAKER)
 async def get_parameter(call: EndpointCall) -> HttpResponse:
     """Return one runtime parameter and its value."""
     call.vhost()
@@ -44,13 +118,12 @@ async def get_parameter(call: EndpointCall) -> HttpResponse:
     raise not_found()
 
 
+@route("PUT", "/parameters/{component}/{vhost}/{name}", tag=Tag.POLICYMAKER)
 async def put_parameter(call: EndpointCall) -> HttpResponse:
     """Set the limits of a virtual host; refused for plugins, which this broker does not have."""
     vhost, component = call.vhost(), call.values["component"]
     if (component, call.values["name"]) != _LIMITS:
-        raise RequestRefused(
-            HTTPStatus.BAD_REQUEST,
-            "bad_request",
+        raise bad_request(
             f"Validation failed: component {component} not found: this broker has no plugins; policies have "
             "paths of their own",
         )
@@ -62,6 +135,7 @@ async def put_parameter(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT if there else CREATED
 
 
+@route("DELETE", "/parameters/{component}/{vhost}/{name}", tag=Tag.POLICYMAKER)
 async def delete_parameter(call: EndpointCall) -> HttpResponse:
     """Lift limits, or remove a plugin's parameter from definitions; operator policies have their own path."""
     await get_parameter(call)
@@ -72,7 +146,7 @@ async def delete_parameter(call: EndpointCall) -> HttpResponse:
         await call.administer("set-vhost-limits", vhost.name, limits=limits)
     elif component == OPERATOR_COMPONENT:
         reason = "operator policies are deleted at /operator-policies"
-        raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+        raise bad_request(reason)
     else:
         await call.administer("clear-parameter", vhost.name, component=component, name=name)
     return NO_CONTENT
@@ -83,12 +157,14 @@ def _administers(call: EndpointCall) -> None:
     check_tag(Tag.ADMINISTRATOR, call.user.tags)
 
 
+@route("GET", "/global-parameters", tag=Tag.POLICYMAKER)
 async def list_global(call: EndpointCall) -> HttpResponse:
     """List the parameters of the whole broker."""
     kept = _global(call)
     return call.listed([global_parameter_entry(name, kept[name]) for name in sorted(kept)])
 
 
+@route("GET", "/global-parameters/{name}", tag=Tag.POLICYMAKER)
 async def get_global(call: EndpointCall) -> HttpResponse:
     """Return one parameter of the whole broker."""
     kept, name = _global(call), call.values["name"]
@@ -97,6 +173,7 @@ async def get_global(call: EndpointCall) -> HttpResponse:
     return call.shown(global_parameter_entry(name, kept[name]))
 
 
+@route("PUT", "/global-parameters/{name}", tag=Tag.ADMINISTRATOR)
 async def put_global(call: EndpointCall) -> HttpResponse:
     """Set a parameter of the whole broker."""
     body, name = call.body, call.values["name"]
@@ -109,6 +186,7 @@ async def put_global(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT if there else CREATED
 
 
+@route("DELETE", "/global-parameters/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_global(call: EndpointCall) -> HttpResponse:
     """Remove a parameter of the whole broker."""
     name = call.values["name"]
@@ -118,6 +196,20 @@ async def delete_global(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route(
+    "GET",
+    "/shovels",
+    "/shovels/{vhost}",
+    "/federation-links",
+    "/federation-links/{vhost}",
+    "/stream/connections",
+    "/stream/connections/{vhost}",
+    "/stream/publishers",
+    "/stream/publishers/{vhost}",
+    "/stream/publishers/{vhost}/{name}",
+    "/stream/consumers",
+    "/stream/consumers/{vhost}",
+)
 async def nothing(call: EndpointCall) -> HttpResponse:
     """Return an empty list for features that do not exist here: shovels, federation, the stream protocol."""
     if "vhost" in call.values:
@@ -125,39 +217,47 @@ async def nothing(call: EndpointCall) -> HttpResponse:
     return call.listed([])
 
 
+@route("DELETE", "/stream/connections/{vhost}/{name}")
+@route(
+    "GET",
+    "/stream/connections/{vhost}/{name}",
+    "/stream/connections/{vhost}/{name}/publishers",
+    "/stream/connections/{vhost}/{name}/consumers",
+)
 async def no_such(call: EndpointCall) -> HttpResponse:
     """Answer 404 for an object of such a feature."""
     call.vhost()
     raise not_found()
 
 
+@route("GET", "/feature-flags")
 async def list_features(call: EndpointCall) -> HttpResponse:
     """List RabbitMQ's feature flags that have an equivalent here."""
-    return call.listed(features.flags())
+    return call.listed(_flags())
 
 
+@route("PUT", "/feature-flags/{name}/enable", tag=Tag.ADMINISTRATOR)
 async def enable_feature(call: EndpointCall) -> HttpResponse:
     """Accept the request without effect: all features are enabled."""
     name = call.values["name"]
-    if features.is_flag(name):
+    if name in _FLAGS:
         return NO_CONTENT
     reason = f"unsupported: there is no feature flag '{name}'; all features are enabled"
-    raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
+    raise bad_request(reason)
 
 
+@route("GET", "/deprecated-features")
 async def list_deprecated(call: EndpointCall) -> HttpResponse:
     """List RabbitMQ's deprecated features, and whether they are permitted here."""
-    return call.listed(_deprecated(call))
+    return call.listed(_deprecated(call.broker_api.catalog.rules.denied))
 
 
+@route("GET", "/deprecated-features/used")
 async def list_deprecated_in_use(call: EndpointCall) -> HttpResponse:
     """List the deprecated features that declared objects use."""
-    used = features.used(call.broker_api.catalog)
-    return call.listed([each for each in _deprecated(call) if each["name"] in used])
-
-
-def _deprecated(call: EndpointCall) -> list[dict[str, Any]]:
-    return features.deprecated(call.broker_api.catalog.rules.denied)
+    catalog = call.broker_api.catalog
+    used = _used(catalog)
+    return call.listed([each for each in _deprecated(catalog.rules.denied) if each["name"] in used])
 
 
 def _global(call: EndpointCall) -> dict[str, Any]:
@@ -173,33 +273,74 @@ def _global(call: EndpointCall) -> dict[str, Any]:
 
 _LIMITS: Final = (LIMITS_COMPONENT, "limits")
 """The parameter with the limits of a virtual host."""
-_P: Final = Tag.POLICYMAKER
-_A: Final = Tag.ADMINISTRATOR
-_PARAMETER: Final = "/parameters/{component}/{vhost}/{name}"
 
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/parameters", _P, get=list_parameters),
-    route("/parameters/{component}", _P, get=list_parameters),
-    route("/parameters/{component}/{vhost}", _P, get=list_parameters),
-    route(_PARAMETER, _P, get=get_parameter, put=put_parameter, delete=delete_parameter),
-    route("/global-parameters", _P, get=list_global),
-    route("/global-parameters/{name}", _P, get=get_global, put=(_A, put_global), delete=(_A, delete_global)),
-    route("/shovels", get=nothing),
-    route("/shovels/{vhost}", get=nothing),
-    route("/federation-links", get=nothing),
-    route("/federation-links/{vhost}", get=nothing),
-    route("/feature-flags", get=list_features),
-    route("/feature-flags/{name}/enable", _A, put=enable_feature),
-    route("/deprecated-features", get=list_deprecated),
-    route("/deprecated-features/used", get=list_deprecated_in_use),
-    route("/stream/connections", get=nothing),
-    route("/stream/connections/{vhost}", get=nothing),
-    route("/stream/connections/{vhost}/{name}", get=no_such, delete=no_such),
-    route("/stream/publishers", get=nothing),
-    route("/stream/connections/{vhost}/{name}/publishers", get=no_such),
-    route("/stream/connections/{vhost}/{name}/consumers", get=no_such),
-    route("/stream/publishers/{vhost}", get=nothing),
-    route("/stream/publishers/{vhost}/{name}", get=nothing),
-    route("/stream/consumers", get=nothing),
-    route("/stream/consumers/{vhost}", get=nothing),
-)
+
+async def list_policies(operator: bool, call: EndpointCall) -> HttpResponse:
+    """List policies, or operator policies, of all virtual hosts that the user sees, or of one."""
+    return call.listed(
+        [
+            _object(vhost, policy)
+            for vhost in call.vhosts()
+            for policy in sorted(vhost.policies, key=lambda each: each.name)
+            if policy.operator is operator
+        ]
+    )
+
+
+async def get_policy(operator: bool, call: EndpointCall) -> HttpResponse:
+    """Return one policy of a virtual host."""
+    return call.shown(_found(call, operator=operator))
+
+
+async def put_policy(operator: bool, call: EndpointCall) -> HttpResponse:
+    """Set a policy, effective at once."""
+    vhost, name, body = call.vhost(), call.values["name"], call.body
+    fields.require(body, "pattern", "definition")
+    there = vhost.policies.find(name, operator=operator)
+    definition = fields.table(body, "definition")
+    if not definition:
+        raise bad_request("Validation failed: a policy must define something")
+    try:
+        await call.administer(
+            "set-operator-policy" if operator else "set-policy",
+            vhost.name,
+            name=name,
+            pattern=fields.text(body, "pattern", ""),
+            definition=definition,
+            priority=fields.integer(body, "priority", 0),
+            apply_to=fields.text(body, "apply-to", "all"),
+        )
+    except RefusedError as refusal:
+        raise bad_request(f"Validation failed: {refusal.description}") from refusal
+    return CREATED if there is None else NO_CONTENT
+
+
+async def delete_policy(operator: bool, call: EndpointCall) -> HttpResponse:
+    """Remove a policy of a virtual host."""
+    _found(call, operator=operator)
+    operation = "clear-operator-policy" if operator else "clear-policy"
+    await call.administer(operation, call.vhost().name, name=call.values["name"])
+    return NO_CONTENT
+
+
+for _path, _operator, _tag in (
+    ("/policies", False, Tag.POLICYMAKER),
+    ("/operator-policies", True, Tag.ADMINISTRATOR),
+):
+    _one = f"{_path}/{{vhost}}/{{name}}"
+    route("GET", _path, f"{_path}/{{vhost}}")(partial(list_policies, _operator))
+    route("GET", _one)(partial(get_policy, _operator))
+    route("PUT", _one, tag=_tag)(partial(put_policy, _operator))
+    route("DELETE", _one, tag=_tag)(partial(delete_policy, _operator))
+
+
+def _found(call: EndpointCall, *, operator: bool) -> dict[str, Any]:
+    vhost = call.vhost()
+    policy = vhost.policies.find(call.values["name"], operator=operator)
+    if policy is None:
+        raise not_found()
+    return _object(vhost, policy)
+
+
+def _object(vhost: VirtualHost, policy: Policy) -> dict[str, Any]:
+    return {"vhost": vhost.name, "name": policy.name, **policy_value(policy, nearest)}

@@ -1,31 +1,128 @@
-"""Endpoints of queues: declare, list, delete, purge."""
+"""Endpoints of queues, made of rows of the operation ``list-queues``, and of quorum queues' members."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api import fields, message_stats
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, is_node, listed, route
 from amqp10broker.api.endpoints.connections import consumers_of, every_connection, peer_details
-from amqp10broker.api.front import not_found
+from amqp10broker.api.front import Tag
 from amqp10broker.api.lists import Item, ListQuery
-from amqp10broker.api.long_lists import described, listed
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.queue_objects import COUNTS, STATIC, TOTALS, Row, counts, details, figures, static
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_authorised, not_found
+from amqp10broker.errors import NotSupported
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.operations.snapshot import ConnectionView
 
+DECLARED: Final = ("name", "vhost", "type", "durable", "auto_delete", "exclusive", "arguments")
+"""Columns that are known without querying other nodes or queues."""
+STATIC: Final = frozenset(
+    {
+        *DECLARED,
+        *("node", "state", "policy", "operator_policy", "effective_policy_definition"),
+        *("internal", "internal_owner", "leader", "members", "online"),
+    }
+)
+TOTALS: Final = frozenset({*DECLARED, "node", "state"})
+"""Columns beside the counts, for queues without statistics but with totals."""
+COUNTS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+MESSAGE_MEMORY_BYTES: Final = 100
+"""Approximate memory of a message beside its content."""
 
+Row = Mapping[str, Any]
+
+
+def static(row: Row) -> dict[str, Any]:
+    """Return the columns that do not change with every message."""
+    shown = {key: row[key] for key in DECLARED}
+    shown |= {
+        "node": row["leader"],
+        "state": row["state"],
+        "policy": row["policy"],
+        "operator_policy": row["operator_policy"],
+        "effective_policy_definition": row["effective_policy_definition"],
+        "internal": False,
+        "internal_owner": False,
+    }
+    if row["type"] != "classic":
+        shown |= {"leader": row["leader"], "members": row["members"], "online": row["online"]}
+    return shown
+
+
+def counts(row: Row) -> dict[str, int]:
+    """Return the message counts; nothing if the leader has not answered."""
+    ready, unacknowledged = row["message_count"], row["messages_unsettled"]
+    if ready is None:
+        return {}
+    # A stream stores delivered messages, too: they are among the ready ones.
+    every = ready if row["type"] == "stream" else ready + unacknowledged + (row["messages_dlx"] or 0)
+    return dict(zip(COUNTS, (every, ready, unacknowledged), strict=True))
+
+
+def figures(row: Row) -> dict[str, Any]:
+    """Return all counters and gauges; nothing if the leader has not answered."""
+    if row["message_count"] is None:
+        return {}
+    shown: dict[str, Any] = {**counts(row), "consumers": row["consumer_count"], **_bytes(row)}
+    if row["type"] == "quorum":
+        shown |= {
+            key: row[key]
+            for key in ("delivery_limit", "messages_dlx", "messages_delayed", "publishers")
+            if row[key] is not None
+        }
+    elif row["type"] == "classic":
+        shown["messages_delayed"] = row["messages_delayed"]
+    elif row["segments"] is not None:
+        shown["segments"] = row["segments"]
+    stats = message_stats.of_queue(row["counters"])
+    return {**shown, "message_stats": stats} if stats else shown
+
+
+def _bytes(row: Row) -> dict[str, int]:
+    weight = row.get("weight")  # a node of another version may not send it
+    if weight is None:
+        return {}
+    known = counts(row)
+    ready, unacknowledged = weight["ready"], weight["unsettled"]
+    every = None if ready is None or unacknowledged is None else ready + unacknowledged
+    shown = {
+        "message_bytes": every,
+        "message_bytes_ready": ready,
+        "message_bytes_unacknowledged": unacknowledged,
+    }
+    if row["type"] == "quorum":
+        shown |= {"messages_persistent": known["messages"], "message_bytes_persistent": every}
+    elif not row["durable"]:
+        shown |= {"messages_persistent": 0, "message_bytes_persistent": 0}
+    here, here_bytes = weight["ready_in_memory"], weight["ready_bytes_in_memory"]
+    if here is not None:
+        messages = here + known["messages_unacknowledged"]
+        size = None if unacknowledged is None else here_bytes + unacknowledged
+        shown |= {
+            "messages_ready_ram": here,
+            "messages_unacknowledged_ram": known["messages_unacknowledged"],
+            "messages_ram": messages,
+            "message_bytes_ram": size,
+            "memory": None if size is None else size + messages * MESSAGE_MEMORY_BYTES,
+        }
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def details(row: Row) -> dict[str, Any]:
+    """Return the columns that lists leave out."""
+    return {"single_active_consumer_tag": row["single_active_consumer_tag"]}
+
+
+@route("GET", "/queues", "/queues/{vhost}")
 async def list_queues(call: EndpointCall) -> HttpResponse:
     """List the queues of all virtual hosts that the user sees, or of one."""
     return await _listed(call)
 
 
+@route("GET", "/queues/detailed")
 async def list_queues_in_detail(call: EndpointCall) -> HttpResponse:
     """List queues with all details."""
     return await _listed(call, detailed=True)
@@ -38,6 +135,7 @@ async def _listed(call: EndpointCall, *, detailed: bool = False) -> HttpResponse
     return await listed(call, known, partial(_objects, call, detailed=detailed))
 
 
+@route("GET", "/queues/{vhost}/{name}")
 async def get_queue(call: EndpointCall) -> HttpResponse:
     """Return one queue with all details."""
     queue = queue_of(call)
@@ -51,6 +149,7 @@ async def get_queue(call: EndpointCall) -> HttpResponse:
     return HttpResponse.of_json(listing.pick(shown))
 
 
+@route("PUT", "/queues/{vhost}/{name}")
 async def put_queue(call: EndpointCall) -> HttpResponse:
     """Declare a queue with its arguments."""
     vhost, name = call.vhost(), call.values["name"]
@@ -66,6 +165,7 @@ async def put_queue(call: EndpointCall) -> HttpResponse:
     return CREATED if answer["created"] else NO_CONTENT
 
 
+@route("DELETE", "/queues/{vhost}/{name}")
 async def delete_queue(call: EndpointCall) -> HttpResponse:
     """Delete a queue with its messages; optionally only if it is empty, or unused."""
     queue = queue_of(call)
@@ -80,6 +180,7 @@ async def delete_queue(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("DELETE", "/queues/{vhost}/{name}/contents")
 async def purge_queue(call: EndpointCall) -> HttpResponse:
     """Drop the ready messages of a queue."""
     queue = queue_of(call)
@@ -87,19 +188,19 @@ async def purge_queue(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("POST", "/queues/{vhost}/{name}/actions")
 async def act_on_queue(call: EndpointCall) -> HttpResponse:
     """Refuse every action: RabbitMQ has removed all that it had here."""
     queue_of(call)
-    raise RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", "unknown")
+    raise bad_request("unknown")
 
 
+@route("GET", "/users/{user}/queues")
 async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
     """List the exclusive queues of a user's connections; the declaring user of other queues is not stored."""
     user = call.values["user"]
     if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
-        raise RequestRefused(
-            HTTPStatus.UNAUTHORIZED, "not_authorised", "User not authorised to access object"
-        )
+        raise not_authorised("User not authorised to access object")
     if call.broker_api.catalog.users.find(user) is None:
         raise not_found()
     owners = {name for name, each in (await _owners(call)).items() if each.user == user}
@@ -195,12 +296,75 @@ def _totals(row: Row) -> dict[str, Any]:
     return {key: value for key, value in static(row).items() if key in TOTALS} | counts(row)
 
 
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/queues", get=list_queues),
-    route("/queues/detailed", get=list_queues_in_detail),
-    route("/queues/{vhost}", get=list_queues),
-    route("/queues/{vhost}/{name}", get=get_queue, put=put_queue, delete=delete_queue),
-    route("/queues/{vhost}/{name}/contents", delete=purge_queue),
-    route("/queues/{vhost}/{name}/actions", post=act_on_queue),
-    route("/users/{user}/queues", get=list_queues_of_user),
-)
+@route("GET", "/queues/quorum/{vhost}/{name}/status")
+async def get_status(call: EndpointCall) -> HttpResponse:
+    """Return the status of each member of a quorum queue."""
+    queue = queue_of(call)
+    try:
+        rows = await call.administer("quorum-status", queue.vhost, name=queue.name)
+    except NotSupported as refusal:
+        raise RequestRefused(
+            HTTPStatus.SERVICE_UNAVAILABLE, "service_unavailable", refusal.description
+        ) from refusal
+    return HttpResponse.of_json(rows)
+
+
+@route("POST", "/queues/quorum/{vhost}/{name}/replicas/add", tag=Tag.ADMINISTRATOR)
+async def add_member(call: EndpointCall) -> HttpResponse:
+    """Add a member to a quorum queue, on a node; an existing one stays."""
+    queue, node = queue_of(call), _node_of_body(call)
+    membership = fields.text(call.body, "membership", "promotable")
+    await call.administer("add-member", queue.vhost, name=queue.name, node=node, membership=membership)
+    return NO_CONTENT
+
+
+@route("DELETE", "/queues/quorum/{vhost}/{name}/replicas/delete", tag=Tag.ADMINISTRATOR)
+async def delete_member(call: EndpointCall) -> HttpResponse:
+    """Remove a member of a quorum queue, with its data."""
+    queue, node = queue_of(call), _node_of_body(call)
+    await call.administer("delete-member", queue.vhost, name=queue.name, node=node)
+    return NO_CONTENT
+
+
+@route("POST", "/queues/quorum/replicas/on/{node}/grow", tag=Tag.ADMINISTRATOR)
+async def grow(call: EndpointCall) -> HttpResponse:
+    """Add a member on a node to all quorum queues that have none there, or to those that match."""
+    body = call.body
+    await call.administer(
+        "grow",
+        node=_node_of_path(call),
+        strategy=fields.text(body, "strategy", "all"),
+        vhost_pattern=fields.text(body, "vhost_pattern", ".*"),
+        queue_pattern=fields.text(body, "queue_pattern", ".*"),
+        membership=fields.text(body, "membership", "promotable"),
+    )
+    return NO_CONTENT
+
+
+@route("DELETE", "/queues/quorum/replicas/on/{node}/shrink", tag=Tag.ADMINISTRATOR)
+async def shrink(call: EndpointCall) -> HttpResponse:
+    """Remove the members of all quorum queues on a node."""
+    await call.administer("shrink", node=_node_of_path(call))
+    return HttpResponse(HTTPStatus.ACCEPTED)
+
+
+@route("POST", "/rebalance/queues", tag=Tag.ADMINISTRATOR)
+async def rebalance(call: EndpointCall) -> HttpResponse:
+    """Begin to transfer leaderships until no node has more than its share."""
+    call.broker_api.begin("rebalance", {"kind": "all"}, user=call.user.name)
+    return NO_CONTENT
+
+
+def _node_of_path(call: EndpointCall) -> str:
+    if not is_node(call, call.values["node"]):
+        raise not_found()
+    return call.values["node"]
+
+
+def _node_of_body(call: EndpointCall) -> str:
+    body = call.body
+    fields.require(body, "node")
+    name = fields.text(body, "node", "")
+    if not is_node(call, name):
+        raise bad_request("Node is not a cluster member")
+    return name

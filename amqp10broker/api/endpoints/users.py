@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
-from amqp10broker.api.front import not_found
-from amqp10broker.api.long_lists import listed
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
+from amqp10broker.api.front import Tag
+from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.entries import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
@@ -20,11 +16,13 @@ from amqp10broker.metadata.users import PasswordAlgorithm, User
 USER_LIMITS: Final = ("max-connections", "max-channels")
 
 
+@route("GET", "/users", tag=Tag.ADMINISTRATOR)
 async def list_users(call: EndpointCall) -> HttpResponse:
     """List all users and their tags."""
     return await listed(call, [_object(user) for user in _sorted(call.broker_api.catalog.users)])
 
 
+@route("GET", "/users/without-permissions", tag=Tag.ADMINISTRATOR)
 async def list_without_permissions(call: EndpointCall) -> HttpResponse:
     """List users without access to any virtual host."""
     having = {user for user, _, _ in call.broker_api.catalog.users.permissions()}
@@ -32,19 +30,21 @@ async def list_without_permissions(call: EndpointCall) -> HttpResponse:
     return call.listed([_object(user) for user in users if user.name not in having])
 
 
+@route("GET", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def get_user(call: EndpointCall) -> HttpResponse:
     """Return one user and its tags."""
     return call.shown(_object(_user(call)))
 
 
+@route("PUT", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def put_user(call: EndpointCall) -> HttpResponse:
     """Add a user, or replace it except for its permissions."""
     body = call.body
     if "tags" not in body:
-        raise _bad("tags_not_present")
+        raise bad_request("tags_not_present")
     entry: dict[str, Any] = {"tags": body["tags"], "limits": fields.table(body, "limits")}
     if "password" in body and "password_hash" in body:
-        raise _bad("both_password_and_password_hash_are_provided: give one of them")
+        raise bad_request("both_password_and_password_hash_are_provided: give one of them")
     if body.get("password"):
         entry["password"] = fields.text(body, "password", "")
     else:
@@ -55,19 +55,21 @@ async def put_user(call: EndpointCall) -> HttpResponse:
     return CREATED if answer["created"] else NO_CONTENT
 
 
+@route("DELETE", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_user(call: EndpointCall) -> HttpResponse:
     """Delete a user, and close its connections."""
     await call.administer("delete-user", user=_user(call).name)
     return NO_CONTENT
 
 
+@route("POST", "/users/bulk-delete", tag=Tag.ADMINISTRATOR)
 async def delete_users(call: EndpointCall) -> HttpResponse:
     """Delete several users; unknown names are ignored."""
     body = call.body
     fields.require(body, "users")
     names = body["users"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise _bad("'users' must be an array of names")
+        raise bad_request("'users' must be an array of names")
     for name in names:
         try:
             await call.administer("delete-user", user=name)
@@ -79,6 +81,9 @@ async def delete_users(call: EndpointCall) -> HttpResponse:
 # --- permissions ----------------------------------------------------------------------------------
 
 
+@route(
+    "GET", "/users/{user}/permissions", "/vhosts/{vhost}/permissions", "/permissions", tag=Tag.ADMINISTRATOR
+)
 async def list_permissions(call: EndpointCall) -> HttpResponse:
     """List permissions: all, those in one virtual host, or those of one user."""
     wanted = _wanted(call)
@@ -87,6 +92,7 @@ async def list_permissions(call: EndpointCall) -> HttpResponse:
     return call.listed([permission_entry(*row) for row in rows if wanted(row[0], row[1])])
 
 
+@route("GET", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def get_permission(call: EndpointCall) -> HttpResponse:
     """Return a user's permissions in a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
@@ -96,6 +102,7 @@ async def get_permission(call: EndpointCall) -> HttpResponse:
     return call.shown(permission_entry(user, vhost, permission))
 
 
+@route("PUT", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def put_permission(call: EndpointCall) -> HttpResponse:
     """Set a user's permissions in a virtual host."""
     user, vhost = _both(call)
@@ -107,6 +114,7 @@ async def put_permission(call: EndpointCall) -> HttpResponse:
     return CREATED if there is None else NO_CONTENT
 
 
+@route("DELETE", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_permission(call: EndpointCall) -> HttpResponse:
     """Remove a user's access to a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
@@ -116,6 +124,15 @@ async def delete_permission(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route(
+    "GET",
+    "/users/{user}/topic-permissions",
+    "/vhosts/{vhost}/topic-permissions",
+    "/topic-permissions",
+    "/topic-permissions/{vhost}/{user}",
+    "/topic-permissions/{vhost}/{user}/{exchange}",
+    tag=Tag.ADMINISTRATOR,
+)
 async def list_topic_permissions(call: EndpointCall) -> HttpResponse:
     """List topic permissions: all, in a virtual host, of a user, or at an exchange."""
     wanted = _wanted(call)
@@ -133,6 +150,7 @@ async def list_topic_permissions(call: EndpointCall) -> HttpResponse:
     return call.listed(found)
 
 
+@route("PUT", "/topic-permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     """Restrict a user's routing keys at a topic exchange."""
     user, vhost = _both(call)
@@ -140,13 +158,19 @@ async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     fields.require(body, "exchange", "write", "read")
     exchange = fields.text(body, "exchange", "")
     if exchange and call.vhost().topology.find_exchange(exchange) is None:
-        raise _bad(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
+        raise bad_request(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
     there = call.broker_api.catalog.users.topic_permission(user, vhost, exchange)
     patterns = {name: fields.text(body, name, "") for name in ("write", "read")}
     await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
     return CREATED if there is None else NO_CONTENT
 
 
+@route(
+    "DELETE",
+    "/topic-permissions/{vhost}/{user}",
+    "/topic-permissions/{vhost}/{user}/{exchange}",
+    tag=Tag.ADMINISTRATOR,
+)
 async def delete_topic_permission(call: EndpointCall) -> HttpResponse:
     """Lift the restriction of a user's routing keys, at one exchange or at all."""
     user, vhost = call.values["user"], call.vhost().name
@@ -161,6 +185,7 @@ async def delete_topic_permission(call: EndpointCall) -> HttpResponse:
 # --- limits ---------------------------------------------------------------------------------------
 
 
+@route("GET", "/user-limits", "/user-limits/{user}", tag=Tag.ADMINISTRATOR)
 async def list_limits(call: EndpointCall) -> HttpResponse:
     """List the limits of users with any, or of one user."""
     users = [_user(call)] if "user" in call.values else _sorted(call.broker_api.catalog.users)
@@ -168,6 +193,7 @@ async def list_limits(call: EndpointCall) -> HttpResponse:
     return call.listed([each for each in known if each["value"]])
 
 
+@route("PUT", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
     """Limit connections or channels of a user."""
     limits = {_limit_name(call): limit_value(call)}
@@ -175,6 +201,7 @@ async def put_limit(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("DELETE", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
     """Lift a limit of a user."""
     await call.administer("set-user-limits", user=_user(call).name, limits={_limit_name(call): -1})
@@ -194,7 +221,7 @@ def limit_value(call: EndpointCall) -> int:
 def _limit_name(call: EndpointCall) -> str:
     name = call.values["name"]
     if name not in USER_LIMITS:
-        raise _bad(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
+        raise bad_request(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
     return name
 
 
@@ -208,7 +235,7 @@ def _user(call: EndpointCall) -> User:
 def _both(call: EndpointCall) -> tuple[str, str]:
     user, vhost = call.values["user"], call.values["vhost"]
     if user not in call.broker_api.catalog.users or call.broker_api.catalog.find_vhost(vhost) is None:
-        raise _bad("vhost_or_user_not_found")
+        raise bad_request("vhost_or_user_not_found")
     return user, vhost
 
 
@@ -234,42 +261,3 @@ _SHOWN: Final = ("name", "tags", "password_hash", "hashing_algorithm", "limits")
 
 def _sorted(users: Iterable[User]) -> list[User]:
     return sorted(users, key=lambda user: user.name)
-
-
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
-
-
-_A: Final = Tag.ADMINISTRATOR
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/users", _A, get=list_users),
-    route("/users/without-permissions", _A, get=list_without_permissions),
-    route("/users/bulk-delete", _A, post=delete_users),
-    route("/users/{user}", _A, get=get_user, put=put_user, delete=delete_user),
-    route("/users/{user}/permissions", _A, get=list_permissions),
-    route("/users/{user}/topic-permissions", _A, get=list_topic_permissions),
-    route("/vhosts/{vhost}/permissions", _A, get=list_permissions),
-    route("/vhosts/{vhost}/topic-permissions", _A, get=list_topic_permissions),
-    route("/permissions", _A, get=list_permissions),
-    route(
-        "/permissions/{vhost}/{user}", _A, get=get_permission, put=put_permission, delete=delete_permission
-    ),
-    route("/topic-permissions", _A, get=list_topic_permissions),
-    route(
-        "/topic-permissions/{vhost}/{user}",
-        _A,
-        get=list_topic_permissions,
-        put=put_topic_permission,
-        delete=delete_topic_permission,
-    ),
-    route(
-        "/topic-permissions/{vhost}/{user}/{exchange}",
-        _A,
-        get=list_topic_permissions,
-        delete=delete_topic_permission,
-    ),
-    route("/user-limits", _A, get=list_limits),
-    route("/user-limits/{user}", _A, get=list_limits),
-    route("/user-limits/{user}/{name}", _A, put=put_limit, delete=delete_limit),
-)

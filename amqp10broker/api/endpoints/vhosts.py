@@ -6,13 +6,10 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from amqp10broker.api import fields
-from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, RunEndpoint, route
+from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
 from amqp10broker.api.endpoints.users import limit_value
-from amqp10broker.api.front import not_found
-from amqp10broker.api.long_lists import listed
-from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import HttpRoute
+from amqp10broker.api.front import Tag
+from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_found
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.accounts import PROTECTED
@@ -20,6 +17,7 @@ from amqp10broker.operations.accounts import PROTECTED
 VHOST_LIMITS: Final = ("max-connections", "max-queues")
 
 
+@route("GET", "/vhosts")
 async def list_vhosts(call: EndpointCall) -> HttpResponse:
     """List all virtual hosts for monitoring users, else those that the user may enter."""
     known = call.broker_api.catalog.vhosts
@@ -28,11 +26,13 @@ async def list_vhosts(call: EndpointCall) -> HttpResponse:
     return await listed(call, [_object(call, vhost) for vhost in seen])
 
 
+@route("GET", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def get_vhost(call: EndpointCall) -> HttpResponse:
     """Return one virtual host and its settings."""
     return call.shown(_object(call, _vhost(call)))
 
 
+@route("PUT", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def put_vhost(call: EndpointCall) -> HttpResponse:
     """Add a virtual host, which its creator may use, or change its settings."""
     name, body = call.values["vhost"], call.body
@@ -48,7 +48,7 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
     kind = body.get("default_queue_type", None if there is None else there.facts.default_queue_type)
     if kind is not None:
         if not isinstance(kind, str):
-            raise _bad("'default_queue_type' must be a string")
+            raise bad_request("'default_queue_type' must be a string")
         entry["default_queue_type"] = kind
     answer = await call.administer("put-vhost", name=name, entry=entry)
     if not answer["created"]:
@@ -59,6 +59,7 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
     return CREATED
 
 
+@route("DELETE", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def delete_vhost(call: EndpointCall) -> HttpResponse:
     """Delete a virtual host with its contents, and close its connections."""
     try:
@@ -70,30 +71,35 @@ async def delete_vhost(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("POST", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
 async def protect(call: EndpointCall) -> HttpResponse:
     """Protect a virtual host against deletion."""
     return await _protect(call, True)
 
 
+@route("DELETE", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
 async def unprotect(call: EndpointCall) -> HttpResponse:
     """Allow the deletion of a virtual host again."""
     return await _protect(call, False)
 
 
+@route("POST", "/vhosts/{vhost}/start/{node}", tag=Tag.ADMINISTRATOR)
 async def start(call: EndpointCall) -> HttpResponse:
     """Accept the request without effect: virtual hosts always run on all nodes."""
     _vhost(call)
     if call.values["node"] != call.broker_api.node_name:
-        raise _bad(f"there is no node '{call.values['node']}' here")
+        raise bad_request(f"there is no node '{call.values['node']}' here")
     return NO_CONTENT
 
 
+@route("GET", "/vhost-limits", "/vhost-limits/{vhost}")
 async def list_limits(call: EndpointCall) -> HttpResponse:
     """List the limits of virtual hosts that have some."""
     known = [{"vhost": vhost.name, "value": vhost.limits.as_dict()} for vhost in call.vhosts()]
     return call.listed([each for each in known if each["value"]])
 
 
+@route("PUT", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
     """Limit connections or queues of a virtual host."""
     limits = {_limit_name(call): limit_value(call)}
@@ -101,6 +107,7 @@ async def put_limit(call: EndpointCall) -> HttpResponse:
     return NO_CONTENT
 
 
+@route("DELETE", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
     """Lift a limit of a virtual host."""
     await call.administer("set-vhost-limits", _vhost(call).name, limits={_limit_name(call): -1})
@@ -124,7 +131,7 @@ async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
 def _limit_name(call: EndpointCall) -> str:
     name = call.values["name"]
     if name not in VHOST_LIMITS:
-        raise _bad(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
+        raise bad_request(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
     return name
 
 
@@ -152,20 +159,3 @@ def _object(call: EndpointCall, vhost: VirtualHost) -> dict[str, Any]:
         "metadata": metadata,
         "cluster_state": {call.broker_api.node_name: "running"},
     }
-
-
-def _bad(reason: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason)
-
-
-_A: Final = Tag.ADMINISTRATOR
-
-ROUTES: Final[tuple[HttpRoute[RunEndpoint], ...]] = (
-    route("/vhosts", get=list_vhosts),
-    route("/vhosts/{vhost}", _A, get=get_vhost, put=put_vhost, delete=delete_vhost),
-    route("/vhosts/{vhost}/deletion/protection", _A, post=protect, delete=unprotect),
-    route("/vhosts/{vhost}/start/{node}", _A, post=start),
-    route("/vhost-limits", get=list_limits),
-    route("/vhost-limits/{vhost}", get=list_limits),
-    route("/vhost-limits/{vhost}/{name}", _A, put=put_limit, delete=delete_limit),
-)

@@ -18,7 +18,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.observe.metrics import table
 from amqp10broker.observe.metrics.table import Family, Group
 from amqp10broker.observe.metrics.wanted import Form, ScrapeRequest
-from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.operations.node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
 from amqp10broker.queues.effects import DeadLetterReason

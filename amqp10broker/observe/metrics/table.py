@@ -6,13 +6,11 @@ Its rows are written one by one per object, and as their sums without labels in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-
-RABBITMQ: Final = "rabbitmq_"
-OURS: Final = "amqp10broker_"
 
 
 class MetricKind(StrEnum):
@@ -34,13 +32,11 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics of the same objects. `prefix`: of the names of its metrics; the detailed form adds
-    ``detailed_`` or ``cluster_``. `bounded`: rows are limited to `ROWS_MAX`, because clients can create any
+    """Metrics of the same objects. `bounded`: rows are limited to `ROWS_MAX`, because clients can create any
     number of these objects.
     """
 
     name: str
-    prefix: str
     labels: tuple[str, ...]
     families: tuple[Family, ...]
     summed: bool = True
@@ -48,9 +44,10 @@ class Group:
     bounded: bool = False
 
     def detailed(self, family: Family) -> Family:
-        kind = "cluster_" if self in CLUSTER_GROUPS else "detailed_"
-        name = f"{self.prefix}{kind}{family.name.removeprefix(self.prefix)}"
-        return Family(name, family.kind, family.help, family.labels)
+        """Return a metric of the group with the name of its detailed form: ``rabbitmq_detailed_...``."""
+        prefix, _, rest = family.name.partition("_")
+        kind = "cluster" if self in CLUSTER_GROUPS else "detailed"
+        return replace(family, name=f"{prefix}_{kind}_{rest}")
 
 
 # Maximum of rows in a bounded group.
@@ -67,6 +64,10 @@ def _gauge(name: str, help_: str, *labels: str) -> Family:
 
 def _histogram(name: str, help_: str, *labels: str) -> Family:
     return Family(name, MetricKind.HISTOGRAM, help_, labels)
+
+
+def _group(name: str, labels: tuple[str, ...], *families: Family, **flags: bool) -> Group:
+    return Group(name, labels, families, **flags)
 
 
 # --- of the node, in each form ------------------------------------------------------------------------
@@ -119,47 +120,18 @@ GLOBAL: Final = (
         "protocol",
     ),
 )
-CONSUMED: Final = (
-    _counter(
-        "rabbitmq_global_messages_delivered_total",
-        "messages that went to clients",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_delivered_consume_auto_ack_total",
-        "to consumers, with nothing to be acknowledged",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_delivered_consume_manual_ack_total",
-        "to consumers, to be acknowledged",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_delivered_get_auto_ack_total",
-        "to basic.get, with nothing to be acknowledged",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_delivered_get_manual_ack_total",
-        "to basic.get, to be acknowledged",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_get_empty_total",
-        "how often basic.get found no message",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_redelivered_total",
-        "of all these, those that the queue had handed out before",
-        *("protocol", "queue_type"),
-    ),
-    _counter(
-        "rabbitmq_global_messages_acknowledged_total",
-        "messages that clients accepted",
-        *("protocol", "queue_type"),
-    ),
+CONSUMED: Final = tuple(
+    _counter(f"rabbitmq_global_messages_{name}_total", help_, "protocol", "queue_type")
+    for name, help_ in {
+        "delivered": "messages that went to clients",
+        "delivered_consume_auto_ack": "to consumers, with nothing to be acknowledged",
+        "delivered_consume_manual_ack": "to consumers, to be acknowledged",
+        "delivered_get_auto_ack": "to basic.get, with nothing to be acknowledged",
+        "delivered_get_manual_ack": "to basic.get, to be acknowledged",
+        "get_empty": "how often basic.get found no message",
+        "redelivered": "of all these, those that the queue had handed out before",
+        "acknowledged": "messages that clients accepted",
+    }.items()
 )
 _GIVEN_UP: Final = "rabbitmq_global_messages_dead_lettered"
 DEAD_LETTERED: Final = {
@@ -217,225 +189,178 @@ LEFT_OUT: Final = _gauge(
 
 # --- of objects -------------------------------------------------------------------------------------
 
-CHURN: Final = Group(
+CHURN: Final = _group(
     "connection_churn_metrics",
-    RABBITMQ,
     (),
-    (
-        _counter("rabbitmq_connections_opened_total", "connections that have come"),
-        _counter("rabbitmq_connections_closed_total", "connections that have ended"),
-        _counter("rabbitmq_channels_opened_total", "channels of AMQP 0-9-1 that have come"),
-        _counter("rabbitmq_channels_closed_total", "channels of AMQP 0-9-1 that have ended"),
-        _counter("rabbitmq_queues_declared_total", "declarations of queues, also of some that were there"),
-        _counter("rabbitmq_queues_created_total", "queues that have come, those at the start included"),
-        _counter("rabbitmq_queues_deleted_total", "queues that were deleted"),
-    ),
+    _counter("rabbitmq_connections_opened_total", "connections that have come"),
+    _counter("rabbitmq_connections_closed_total", "connections that have ended"),
+    _counter("rabbitmq_channels_opened_total", "channels of AMQP 0-9-1 that have come"),
+    _counter("rabbitmq_channels_closed_total", "channels of AMQP 0-9-1 that have ended"),
+    _counter("rabbitmq_queues_declared_total", "declarations of queues, also of some that were there"),
+    _counter("rabbitmq_queues_created_total", "queues that have come, those at the start included"),
+    _counter("rabbitmq_queues_deleted_total", "queues that were deleted"),
 )
-NODE_COARSE: Final = Group(
+NODE_COARSE: Final = _group(
     "node_coarse_metrics",
-    RABBITMQ,
     (),
-    (
-        _gauge("rabbitmq_process_open_fds", "files and sockets that are open"),
-        _gauge("rabbitmq_process_resident_memory_bytes", "memory of the process that is in RAM"),
-        _gauge("rabbitmq_disk_space_available_bytes", "free space on the disk of the data folder"),
-    ),
+    _gauge("rabbitmq_process_open_fds", "files and sockets that are open"),
+    _gauge("rabbitmq_process_resident_memory_bytes", "memory of the process that is in RAM"),
+    _gauge("rabbitmq_disk_space_available_bytes", "free space on the disk of the data folder"),
 )
-NODE: Final = Group(
+NODE: Final = _group(
     "node_metrics",
-    RABBITMQ,
     (),
-    (
-        _gauge("rabbitmq_process_max_fds", "files and sockets that may be open"),
-        _gauge("rabbitmq_resident_memory_limit_bytes", "memory above which publishers wait"),
-        _gauge("rabbitmq_disk_space_available_limit_bytes", "free space below which publishers wait"),
-        _gauge("rabbitmq_erlang_uptime_seconds", "since the start of the broker, which has no Erlang"),
-    ),
+    _gauge("rabbitmq_process_max_fds", "files and sockets that may be open"),
+    _gauge("rabbitmq_resident_memory_limit_bytes", "memory above which publishers wait"),
+    _gauge("rabbitmq_disk_space_available_limit_bytes", "free space below which publishers wait"),
+    _gauge("rabbitmq_erlang_uptime_seconds", "since the start of the broker, which has no Erlang"),
 )
-PERSISTER: Final = Group(
+PERSISTER: Final = _group(
     "node_persister_metrics",
-    RABBITMQ,
     (),
-    (_counter("rabbitmq_io_sync_ops_total", "commits of the journal, each with one sync of the disk"),),
+    _counter("rabbitmq_io_sync_ops_total", "commits of the journal, each with one sync of the disk"),
 )
 # Queues that this node leads. In a cluster the metadata group has ``module`` and ``ra_system`` in place of
 # the labels, in all forms.
-RAFT: Final = Group(
+RAFT: Final = _group(
     "ra_metrics",
-    RABBITMQ,
     ("vhost", "queue"),
-    (
-        _counter("rabbitmq_raft_term", "the member's term"),
-        _counter("rabbitmq_raft_commit_index", "what most members have"),
-        _counter("rabbitmq_raft_last_written_index", "what is on this member's disk"),
-        _counter("rabbitmq_raft_snapshot_index", "what stands in a snapshot"),
-        _counter("rabbitmq_raft_log_commit_index", "the old name of rabbitmq_raft_commit_index"),
-        _counter("rabbitmq_raft_log_last_written_index", "that of rabbitmq_raft_last_written_index"),
-        _counter("rabbitmq_raft_log_snapshot_index", "that of rabbitmq_raft_snapshot_index"),
-    ),
+    _counter("rabbitmq_raft_term", "the member's term"),
+    _counter("rabbitmq_raft_commit_index", "what most members have"),
+    _counter("rabbitmq_raft_last_written_index", "what is on this member's disk"),
+    _counter("rabbitmq_raft_snapshot_index", "what stands in a snapshot"),
+    _counter("rabbitmq_raft_log_commit_index", "the old name of rabbitmq_raft_commit_index"),
+    _counter("rabbitmq_raft_log_last_written_index", "that of rabbitmq_raft_last_written_index"),
+    _counter("rabbitmq_raft_log_snapshot_index", "that of rabbitmq_raft_snapshot_index"),
     summed=False,
 )
-QUEUE_COARSE: Final = Group(
+QUEUE_COARSE: Final = _group(
     "queue_coarse_metrics",
-    RABBITMQ,
     ("vhost", "queue"),
-    (
-        _gauge("rabbitmq_queue_messages_ready", "messages that wait for a consumer"),
-        _gauge("rabbitmq_queue_messages_unacked", "messages that were handed out and are not settled"),
-        _gauge("rabbitmq_queue_messages", "both together"),
-    ),
+    _gauge("rabbitmq_queue_messages_ready", "messages that wait for a consumer"),
+    _gauge("rabbitmq_queue_messages_unacked", "messages that were handed out and are not settled"),
+    _gauge("rabbitmq_queue_messages", "both together"),
 )
-QUEUE_CONSUMERS: Final = Group(
+QUEUE_CONSUMERS: Final = _group(
     "queue_consumer_count",
-    RABBITMQ,
     ("vhost", "queue"),
-    (_gauge("rabbitmq_queue_consumers", "consumers, and links on which clients receive"),),
+    _gauge("rabbitmq_queue_consumers", "consumers, and links on which clients receive"),
     summed=False,
 )
 # Bytes exclude those of streams, and those of durable classic queues are not divided by persistence.
-QUEUE_MESSAGES: Final = Group(
+QUEUE_MESSAGES: Final = _group(
     "queue_metrics",
-    RABBITMQ,
     ("vhost", "queue"),
-    (
-        _gauge(
-            "rabbitmq_queue_consumer_capacity",
-            "1: what comes is delivered at once; 0: messages wait, or nothing consumes; look at the average",
-        ),
-        _gauge("rabbitmq_queue_consumer_utilisation", "the old name of rabbitmq_queue_consumer_capacity"),
-        _gauge("rabbitmq_queue_messages_bytes", "of all messages, without what each costs beside"),
-        _gauge("rabbitmq_queue_messages_ready_bytes", "of messages that wait for a consumer"),
-        _gauge("rabbitmq_queue_messages_unacked_bytes", "of messages that were handed out"),
-        _gauge("rabbitmq_queue_messages_persistent", "messages that survive a restart"),
-        _gauge("rabbitmq_queue_messages_persistent_bytes", "and their bytes"),
+    _gauge(
+        "rabbitmq_queue_consumer_capacity",
+        "1: what comes is delivered at once; 0: messages wait, or nothing consumes; look at the average",
     ),
+    _gauge("rabbitmq_queue_consumer_utilisation", "the old name of rabbitmq_queue_consumer_capacity"),
+    _gauge("rabbitmq_queue_messages_bytes", "of all messages, without what each costs beside"),
+    _gauge("rabbitmq_queue_messages_ready_bytes", "of messages that wait for a consumer"),
+    _gauge("rabbitmq_queue_messages_unacked_bytes", "of messages that were handed out"),
+    _gauge("rabbitmq_queue_messages_persistent", "messages that survive a restart"),
+    _gauge("rabbitmq_queue_messages_persistent_bytes", "and their bytes"),
     summed=False,
 )
-QUEUE_DELIVERY: Final = Group(
+QUEUE_DELIVERY: Final = _group(
     "queue_delivery_metrics",
-    RABBITMQ,
     ("vhost", "queue"),
-    (
-        _counter("rabbitmq_queue_messages_published_total", "messages that the queue took"),
-        _counter("rabbitmq_queue_messages_delivered_ack_total", "to consumers, to be acknowledged"),
-        _counter("rabbitmq_queue_messages_delivered_total", "to consumers, with nothing to acknowledge"),
-        _counter("rabbitmq_queue_get_ack_total", "to basic.get, to be acknowledged"),
-        _counter("rabbitmq_queue_get_total", "to basic.get, with nothing to acknowledge"),
-        _counter("rabbitmq_queue_get_empty_total", "how often basic.get found no message"),
-        _counter("rabbitmq_queue_messages_redelivered_total", "handed out before"),
-        _counter("rabbitmq_queue_messages_acked_total", "accepted by clients"),
-    ),
+    _counter("rabbitmq_queue_messages_published_total", "messages that the queue took"),
+    _counter("rabbitmq_queue_messages_delivered_ack_total", "to consumers, to be acknowledged"),
+    _counter("rabbitmq_queue_messages_delivered_total", "to consumers, with nothing to acknowledge"),
+    _counter("rabbitmq_queue_get_ack_total", "to basic.get, to be acknowledged"),
+    _counter("rabbitmq_queue_get_total", "to basic.get, with nothing to acknowledge"),
+    _counter("rabbitmq_queue_get_empty_total", "how often basic.get found no message"),
+    _counter("rabbitmq_queue_messages_redelivered_total", "handed out before"),
+    _counter("rabbitmq_queue_messages_acked_total", "accepted by clients"),
     summed=False,
 )
 QUEUE_INFO: Final = _gauge(
     "rabbitmq_detailed_queue_info", "kinds of queues; always 1", "queue_type", "membership"
 )
-EXCHANGES: Final = Group(
+EXCHANGES: Final = _group(
     "exchange_metrics",
-    RABBITMQ,
     ("vhost", "exchange"),
-    (
-        _counter("rabbitmq_exchange_messages_published_total", "messages that came to it"),
-        _counter("rabbitmq_exchange_messages_unroutable_dropped_total", "without a queue, not returned"),
-        _counter("rabbitmq_exchange_messages_unroutable_returned_total", "without a queue, returned"),
-    ),
+    _counter("rabbitmq_exchange_messages_published_total", "messages that came to it"),
+    _counter("rabbitmq_exchange_messages_unroutable_dropped_total", "without a queue, not returned"),
+    _counter("rabbitmq_exchange_messages_unroutable_returned_total", "without a queue, returned"),
     summed=False,
 )
-CONNECTION_COARSE: Final = Group(
+CONNECTION_COARSE: Final = _group(
     "connection_coarse_metrics",
-    RABBITMQ,
     ("connection",),
-    (
-        _counter("rabbitmq_connection_incoming_bytes_total", "bytes from the client"),
-        _counter("rabbitmq_connection_outgoing_bytes_total", "bytes to the client"),
-    ),
+    _counter("rabbitmq_connection_incoming_bytes_total", "bytes from the client"),
+    _counter("rabbitmq_connection_outgoing_bytes_total", "bytes to the client"),
     bounded=True,
 )
-CONNECTION: Final = Group(
+CONNECTION: Final = _group(
     "connection_metrics",
-    RABBITMQ,
     ("connection",),
-    (_gauge("rabbitmq_connection_channels", "channels, or sessions of AMQP 1.0"),),
+    _gauge("rabbitmq_connection_channels", "channels, or sessions of AMQP 1.0"),
     bounded=True,
 )
-CHANNEL: Final = Group(
+CHANNEL: Final = _group(
     "channel_metrics",
-    RABBITMQ,
     ("channel",),
-    (
-        _gauge("rabbitmq_channel_consumers", "consumers"),
-        _gauge("rabbitmq_channel_messages_unacked", "messages that the client holds"),
-        _gauge("rabbitmq_channel_messages_unconfirmed", "publishes that queues have not answered"),
-        _gauge("rabbitmq_channel_prefetch", "of its next consumers; 0: no limit"),
-    ),
+    _gauge("rabbitmq_channel_consumers", "consumers"),
+    _gauge("rabbitmq_channel_messages_unacked", "messages that the client holds"),
+    _gauge("rabbitmq_channel_messages_unconfirmed", "publishes that queues have not answered"),
+    _gauge("rabbitmq_channel_prefetch", "of its next consumers; 0: no limit"),
     bounded=True,
 )
-CHANNEL_COUNTERS: Final = Group(
+CHANNEL_COUNTERS: Final = _group(
     "channel_exchange_metrics",
-    RABBITMQ,
     ("channel",),
-    (
-        _counter("rabbitmq_channel_messages_published_total", "messages that the client published"),
-        _counter("rabbitmq_channel_messages_confirmed_total", "publishes that were confirmed"),
-        _counter("rabbitmq_channel_messages_unroutable_dropped_total", "without a queue, not returned"),
-        _counter("rabbitmq_channel_messages_unroutable_returned_total", "without a queue, returned"),
-    ),
+    _counter("rabbitmq_channel_messages_published_total", "messages that the client published"),
+    _counter("rabbitmq_channel_messages_confirmed_total", "publishes that were confirmed"),
+    _counter("rabbitmq_channel_messages_unroutable_dropped_total", "without a queue, not returned"),
+    _counter("rabbitmq_channel_messages_unroutable_returned_total", "without a queue, returned"),
     summed=False,
     bounded=True,
 )
-CHANNEL_QUEUES: Final = Group(
+CHANNEL_QUEUES: Final = _group(
     "channel_queue_metrics",
-    RABBITMQ,
     ("channel",),
-    (
-        _counter("rabbitmq_channel_messages_delivered_ack_total", "to consumers, to be acknowledged"),
-        _counter("rabbitmq_channel_messages_delivered_total", "to consumers, with nothing to acknowledge"),
-        _counter("rabbitmq_channel_get_ack_total", "to basic.get, to be acknowledged"),
-        _counter("rabbitmq_channel_get_total", "to basic.get, with nothing to acknowledge"),
-        _counter("rabbitmq_channel_get_empty_total", "how often basic.get found no message"),
-        _counter("rabbitmq_channel_messages_redelivered_total", "handed out before"),
-        _counter("rabbitmq_channel_messages_acked_total", "accepted by the client"),
-    ),
+    _counter("rabbitmq_channel_messages_delivered_ack_total", "to consumers, to be acknowledged"),
+    _counter("rabbitmq_channel_messages_delivered_total", "to consumers, with nothing to acknowledge"),
+    _counter("rabbitmq_channel_get_ack_total", "to basic.get, to be acknowledged"),
+    _counter("rabbitmq_channel_get_total", "to basic.get, with nothing to acknowledge"),
+    _counter("rabbitmq_channel_get_empty_total", "how often basic.get found no message"),
+    _counter("rabbitmq_channel_messages_redelivered_total", "handed out before"),
+    _counter("rabbitmq_channel_messages_acked_total", "accepted by the client"),
     summed=False,
     bounded=True,
 )
-VHOSTS: Final = Group(
+VHOSTS: Final = _group(
     "vhost_status",
-    RABBITMQ,
     ("vhost",),
-    (_gauge("rabbitmq_vhost_status", "1: the virtual host is there"),),
+    _gauge("rabbitmq_vhost_status", "1: the virtual host is there"),
     summed=False,
     per_object=False,
 )
-EXCHANGE_NAMES: Final = Group(
+EXCHANGE_NAMES: Final = _group(
     "exchange_names",
-    RABBITMQ,
     ("vhost", "exchange", "type"),
-    (_gauge("rabbitmq_exchange_name", "1: the exchange is there"),),
+    _gauge("rabbitmq_exchange_name", "1: the exchange is there"),
     summed=False,
     per_object=False,
 )
-SESSION: Final = Group(
+SESSION: Final = _group(
     "session_metrics",
-    OURS,
     ("connection", "session"),
-    (
-        _gauge("amqp10broker_session_incoming_window", "transfers that the client may still send"),
-        _gauge("amqp10broker_session_remote_incoming_window", "transfers that the client still takes"),
-        _gauge("amqp10broker_session_pending_out", "messages from queues that are not written yet"),
-    ),
+    _gauge("amqp10broker_session_incoming_window", "transfers that the client may still send"),
+    _gauge("amqp10broker_session_remote_incoming_window", "transfers that the client still takes"),
+    _gauge("amqp10broker_session_pending_out", "messages from queues that are not written yet"),
     bounded=True,
 )
 # The sums of the aggregated form are by ``role``, which is the client's.
-LINK: Final = Group(
+LINK: Final = _group(
     "link_metrics",
-    OURS,
     ("connection", "session", "link", "role", "queue"),
-    (
-        _gauge("amqp10broker_link_credit", "link-credit"),
-        _gauge("amqp10broker_link_unsettled", "deliveries that are not settled"),
-        _gauge("amqp10broker_link_queue_credit", "what the queue may still send, of a client that receives"),
-    ),
+    _gauge("amqp10broker_link_credit", "link-credit"),
+    _gauge("amqp10broker_link_unsettled", "deliveries that are not settled"),
+    _gauge("amqp10broker_link_queue_credit", "what the queue may still send, of a client that receives"),
     bounded=True,
 )
 # Their objects are the same at all nodes.

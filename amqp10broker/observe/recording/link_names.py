@@ -16,8 +16,7 @@ from typing import Any, Final, Self, TextIO
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import NAMES
-from amqp10broker.observe.recording.errors import NotARecording, NotWritable
-from amqp10broker.observe.recording.names import check_run_id
+from amqp10broker.observe.recording.errors import NotARecording, NotWritable, check_run_id
 
 # How much later than the first event's beginning a name may be: the two clocks are read in turn.
 LATE_NS: Final = 1_000_000

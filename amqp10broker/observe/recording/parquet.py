@@ -7,25 +7,177 @@ durable, and a sync would delay those of the broker's journal.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import sys
 import time
+from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from amqp10broker.observe.flow_events.schema import EVENTS, PACK, RUN_PARTITION
-from amqp10broker.observe.recording.arrow import (
-    check_version,
-    event_schema,
-    event_table,
-    load_arrow,
-    load_parquet,
+from amqp10broker.observe.flow_events.schema import (
+    EVENTS,
+    FIELDS,
+    PACK,
+    RUN_FIELDS,
+    RUN_PARTITION,
+    SCHEMA_VERSION,
+    VERSION_KEY,
 )
-from amqp10broker.observe.recording.errors import NotARecording, NotWritable
-from amqp10broker.observe.recording.names import check_run_id
-from amqp10broker.observe.recording.sinks import Sink
+from amqp10broker.observe.recording.errors import (
+    ArrowMissing,
+    NotARecording,
+    NotWritable,
+    OtherVersion,
+    check_run_id,
+)
+
+METADATA: Final = {VERSION_KEY: str(SCHEMA_VERSION).encode()}
+
+# The type that `struct` packs by each letter, before it is widened to the column's type.
+_SMALLER: Final = {"q": "int64", "b": "int8", "I": "uint32", "H": "uint16"}
+
+
+def load_arrow() -> Any:
+    """Import and return pyarrow; raise ArrowMissing if it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise ArrowMissing from error
+    return pyarrow
+
+
+def load_parquet() -> Any:
+    """Import and return pyarrow.parquet; raise ArrowMissing if it is not installed."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ArrowMissing from error
+    return pyarrow.parquet
+
+
+def event_schema() -> Any:
+    pa = load_arrow()
+    fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
+    return pa.schema(fields, metadata=METADATA)
+
+
+def run_schema() -> Any:
+    pa = load_arrow()
+    return pa.schema(
+        [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS], metadata=METADATA
+    )
+
+
+def event_table(events: bytes | bytearray | memoryview) -> Any:
+    """Return packed events as an Arrow table with `event_schema`. Raises `ValueError` if the length is not a
+    multiple of the event size, and `ArrowMissing` if pyarrow is not installed.
+    """
+    count, rest = divmod(len(events), PACK.size)
+    if rest:
+        raise ValueError(f"{len(events)} bytes are no whole number of events of {PACK.size} bytes")
+    pa = load_arrow()
+    view = memoryview(events).cast("B")
+    columns = []
+    offset = 0
+    for field in FIELDS:
+        column = _column(view, offset, field.code)
+        buffer = pa.py_buffer(column)
+        packed = pa.Array.from_buffers(pa.type_for_alias(_SMALLER[field.code]), count, [None, buffer])
+        columns.append(packed.cast(pa.type_for_alias(field.parquet)))
+        offset += column.itemsize
+    return pa.Table.from_arrays(columns, schema=event_schema())
+
+
+def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
+    """Raise OtherVersion unless the metadata of a file's Arrow schema have this layout's version."""
+    text = (metadata or {}).get(VERSION_KEY)
+    found = int(text) if text is not None and text.isdigit() else None
+    if found != SCHEMA_VERSION:
+        raise OtherVersion(path, found, SCHEMA_VERSION)
+
+
+def _column(view: memoryview, offset: int, code: str) -> array[int]:
+    # The whole buffer is viewed as an array of the column's type, shifted so that the column is at a multiple
+    # of its size, and every n-th value is taken. The size of an event (64 bytes) is a multiple of every
+    # column's, which a test checks.
+    values: array[int] = array(code)
+    size = values.itemsize
+    shift = offset % size
+    values.frombytes(view[shift : len(view) - (size - shift) % size])
+    picked = values[offset // size :: PACK.size // size]
+    if sys.byteorder == "big":
+        picked.byteswap()
+    return picked
+
+
+def open_raw(path: Path) -> io.FileIO:
+    """Create or truncate a file."""
+    return io.FileIO(path, "wb")
+
+
+class Sink:
+    """A file that is written from beginning to end, with the interface that pyarrow needs.
+
+    The file at `path` is created or truncated; it is renamed by `publish`. Methods raise OSError, for
+    instance if the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._raw = open_raw(path)
+        self._at = 0
+        self._given_up = False
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        """Write all of the data; nothing if the file was discarded."""
+        size = len(data)
+        if not self._given_up:
+            view = memoryview(data)
+            while len(view):
+                written = self._raw.write(view)
+                if not written:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                view = view[written:]
+        self._at += size
+        return size
+
+    def tell(self) -> int:
+        return self._at
+
+    def flush(self) -> None:
+        """Do nothing, because the file is unbuffered."""
+
+    def close(self) -> None:
+        """Close the file; safe to repeat."""
+        if not self.closed:
+            self.closed = True
+            self._raw.close()
+
+    def publish(self, path: Path) -> None:
+        """Close the file and rename it, atomically replacing a file of that name."""
+        self.close()
+        os.replace(self._path, path)
+
+    def give_up(self) -> None:
+        """Remove the file and free its space on the disk; later writes are dropped."""
+        if self._given_up:
+            return
+        self._given_up = True
+        # A file that is not on a disk cannot be truncated; if its folder was removed, so was the file.
+        if not self.closed:
+            with suppress(OSError):
+                self._raw.truncate(0)
+        with suppress(OSError):
+            self.close()
+        with suppress(OSError):
+            self._path.unlink()
+
 
 # Prefix of all event files, so that ``part-*.parquet`` finds those that are complete.
 PART: Final = "part"

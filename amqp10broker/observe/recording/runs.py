@@ -15,11 +15,15 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import RUN_FIELDS, RUNS
-from amqp10broker.observe.recording.arrow import check_version, load_arrow, load_parquet, run_schema
-from amqp10broker.observe.recording.errors import NotARecording, NotWritable
-from amqp10broker.observe.recording.names import check_run_id, numbered
-from amqp10broker.observe.recording.parquet import events_folder
-from amqp10broker.observe.recording.sinks import Sink
+from amqp10broker.observe.recording.errors import NotARecording, NotWritable, check_run_id, numbered
+from amqp10broker.observe.recording.parquet import (
+    Sink,
+    check_version,
+    events_folder,
+    load_arrow,
+    load_parquet,
+    run_schema,
+)
 
 __all__ = [
     "RunRecord",

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum, auto
 from typing import Any, Final
 
-from amqp10broker.observe.timeline.records import HEAD_BYTES
+from amqp10broker.observe.timeline.records import HEAD_BYTES, Tell
 from amqp10broker.observe.timeline.ring import RECORDS_MAX, TEXT_CHARACTERS_MAX
-from amqp10broker.observe.timeline.shown import Tell
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.items import AckRun, MethodFrame, PublishRun

@@ -14,9 +14,19 @@ from itertools import islice
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.timeline.records import HEAD_BYTES, Mark, Record, RecordKind, Span, joined, spans_of
-from amqp10broker.observe.timeline.shown import Tell, shown
-from amqp10broker.observe.timeline.standing import NAMES, Standing
+from amqp10broker.observe.timeline.records import (
+    HEAD_BYTES,
+    NAMES,
+    Mark,
+    Record,
+    RecordKind,
+    Span,
+    Standing,
+    Tell,
+    joined,
+    shown,
+    spans_of,
+)
 from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Rejected

@@ -1,14 +1,15 @@
 """The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
 
 Only this user can reach it (folder 0700, socket 0600, and the peer's uid is checked), so it has no password
-and its clients may do everything. The CLI is its client. Requests of one client are answered in order;
-clients do not wait for each other. The requests are in `operations.registry`.
+and its clients may do everything. Windows has a port of loopback and a secret instead (`portable`). The CLI
+is its client. Requests of one client are answered in order; clients do not wait for each other. The
+requests are in `operations.registry`.
 
 ::
 
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}
     {"op": "status", "arguments": {"choose": {"user": "ann", "limit": 20}}}
-    {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow, see `trace_lines`
+    {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow
 
     {"ok": true, "result": ...}
     {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
@@ -17,22 +18,23 @@ clients do not wait for each other. The requests are in `operations.registry`.
 from __future__ import annotations
 
 import json
-import os
 import re
+from hmac import compare_digest
 from typing import Any, Final
 
 import trio
 
-from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
+from amqp10broker import portable
+from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, NotFound, RefusedError
 from amqp10broker.operations.caller import Lines
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
-from amqp10broker.runtime.admin.trace_lines import send_lines
 from amqp10broker.runtime.connections.socket_transport import READ_BYTES
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.tracing import StreamSink
 
 _log = Log("amqp10broker.admin")
 
@@ -42,6 +44,8 @@ CLIENTS_MAX: Final = 32
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
 IDLE_S: Final = 300.0
+SECRET_S: Final = 10.0
+"""How long a client may take to send the secret, where the socket is one of loopback."""
 
 
 async def serve_admin(
@@ -64,6 +68,7 @@ async def serve_admin(
         task_status.started()
         return
     try:
+        secret = portable.secret_at(path)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         async with trio.open_nursery() as clients, listener:
             task_status.started()
@@ -79,18 +84,35 @@ async def serve_admin(
                 if len(clients.child_tasks) >= CLIENTS_MAX:
                     await stream.aclose()
                     continue
-                clients.start_soon(_serve_client, broker, stream)
+                clients.start_soon(_serve_client, broker, stream, secret)
     finally:
         adminpath.remove(path)
 
 
-async def _serve_client(broker: Administered, stream: trio.SocketStream) -> None:
+async def _serve_client(broker: Administered, stream: trio.SocketStream, secret: bytes) -> None:
     async with stream:
         uid = adminpath.peer_uid(stream.socket)  # type: ignore[arg-type]
-        if uid is not None and uid != os.getuid():
+        if uid is not None and uid != portable.user_id():
             _log.warning("admin request of another user refused", uid=uid)
             return
+        if not await _sends(stream, secret):
+            _log.warning("admin request without the secret of the socket's file refused")
+            return
         await serve_lines(broker, stream)
+
+
+async def _sends(stream: trio.SocketStream, secret: bytes) -> bool:
+    received = b""
+    with trio.move_on_after(SECRET_S):
+        while len(received) < len(secret):
+            try:
+                data = await stream.receive_some(len(secret) - len(received))
+            except trio.BrokenResourceError:
+                return False
+            if not data:
+                return False
+            received += data
+    return compare_digest(received, secret)
 
 
 async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:
@@ -198,3 +220,50 @@ def _plain(value: object) -> object:
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     return str(value)
+
+
+READER_GONE: Final = "who asked for it has gone"
+
+
+async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
+    """Answer, and then send lines until the trace ends or its reader has gone. Raises `RefusedError` if it
+    does not begin; nothing was sent.
+    """
+    sink = StreamSink()
+    begun = lines.begin(sink)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_with_reader, stream, nursery.cancel_scope)
+            await _send(stream, sink, {"ok": True, "result": begun})
+            nursery.cancel_scope.cancel()
+    finally:
+        if sink.ended is None:
+            try:
+                lines.end(READER_GONE)
+            except NotFound:  # switched off in the same moment
+                sink.close(READER_GONE)
+
+
+async def _send(stream: trio.abc.Stream, sink: StreamSink, answer: dict[str, Any]) -> None:
+    try:
+        await stream.send_all(_line(answer))
+        ended = None
+        while ended is None:
+            lines, left_out = await sink.take()
+            ended = sink.ended
+            await stream.send_all(_line({"lines": lines, "left_out": left_out, "ended": ended}))
+    except trio.BrokenResourceError:
+        return  # the reader is lost, which ends the trace
+
+
+async def _end_with_reader(stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+    try:
+        while await stream.receive_some(1024):
+            pass  # it has nothing more to say
+    except trio.BrokenResourceError:
+        pass  # as gone as one that closed
+    scope.cancel()
+
+
+def _line(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"

@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.operations.cluster_node import Leaderless
+from amqp10broker.operations.node import Leaderless
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.log import Log

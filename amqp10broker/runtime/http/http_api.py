@@ -1,36 +1,249 @@
-"""The HTTP API of a running broker: authentication of requests, and dispatch to endpoints."""
+"""The HTTP API of a running broker: authentication of requests, endpoints, and the broker as they use it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import hashlib
+import os
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final
+from importlib.resources import files
+from time import perf_counter
+from typing import Any, Final, TypeVar
 
 import trio
 
-from amqp10broker.api.calls import EndpointCall, RunEndpoint
-from amqp10broker.api.cors import Cors
+from amqp10broker import portable
+from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
 from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
+from amqp10broker.api.endpoints.page import FOLDERS, kind_of
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
-from amqp10broker.api.front import Front, Visit
+from amqp10broker.api.front import JSON_TYPES, Cors, Front, Router, Visit, form_credentials, wrong_login
 from amqp10broker.api.looks import Looks
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.refusals import fault, refused
-from amqp10broker.api.rights import form_credentials, wrong_login
-from amqp10broker.api.routes import JSON_TYPES, Router
+from amqp10broker.api.messages import (
+    HttpRequest,
+    HttpResponse,
+    PageFile,
+    RequestRefused,
+    bad_request,
+    fault,
+    refused,
+)
+from amqp10broker.api.samples import RateSamples
 from amqp10broker.api.table import ROUTES
+from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
+from amqp10broker.config.records import effective
 from amqp10broker.errors import BrokerError, RefusedError
+from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import QueueCommand
+from amqp10broker.metadata.users import User
+from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
+from amqp10broker.operations.snapshot import ConnectionView, view_of
+from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
+from amqp10broker.runtime.admin.inspection import certificates
 from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connection_log import host_of
+from amqp10broker.runtime.connections.connections import LoopYield
+from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
-from amqp10broker.runtime.http.http_context import BrokerDoor
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.observe.metrics_source import source_of
+from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.sessions.jobs import BackgroundJob, GetSome, PublishOne, check_gettable
+from amqp10broker.sessions.messages import SessionMessage
+
+_TAG_DIGITS: Final = 16
+
+
+class PageFiles:
+    """The content of the package's folder ``page``."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, PageFile] | None = None
+
+    async def find(self, path: str) -> PageFile | None:
+        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
+        be read.
+        """
+        if self._files is None:
+            self._files = await trio.to_thread.run_sync(lambda: dict(_read()))
+        return self._files.get(path)
+
+
+def _read() -> Iterator[tuple[str, PageFile]]:
+    root = files("amqp10broker") / "api" / "page"
+    for folder in FOLDERS:
+        for entry in (root / folder).iterdir():
+            kind = kind_of(entry.name)
+            if kind is not None:
+                body = entry.read_bytes()
+                yield (
+                    folder + entry.name,
+                    PageFile(kind, body, hashlib.sha256(body).hexdigest()[:_TAG_DIGITS]),
+                )
+
+
+E = TypeVar("E", bound=BackgroundJob)
+
+ANSWER_S: Final = 15.0
+"""How long a queue may take for anything that it tells."""
+
+
+async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
+    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
+    has not answered.
+    """
+    mailbox: Mailbox[SessionMessage] = Mailbox()
+    address = reply_registry.open(label, mailbox)
+    try:
+        job = begin(address)
+        try:
+            await _heard_out(job, mailbox)
+        finally:
+            job.end()
+    finally:
+        reply_registry.close(address)
+        mailbox.close()
+    return job
+
+
+def to_queue(command: QueueCommand) -> None:
+    """Send a command to its queue at once, as jobs do."""
+    command[0].post(command[1])
+
+
+async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionMessage]) -> None:
+    while not job.done:
+        with trio.move_on_after(ANSWER_S) as patience:
+            messages = await mailbox.take_all()
+        if patience.cancelled_caught:
+            raise BrokerError(f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again")
+        for message in messages:
+            if isinstance(message, list):
+                for effect in message:
+                    job.hear(effect)
+
+
+TURN_S: Final = 0.004
+"""A turn is over after the step in which so much time has passed."""
+
+
+async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
+    """Return the response to a scrape."""
+    pieces: list[bytes] = []
+    began = perf_counter()
+    for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
+        pieces.append(piece)
+        if perf_counter() - began > TURN_S:
+            await trio.lowlevel.checkpoint()
+            began = perf_counter()
+    return b"".join(pieces)
+
+
+class BrokerDoor(BrokerApi):
+    """The running broker as endpoints use it."""
+
+    def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
+        self._broker = broker
+        self._start = start
+        self.follow = lives.open
+        self.run = partial(run_operation, broker)
+        self.page_file = PageFiles().find
+        self.interval_ms = broker.config.collect_statistics_interval_ms
+        self.samples = RateSamples(self.interval_ms)
+        self.catalog = broker.catalog
+        self.node_name = broker.config.node_name or broker.container_id
+        self.node = broker.node_view
+        self.clients = broker.connections.totals_of_vhosts
+        self.attempts = broker.logins.attempts
+        self.random = secrets.token_bytes
+        self.now_ms = broker.clock.now_ms
+        self.certificates = partial(run_slow, partial(certificates, broker.config))
+        self.connections = broker.connections.views
+        self.metrics = partial(text_of, broker)
+
+    def process(self) -> Mapping[str, int]:
+        tasks = trio.lowlevel.current_statistics()
+        told = {
+            "processors": os.cpu_count() or 1,
+            "proc_used": tasks.tasks_living,
+            "run_queue": tasks.tasks_runnable,
+            "fd_total": portable.limit("RLIMIT_NOFILE"),
+            "fd_used": portable.open_files(),
+        }
+        return {name: figure for name, figure in told.items() if figure is not None}
+
+    def settings(self) -> str:
+        return effective(self._broker.config)
+
+    def connections_open(self) -> tuple[int, int]:
+        connections = self._broker.connections
+        return connections.count, self._broker.config.connection_max
+
+    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
+        if not self._broker.catalog.nodes:
+            return ()
+        told = await self.run("connections", {"where": "elsewhere"}, None, over_http(""))
+        found: list[ConnectionView] = []
+        turns = LoopYield()
+        for each in told:
+            found.append(view_of(ConnectionView, each))
+            await turns.after(found[-1])
+        return found
+
+    async def pause(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def publish(
+        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
+    ) -> bool:
+        broker = self._broker
+        vhost = broker.catalog.lookup_vhost(access.vhost)
+
+        def begin(reply_to: ReplyTo) -> PublishOne:
+            return PublishOne(
+                *(vhost, access, reply_to, to_queue),
+                exchange=exchange,
+                routing_key=routing_key,
+                properties=properties,
+                body=body,
+                size_max=broker.config.max_message_size_bytes,
+            )
+
+        return (await run_job(broker.reply_registry, f"user '{access.user}' over HTTP", begin)).routed
+
+    async def get(
+        self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
+    ) -> tuple[Sequence[Message], int]:
+        access.read("queue", queue)
+        vhost = self._broker.catalog.lookup_vhost(access.vhost)
+        found = vhost.for_connection(vhost.lookup(queue), None)
+        check_gettable(found)
+
+        def begin(reply_to: ReplyTo) -> GetSome:
+            return GetSome(found, reply_to, to_queue, most, delivery_outcome)
+
+        got = await run_job(self._broker.reply_registry, f"user '{access.user}' over HTTP", begin)
+        return got.messages, got.behind
+
+    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
+        self._start(partial(self._behind, operation, given, user))
+
+    async def _behind(self, operation: str, given: Mapping[str, Any], user: str) -> None:
+        try:
+            await self.run(operation, given, None, over_http(user))
+        except BrokerError as error:
+            _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
+
 
 _log = Log("amqp10broker.http")
 
@@ -47,14 +260,13 @@ class HttpApi:
         self._start = start
         config = broker.config
         self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
-        self._front: Front[RunEndpoint] = Front(
+        self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
             tuple(filter(None, config.http_path_prefix.split("/"))),
         )
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
-        """Return the request handler of one connection."""
         return partial(self._answer, origin, peer)
 
     async def _answer(self, origin: Peer, peer: str, request: HttpRequest, read: ReadBody) -> HttpResponse:
@@ -64,9 +276,7 @@ class HttpApi:
         answer = await _told(self._visited(entered, origin, peer, read))
         return self._front.leave(request, entered.route, answer)
 
-    async def _visited(
-        self, visit: Visit[RunEndpoint], origin: Peer, peer: str, read: ReadBody
-    ) -> HttpResponse:
+    async def _visited(self, visit: Visit, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
         grants: Grants | None = None
         if visit.endpoint.login is form_credentials:
             visit = _with_body(visit, await read(FORM_BYTES_MAX))
@@ -80,14 +290,17 @@ class HttpApi:
             visit = _with_body(visit, await read(0 if grants is None else None))
         return await self._carried_out(visit, grants)
 
-    def _admit(self, visit: Visit[RunEndpoint], grants: Grants | None) -> None:
-        self._front.admit(visit, () if grants is None else account_of(grants).tags)
+    def _admit(self, visit: Visit, grants: Grants | None) -> User | None:
+        user = None if grants is None else account_of(grants)
+        self._front.admit(visit, () if user is None else user.tags)
+        return user
 
-    async def _carried_out(self, visit: Visit[RunEndpoint], grants: Grants | None) -> HttpResponse:
+    async def _carried_out(self, visit: Visit, grants: Grants | None) -> HttpResponse:
         if grants is not None and self._looks.asked(grants):
             self._start(self._keep_looking)
-        self._admit(visit, grants)
-        return await visit.endpoint.run(EndpointCall(visit.request, visit.values, grants, self._broker_api))
+        user = self._admit(visit, grants)
+        call = EndpointCall(visit.request, visit.values, self._broker_api, grants, user)
+        return await visit.endpoint.run(call)
 
     # --- paths that are followed ------------------------------------------------------------------
 
@@ -99,7 +312,7 @@ class HttpApi:
             return entered
         if entered.endpoint.tag is None or entered.endpoint.types != JSON_TYPES:
             reason = "only what a user is told as JSON can be followed"
-            return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", reason).answer
+            return bad_request(reason).answer
         try:
             return await _told(self._carried_out(entered, grants))
         except Exception as error:
@@ -119,13 +332,13 @@ class HttpApi:
                 # A queue that does not answer, or has gone: the next look may go well.
                 _log.debug("rates were not looked at", reason=str(error))
 
-    async def _logged_in(self, visit: Visit[RunEndpoint], origin: Peer, peer: str) -> Grants | HttpResponse:
+    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> Grants | HttpResponse:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
-        broker = self._broker
+        broker, response = self._broker, given.plain
         authentication = broker.authenticator.begin(origin)
-        step = authentication.start("PLAIN", given.plain)
+        step = authentication.start("PLAIN", response)
         outcome = await broker.logins.settle(authentication, step, origin.address)
         if isinstance(outcome, Success | Failure):
             broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
@@ -150,7 +363,7 @@ class HttpApi:
         raise wrong_login()
 
 
-def _with_body(visit: Visit[RunEndpoint], body: bytes) -> Visit[RunEndpoint]:
+def _with_body(visit: Visit, body: bytes) -> Visit:
     return replace(visit, request=replace(visit.request, body=body))
 
 

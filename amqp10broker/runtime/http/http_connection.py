@@ -9,7 +9,7 @@ may stand a request that another server in front has not seen (ADR 0064).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, TypeAlias
@@ -18,11 +18,13 @@ import h11
 import trio
 
 from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
-from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.refusals import fault
-from amqp10broker.api.websocket import asks_for_websocket
+from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused, bad_request, fault
+from amqp10broker.api.websocket import accept, asks_for_websocket
+from amqp10broker.auth.login import Peer
+from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, READ_BYTES, Stream
+from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.http")
@@ -101,8 +103,6 @@ class _Gone(Exception):
 
 
 class HttpConnection:
-    """A client of the HTTP listener."""
-
     def __init__(
         self,
         stream: Stream,
@@ -365,7 +365,7 @@ def _too_many_headers() -> RequestRefused:
 
 
 def _bad_chunks(why: str) -> RequestRefused:
-    return RequestRefused(HTTPStatus.BAD_REQUEST, "bad_request", f"the body is cut too small: {why}")
+    return bad_request(f"the body is cut too small: {why}")
 
 
 def _too_slow(what: str, seconds: float) -> RequestRefused:
@@ -374,3 +374,64 @@ def _too_slow(what: str, seconds: float) -> RequestRefused:
         "request_timeout",
         f"{what} did not come within {seconds:g} s: send faster",
     )
+
+
+PIECE_OF_FRAMES: Final = 2
+"""How many of the largest AMQP frames a message, or a fragment of one, may be as large as."""
+
+_NO_BODY: Final = HttpLimits(body_bytes=0)
+
+
+class WebSocketDoor:
+    """Serves a connection's requests until it is over, or is a WebSocket."""
+
+    def __init__(self, config: Config, has_room: Callable[[], bool]) -> None:
+        self._config = config
+        self._has_room = has_room
+        self._origins = {each.strip() for each in config.websocket_origins.split(",")}
+        self._foreign = False
+
+    async def serve(
+        self,
+        stream: Stream,
+        peer: str,
+        origin: Peer,
+        *,
+        run: RunRequest,
+        limits: HttpLimits = _NO_BODY,
+        first_bytes: bytes = b"",
+    ) -> tuple[WebSocketTransport, Peer] | None:
+        """Answer requests; the stream is closed when there is none to come.
+
+        Returns:
+            None; or the WebSocket, and what is known of the client then.
+        """
+        rest = await HttpConnection(stream, peer, run, limits, self._switch, first_bytes).serve()
+        if rest is None:
+            return None
+        from amqp10broker.protocols.websocket import WebSocketLayer  # needs the extra
+
+        layer = WebSocketLayer(PIECE_OF_FRAMES * self._config.max_frame_size_bytes)
+        # A page that anybody may have written runs on this machine too, and knows the password of guest.
+        loopback = origin.loopback and not self._foreign
+        return WebSocketTransport(stream, layer, rest), replace(
+            origin, loopback=loopback, transport="websocket"
+        )
+
+    def _switch(self, request: HttpRequest) -> Iterable[tuple[str, str]]:
+        accepted = accept(request, self._origins)
+        if not self._has_room():
+            reason = "the broker takes no more connections at present"
+            raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
+        self._foreign = accepted.foreign
+        return accepted.headers
+
+
+async def only_websocket(_: HttpRequest, __: ReadBody) -> HttpResponse:
+    """The answer to a request at a port where there is nothing but WebSocket."""
+    refusal = RequestRefused(
+        HTTPStatus.UPGRADE_REQUIRED,
+        "upgrade_required",
+        "at this port is AMQP, also over WebSocket; the HTTP API has a port of its own",
+    )
+    return refusal.answer.with_headers(("upgrade", "websocket"), ("connection", "close"))

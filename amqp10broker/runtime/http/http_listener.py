@@ -20,11 +20,11 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
-    BACKLOG,
     Address,
     accept_forever,
     addresses_of,
     is_loopback,
+    listen,
     open_sockets,
     peer_text,
 )
@@ -37,8 +37,6 @@ _log = Log("amqp10broker.http")
 
 
 class HttpListener:
-    """Accepts HTTP connections, and keeps one connection's failure from the others."""
-
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         self._metrics = metrics
         self._on_client = on_client
@@ -61,16 +59,12 @@ class HttpListener:
             self._tls = _tls(config, tls)
             self._sockets = await _bound(config, self._setting, port)
         except ConfigError as error:
-            if not (config.prometheus_optional if self._metrics else config.http_optional):
-                raise
-            _log.warning(f"no {self._what}", reason=str(error))
+            self._may_lack(config, error)
         if self._sockets:
             _load(websocket=config.websocket and not self._metrics)
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Administered) -> None:
-        """Serve the clients that come, until cancelled."""
-
         def taken(sock: socket.socket, address: Address) -> None:
             turned_away = broker.logins.turns_away(turn_address(address[0]))
             if turned_away or self._open >= broker.config.http_connection_max:
@@ -82,7 +76,12 @@ class HttpListener:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for sock in self._sockets:
-                sock.listen(BACKLOG)
+                try:
+                    listen(sock, self._setting)
+                except ConfigError as error:
+                    self._may_lack(broker.config, error)
+                    self.addresses.remove(sock.getsockname()[:2])
+                    continue
                 nursery.start_soon(
                     accept_forever,
                     sock,
@@ -99,6 +98,11 @@ class HttpListener:
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "it does not run"
         self._nursery.start_soon(work)
+
+    def _may_lack(self, config: Config, error: ConfigError) -> None:
+        if not (config.prometheus_optional if self._metrics else config.http_optional):
+            raise error
+        _log.warning(f"no {self._what}", reason=str(error))
 
     @property
     def _what(self) -> str:
@@ -162,7 +166,7 @@ class HttpListener:
 
     async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
-        from amqp10broker.runtime.http.http_connection import HttpConnection
+        from amqp10broker.runtime.http.http_connection import HttpConnection, WebSocketDoor
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
@@ -171,8 +175,6 @@ class HttpListener:
         if self._metrics or broker_listeners is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()
             return False
-        from amqp10broker.runtime.connections.websocket_upgrade import WebSocketDoor
-
         broker_api = WebSocketDoor(
             broker.config, partial(broker_listeners.has_room_for, peer, origin.address)
         )
@@ -188,7 +190,7 @@ def _load(*, websocket: bool) -> None:
     import_module("amqp10broker.runtime.http.http_api")
     import_module("amqp10broker.runtime.http.http_connection")
     if websocket:
-        import_module("amqp10broker.runtime.connections.websocket_upgrade")
+        import_module("amqp10broker.protocols.websocket")
 
 
 def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:

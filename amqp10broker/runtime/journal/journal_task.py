@@ -32,12 +32,11 @@ from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
-from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.disk import Disk, Scratch
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
+from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.reader import Torn
 from amqp10broker.storage.record import RECORD_BYTES, Record
-from amqp10broker.storage.scratch import Scratch
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")
@@ -118,13 +117,11 @@ class JournalTask:
             self.committer.wake()
 
     def classic(self, group: int) -> ClassicStore:
-        """The store of a classic queue, new or of before."""
         store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
         self._kept[group] = store
         return store
 
     def stream(self, number: int) -> FileShelf:
-        """The files of a stream, new or of before."""
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
@@ -148,7 +145,6 @@ class JournalTask:
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
-        """Another kind of queue keeps something."""
         self._kept[kept.group] = kept
 
     def forget(self, group: int) -> None:
@@ -272,7 +268,6 @@ class JournalTask:
         )
 
     def view(self) -> JournalView:
-        """Return its view for front ends."""
         if not self.recovered.is_set():
             return JournalView(recovered=False)
         journal, committer = self.journal, self.committer
@@ -299,15 +294,15 @@ def _tell_torn(path: str, torn: Torn) -> None:
     )
 
 
-def journal_sizes(folder: DataFolder) -> tuple[int, int]:
-    """Return the size of a journal file, and the reserve behind the last, in bytes.
+def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
+    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes.
 
     On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
     settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.
-    share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
-    file_bytes_max = min(FILE_BYTES_MAX, max(FILE_BYTES_MIN, share))
+    share = folder.total_bytes() // FILES_MIN or largest
+    file_bytes_max = min(largest, max(FILE_BYTES_MIN, share))
     return file_bytes_max, file_bytes_max + file_bytes_max // 2
 
 
@@ -316,6 +311,7 @@ async def opened_journal(
     data: Data | None,
     clock: WallClock,
     *,
+    file_bytes: int,
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
@@ -325,6 +321,7 @@ async def opened_journal(
 
     Args:
         data: the data folder; None: nothing is kept.
+        file_bytes: of a file of the journal, at most.
         on_full: called when the disk is full, and when it has room again.
         inline: by which queues run inline when their records are durable.
 
@@ -336,7 +333,7 @@ async def opened_journal(
         return
     async with open_syncer(delay_ms=sync_delay_ms) as helper:
         inventory = data.folder.inventory
-        file_bytes_max, reserve_bytes = journal_sizes(data.folder)
+        file_bytes_max, reserve_bytes = journal_sizes(data.folder, file_bytes)
         journal = Journal(
             data.disk,
             data.folder.journal,

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import trio
 
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.observe.faults.parts import FaultyChannel, FaultySession
-from amqp10broker.observe.faults.table import Fault, Faults
+from amqp10broker.observe.faults.table import Fault, Faults, FaultyChannel, FaultySession
 from amqp10broker.operations.running import FaultKind
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol
 from amqp10broker.runtime.connections.connections import Occupied

@@ -7,17 +7,164 @@ the sync and the settling, they are in the spool and in the queue: hence "at lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import platform
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.spark.queue.deduplication import SeenIds, digest, unpack
-from amqp10broker.spark.queue.segments import segment_bytes
-from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from amqp10broker.spark.errors import SpoolError
+from amqp10broker.spark.queue.spool import DIGEST_BYTES, QueueSpool, SpoolFile, check
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from amqp10broker.spark.queue.link import QueueLink
+
+
+WINDOW: Final = 1_000_000
+"""Ids remembered; this many need about 150 MB of memory and 16 MB of disk."""
+
+
+def digest(message_id: str) -> bytes:
+    return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+class SeenIds:
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._segment_of: dict[bytes, int] = {}
+        self._segments: deque[tuple[int, tuple[bytes, ...]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fresh(self, message_ids: Sequence[str | None]) -> list[int] | None:
+        """Return the places of messages with new ids, also among themselves; None if all are.
+
+        Messages without an id (None) are always new. Places ascend.
+        """
+        known = self._segment_of
+        now: set[bytes] = set()
+        places = []
+        for place, message_id in enumerate(message_ids):
+            if message_id is not None:
+                one = digest(message_id)
+                if one in known or one in now:
+                    continue
+                now.add(one)
+            places.append(place)
+        return None if len(places) == len(message_ids) else places
+
+    def add(self, number: int, digests: Iterable[bytes]) -> list[int]:
+        """Remember the ids of a segment; segments arrive in ascending order. Returns numbers of segments that
+        lose their ids in exchange.
+        """
+        kept = tuple(digests)
+        self._segments.append((number, kept))
+        self._count += len(kept)
+        for one in kept:
+            self._segment_of[one] = number
+        forgotten = []
+        while self._count > self._window and len(self._segments) > 1:
+            old, gone = self._segments.popleft()
+            self._count -= len(gone)
+            for one in gone:
+                # A later segment may have it again, if deduplicate was not always given.
+                if self._segment_of.get(one) == old:
+                    del self._segment_of[one]
+            forgotten.append(old)
+        return forgotten
+
+    def of(self, number: int) -> bytes:
+        """Return the ids of a segment as they are stored; empty if it has none or they were dropped."""
+        for known, digests in self._segments:
+            if known == number:
+                return b"".join(digests)
+        return b""
+
+
+def unpack(data: bytes) -> Iterable[bytes]:
+    return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
+
+
+class SegmentPart(InputPartition):
+    """The input of one task.
+
+    Attributes:
+        first, stop: numbers of record batches; `stop` None for all that follow.
+    """
+
+    def __init__(self, path: str, crc: int, first: int = 0, stop: int | None = None) -> None:
+        super().__init__((path, first, stop))
+        self.path = path
+        self.crc = crc
+        self.first = first
+        self.stop = stop
+
+
+def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
+    """Encode at least one row as the bytes of a segment, with `batch_rows` rows in a record batch."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_file(stream, rows.schema) as writer:
+        for start in range(0, rows.num_rows, batch_rows):
+            writer.write_batch(rows.slice(start, batch_rows))
+    return [stream.getvalue().to_pybytes()]
+
+
+def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
+    """Plan the tasks: a segment each, or part of one if more tasks are wanted and it has several batches.
+    `min_partitions`: tasks wanted; None for one per segment.
+    """
+    total = sum(segment.count for segment in segments)
+    found: list[SegmentPart] = []
+    for segment in segments:
+        path = spool.file_path(segment)
+        share = 1 if min_partitions is None else math.ceil(min_partitions * segment.count / total)
+        if share <= 1:
+            found.append(SegmentPart(path, segment.crc))
+            continue
+        batches = pa.ipc.open_file(pa.py_buffer(spool.read(segment))).num_record_batches
+        share = min(share, batches)
+        cuts = [batches * number // share for number in range(share + 1)]
+        found += [SegmentPart(path, segment.crc, *pair) for pair in pairwise(cuts)]
+    return found
+
+
+def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part; in a task, on any machine of the cluster."""
+    try:
+        with open(part.path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise SpoolError(
+            f"{part.path} is not on {platform.node()}: spoolLocation must be a folder that the driver "
+            "and all workers see under the same path, such as a mounted share"
+        ) from error
+    except OSError as error:
+        raise SpoolError(
+            f"cannot read {part.path} on {platform.node()}: {error.strerror or error}; workers must run "
+            "as the user who runs the driver"
+        ) from error
+    check(part.path, data, part.crc)
+    reader = pa.ipc.open_file(pa.py_buffer(data))
+    stop = reader.num_record_batches if part.stop is None else part.stop
+    for number in range(part.first, stop):
+        yield reader.get_batch(number)
+
+
+def message_ids(spool: QueueSpool, segment: SpoolFile) -> list[str | None]:
+    """Return the message-ids of a segment, by row."""
+    reader = pa.ipc.open_file(pa.py_buffer(spool.read(segment)))
+    found: list[str | None] = []
+    for number in range(reader.num_record_batches):
+        found += reader.get_batch(number).column("messageId").to_pylist()
+    return found
+
 
 Decode = Callable[[Sequence[bytes]], "pa.RecordBatch"]
 """Decodes encoded messages into rows, one each, in order."""

@@ -25,9 +25,8 @@ from amqp10broker.client.bulk import BulkReceiver
 from amqp10broker.client.errors import ClientError
 from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.connection import dial, pause_or_raise
-from amqp10broker.spark.errors import DataLost, ReadStalled
+from amqp10broker.spark.errors import DataLost, ReadStalled, RetryBudget
 from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
 from amqp10broker.spark.stream.bounds import StreamBounds, StreamEnds, attach, ends_of, ends_there, offset_of

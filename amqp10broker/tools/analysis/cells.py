@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, EventKind
-from amqp10broker.tools.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
+from amqp10broker.tools.analysis.statistics import BUCKETS_AN_OCTAVE, ZERO_BUCKET
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

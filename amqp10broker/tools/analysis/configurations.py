@@ -15,8 +15,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION
 from amqp10broker.tools.analysis.figures import Configuration, Measured, RunStats, Stall
-from amqp10broker.tools.analysis.histogram import merge
-from amqp10broker.tools.analysis.statistics import Estimate, estimate, scatter
+from amqp10broker.tools.analysis.statistics import Estimate, estimate, merge, scatter
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
 Settings = tuple[int | None, ...]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NO_REASON, REASONS, EventKind
 from amqp10broker.tools.analysis.cells import STREAM_KINDS, Cell
-from amqp10broker.tools.analysis.histogram import Counts, merge, quantiles
+from amqp10broker.tools.analysis.statistics import Counts, merge, quantiles
 
 Configuration = tuple[Any, ...]
 """The values of `schema.CONFIGURATION`, which repetitions have in common."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import EVENTS, RUN_PARTITION, RUNS
-from amqp10broker.observe.recording.arrow import check_version, event_schema, load_arrow, load_parquet
 from amqp10broker.observe.recording.errors import NotARecording
+from amqp10broker.observe.recording.parquet import check_version, event_schema, load_arrow, load_parquet
 from amqp10broker.observe.recording.runs import read_runs
 
 # Threads that open files: a remote file system has a latency for each.

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.recording.link_names import read_names
 from amqp10broker.tools.analysis.cells import Cell, aggregate, collect, cut, read_events
 from amqp10broker.tools.analysis.configurations import configurations, groups
-from amqp10broker.tools.analysis.errors import NothingToAnalyse, OutputNotWritable
-from amqp10broker.tools.analysis.failures import explained
+from amqp10broker.tools.analysis.errors import NothingToAnalyse, OutputNotWritable, explained
 from amqp10broker.tools.analysis.figures import Measured, measure
 from amqp10broker.tools.analysis.inputs import RecordingData, find_recording
-from amqp10broker.tools.analysis.progress import ProgressLines
 from amqp10broker.tools.analysis.recommend import Aim, NoRecommendation, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
-from amqp10broker.tools.analysis.tables import tables_of, write_tables
-from amqp10broker.tools.analysis.waits import find_waits, name_waits
+from amqp10broker.tools.analysis.tables import find_waits, name_waits, tables_of, write_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class ProgressLines:
+    """Writes lines with the time since the start. `stream`: None for no output."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        if self._stream is not None:
+            print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=self._stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Write a warning, even without output of progress."""
+        print(f"amqp10broker: {text}", file=self._stream or sys.stderr, flush=True)
+
 
 _Row = TypeVar("_Row")
 REPORT: Final = "report.html"

@@ -29,7 +29,7 @@ from amqp10broker.tools.analysis.figures import SIDES, Measured
 from amqp10broker.tools.analysis.inputs import RecordingData
 from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation, undecided, written
 from amqp10broker.tools.analysis.statistics import Estimate
-from amqp10broker.tools.analysis.waits import LinkWait
+from amqp10broker.tools.analysis.tables import LinkWait
 
 _COLUMNS: Final = (
     ("throughput_per_s", "messages / s", 1.0), ("confirm_p50_ms", "confirm p50 ms", 1.0),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
 from amqp10broker.spark.register import require
 from amqp10broker.spark.session import local_session, require_spark
-from amqp10broker.tools.analysis.errors import CannotStart
-from amqp10broker.tools.analysis.failures import spark_errors
+from amqp10broker.tools.analysis.errors import CannotStart, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +36,7 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         # of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
-        session = local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
+        session = local_session("amqp10broker record analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
         raise CannotStart(f"the analysis needs more than is installed: {error}") from error
     except spark_errors() as error:

@@ -29,9 +29,19 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionTuneOk,
 )
 from amqp10broker.protocols.amqp091.properties import decode_properties
-from amqp10broker.tools.lint import rules
-from amqp10broker.tools.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.tools.lint.habits import SettlingHabit
+from amqp10broker.tools.lint.findings import (
+    AUTO_ACK,
+    ENDED_BY_ERROR,
+    FEW,
+    NO_HEARTBEAT,
+    RETURNS_IGNORED,
+    UNCONFIRMED,
+    Book,
+    Evidence,
+    Rule,
+    SettlingHabit,
+    evidence_of,
+)
 
 # Not caused by the client: the broker stops, or an operator has closed the connection.
 CONNECTION_FORCED: Final = 320
@@ -86,9 +96,9 @@ class Client091:
             case BasicReturn():
                 self._returned[body.exchange, body.routing_key] += 1
             case ConnectionTuneOk() if not body.heartbeat:
-                self._note(rules.NO_HEARTBEAT, "", "heartbeat 0", record)
+                self._note(NO_HEARTBEAT, "", "heartbeat 0", record)
             case ConnectionClose() if record.direction == "out" and body.reply_code != CONNECTION_FORCED:
-                self._note(rules.ENDED_BY_ERROR, "", f"{body.reply_code}: {body.reply_text}", record)
+                self._note(ENDED_BY_ERROR, "", f"{body.reply_code}: {body.reply_text}", record)
             case _:
                 pass
 
@@ -110,7 +120,7 @@ class Client091:
             case ChannelEnded(answered=False):
                 if record.direction == "out" and isinstance(body, ChannelClose):
                     said = f"{body.reply_code}: {body.reply_text}"
-                    self._note(rules.ENDED_BY_ERROR, f"channel {event.channel.number}", said, record)
+                    self._note(ENDED_BY_ERROR, f"channel {event.channel.number}", said, record)
                 self._end_channel(event.channel)
             case _:
                 pass
@@ -118,10 +128,10 @@ class Client091:
     def _publish(self, number: int, publish: BasicPublish, record: RecordedFrame) -> None:
         exchange, key = publish.exchange, publish.routing_key
         returned = self._returned[exchange, key]
-        if returned >= rules.FEW:
+        if returned >= FEW:
             where = f"exchange '{exchange}', routing key '{key}', channel {number}"
             said = f"{returned} messages were returned, and it goes on"
-            self._note(rules.RETURNS_IGNORED, where, said, record)
+            self._note(RETURNS_IGNORED, where, said, record)
 
     def _deliver(self, event: MessageDelivered, record: RecordedFrame) -> None:
         self._header_of[event.channel] = event.consumer
@@ -158,17 +168,17 @@ class Client091:
         linted = None if consumer is None else self._consumers.get(consumer)
         if consumer is not None and linted is not None and consumer.no_ack:
             linted.persistent += 1
-            if linted.persistent >= rules.FEW:
+            if linted.persistent >= FEW:
                 said = f"{linted.persistent} persistent messages without acknowledgement"
-                self._note(rules.AUTO_ACK, _where(channel, consumer), said, record)
+                self._note(AUTO_ACK, _where(channel, consumer), said, record)
 
     def _published_persistent(self, channel: ObservedChannel, record: RecordedFrame) -> None:
         if channel.confirms or channel.transacts or not channel.recorded:
             return
         self._unconfirmed[channel] += 1
-        if self._unconfirmed[channel] >= rules.FEW:
+        if self._unconfirmed[channel] >= FEW:
             said = f"{self._unconfirmed[channel]} persistent messages"
-            self._note(rules.UNCONFIRMED, f"channel {channel.number}", said, record)
+            self._note(UNCONFIRMED, f"channel {channel.number}", said, record)
 
     # --- ends -------------------------------------------------------------------------------------
 

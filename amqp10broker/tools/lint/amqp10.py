@@ -32,21 +32,38 @@ from amqp10broker.protocols.amqp10.performatives import (
     Released,
     Transfer,
 )
-from amqp10broker.tools.lint import rules
-from amqp10broker.tools.lint.findings import Book, Evidence, Rule, evidence_of
-from amqp10broker.tools.lint.habits import SettlingHabit, seconds
-from amqp10broker.tools.lint.rules import SECOND_NS
+from amqp10broker.tools.lint.findings import (
+    BEYOND_CREDIT,
+    BEYOND_WINDOW,
+    CREDIT_NEVER_RENEWED,
+    ENDED_BY_ERROR,
+    FEW,
+    FLOW_BEFORE_ATTACH,
+    LONG_S,
+    NO_HEARTBEAT,
+    SECOND_NS,
+    SENDS_REFUSED,
+    SENDS_SETTLED,
+    TAG_REUSED,
+    WINDOW_NOT_REOPENED,
+    Book,
+    Evidence,
+    Rule,
+    SettlingHabit,
+    evidence_of,
+    seconds,
+)
 
 _CONDITIONS: Final = {
-    "amqp:link:transfer-limit-exceeded": rules.BEYOND_CREDIT,
-    "amqp:session:window-violation": rules.BEYOND_WINDOW,
+    "amqp:link:transfer-limit-exceeded": BEYOND_CREDIT,
+    "amqp:session:window-violation": BEYOND_WINDOW,
 }
 # Begins the description when it is not caused by the client: the broker stops, or an operator has closed the
 # connection.
 _FORCED: Final = "Connection forced"
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
-_LONG_NS: Final = rules.LONG_S * SECOND_NS
+_LONG_NS: Final = LONG_S * SECOND_NS
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +109,7 @@ class Client10:
         body, direction = record.frame.body, record.direction
         events = self._state.apply(direction, record.frame.channel, body)
         if direction == "in" and isinstance(body, Open) and not body.idle_time_out:
-            self._note(rules.NO_HEARTBEAT, "", "its open has no idle-time-out", record)
+            self._note(NO_HEARTBEAT, "", "its open has no idle-time-out", record)
         elif direction == "out" and isinstance(body, Close):
             self._ended("", body.error, record)
         elif isinstance(body, Flow | Transfer):
@@ -149,7 +166,7 @@ class Client10:
         habits.last = evidence_of(record)
         if flow.delivery_count is not None and not event.link.attached:
             said = f"delivery-count {flow.delivery_count} before the broker's attach"
-            self._note(rules.FLOW_BEFORE_ATTACH, _where(event.session, event.link), said, record)
+            self._note(FLOW_BEFORE_ATTACH, _where(event.session, event.link), said, record)
         if flow.link_credit:
             habits.grants += 1
             habits.idle_ns = None
@@ -159,20 +176,20 @@ class Client10:
     ) -> None:
         where = _where(event.session, event.link)
         habits.carried += 1
-        if habits.refused >= rules.FEW:
+        if habits.refused >= FEW:
             said = f"{habits.refused} in a row were refused, and it goes on"
-            self._note(rules.SENDS_REFUSED, where, said, record)
+            self._note(SENDS_REFUSED, where, said, record)
         if transfer.settled:
             habits.settled += 1
-            if habits.settled >= rules.FEW:
+            if habits.settled >= FEW:
                 said = f"{habits.settled} of {habits.carried} messages were sent settled"
-                self._note(rules.SENDS_SETTLED, where, said, record)
+                self._note(SENDS_SETTLED, where, said, record)
             return
         tag = transfer.delivery_tag
         if tag is not None and not transfer.resume:
             if tag in habits.tags:
                 said = f"the tag {tag.hex()} is that of an unsettled delivery"
-                self._note(rules.TAG_REUSED, where, said, record)
+                self._note(TAG_REUSED, where, said, record)
             habits.tags.add(tag)
             habits.tag_of[event.delivery_id] = tag
 
@@ -203,7 +220,7 @@ class Client10:
     def _ended(self, where: str, error: Error | None, record: RecordedFrame) -> None:
         if error is None or (error.description or "").startswith(_FORCED):
             return
-        rule = _CONDITIONS.get(error.condition, rules.ENDED_BY_ERROR)
+        rule = _CONDITIONS.get(error.condition, ENDED_BY_ERROR)
         text = f": {error.description}" if error.description else ""
         self._note(rule, where, f"{error.condition}{text}", record)
 
@@ -218,14 +235,14 @@ class Client10:
             idle_ns = self._now_ns - habits.idle_ns
             if idle_ns >= _LONG_NS:
                 said = f"all credit was used and all settled for {seconds(idle_ns)}"
-                self._book.note(rules.CREDIT_NEVER_RENEWED, self._number, where, said, habits.last)
+                self._book.note(CREDIT_NEVER_RENEWED, self._number, where, said, habits.last)
 
     def _end_session(self, session: ObservedSession) -> None:
         shut = self._shut.pop(session, None)
         if shut is not None and self._now_ns - shut.at_ns >= _LONG_NS:
             said = f"no incoming-window for {seconds(self._now_ns - shut.at_ns)}"
             where = f"session {session.channel}"
-            self._book.note(rules.WINDOW_NOT_REOPENED, self._number, where, said, shut)
+            self._book.note(WINDOW_NOT_REOPENED, self._number, where, said, shut)
         for link in session.all_links():
             self._end_link(session, link)
 

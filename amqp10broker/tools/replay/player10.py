@@ -36,9 +36,15 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.preface import AMQP_10_HEADER, SASL_HEADER, Protocol
-from amqp10broker.tools.replay.differences import Difference, DifferenceKind, other_end, otherwise
 from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
-from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.player import (
+    Difference,
+    DifferenceKind,
+    Player,
+    ReplayLogin,
+    other_end,
+    otherwise,
+)
 from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _STRUCTURE: Final = (Open, Begin, Attach, Detach, End, Close)

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.differences import Difference
-from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
 from amqp10broker.tools.replay.script import Script

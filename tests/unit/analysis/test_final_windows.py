@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from amqp10broker.observe.recording.runs import write_run
-from amqp10broker.tools.analysis.final_windows import Ending, first_open_s
+from amqp10broker.tools.analysis.follow import Ending, first_open_s
 from tests.support import synthetic
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.tools.analysis.histogram import (
+from amqp10broker.tools.analysis.statistics import (
     RATIO,
     ZERO_BUCKET,
     lower_edge_ns,

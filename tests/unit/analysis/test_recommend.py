@@ -9,7 +9,6 @@ from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
 from amqp10broker.tools.analysis.configurations import configurations, groups
 from amqp10broker.tools.analysis.figures import Measured, measure
-from amqp10broker.tools.analysis.messages import told
 from amqp10broker.tools.analysis.recommend import (
     Aim,
     Candidate,
@@ -17,6 +16,7 @@ from amqp10broker.tools.analysis.recommend import (
     Recommendation,
     recommend,
     recommend_all,
+    told,
 )
 
 
@@ -158,7 +158,7 @@ def test_what_is_pasted_is_understood_by_the_broker() -> None:
     from amqp10broker.config.records import FLOW_SETTINGS
 
     found = chosen(recommend("g", candidates(knee), Aim()))
-    parsed = vars(build_parser("serve").parse_args(found.command_line.split()[1:]))
+    parsed = vars(build_parser(["serve"]).parse_args(found.command_line.split()[1:]))
     settings = tomllib.loads(found.toml)
     assert set(settings) == set(FLOW_SETTINGS)
     assert {name: str(parsed[name]) for name in settings} == {

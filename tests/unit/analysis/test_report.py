@@ -17,8 +17,7 @@ from amqp10broker.observe.flow_events.schema import CONFIGURATION
 from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
-from amqp10broker.tools.analysis.tables import tables_of, write_tables
-from amqp10broker.tools.analysis.waits import LinkWait
+from amqp10broker.tools.analysis.tables import LinkWait, tables_of, write_tables
 from tests.support import synthetic
 from tests.support.flow_oracle import measured
 

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from amqp10broker.api.binding_objects import location, properties_key
+from amqp10broker.api.endpoints.exchanges import location, properties_key
 from amqp10broker.routing.exchange import Binding, Destination
 
 QUEUE = Destination("queue", "a/b")

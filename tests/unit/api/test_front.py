@@ -6,12 +6,9 @@ import json
 
 import pytest
 
-from amqp10broker.api.cors import Cors
-from amqp10broker.api.front import Front, Visit, too_large, wants_gzip
+from amqp10broker.api.front import Cors, Endpoint, Front, HttpRoute, Router, Tag, Visit, too_large, wants_gzip
 from amqp10broker.api.front import takes as takes_types
 from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, HttpRoute, Router
 
 ROUTES = [
     HttpRoute(
@@ -25,7 +22,7 @@ ROUTES = [
 PAGE = "https://page.example"
 
 
-def front(*origins: str) -> Front[str]:
+def front(*origins: str) -> Front:
     return Front(Router(ROUTES), Cors(origins))
 
 
@@ -34,7 +31,7 @@ def request(method: str, target: str, **headers: str) -> HttpRequest:
     return HttpRequest.read(method.encode(), target.encode(), pairs)
 
 
-def visit(method: str, target: str, **headers: str) -> Visit[str]:
+def visit(method: str, target: str, **headers: str) -> Visit:
     found = front().enter(request(method, target, **headers))
     assert isinstance(found, Visit)
     return found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.api import long_lists
+from amqp10broker.api import calls
 from amqp10broker.api.lists import ListQuery
 from amqp10broker.api.messages import RequestRefused
 from amqp10broker.errors import InvalidArgument
@@ -34,7 +34,7 @@ class _Door:
 
 def list_of(items: list[dict[str, Any]], query: dict[str, str], *, paged: bool = True) -> Any:
     call: Any = SimpleNamespace(request=SimpleNamespace(query=query), broker_api=_Door())
-    return json.loads(trio.run(partial(long_lists.listed, call, items, paged=paged)).body)
+    return json.loads(trio.run(partial(calls.listed, call, items, paged=paged)).body)
 
 
 def listed(paged: bool = True, **query: str) -> Any:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.api.differences import difference
-from amqp10broker.api.live import BODY_BYTES_MAX, Following, Latest, refusal_of, refused_event
+from amqp10broker.api.live import BODY_BYTES_MAX, Following, Latest, difference, refusal_of, refused_event
 from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
 
 

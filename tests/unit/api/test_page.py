@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.api.cors import Cors
-from amqp10broker.api.endpoints.page import ROUTES
-from amqp10broker.api.front import Front, Visit
-from amqp10broker.api.messages import HttpRequest, HttpResponse
-from amqp10broker.api.routes import Router
-from amqp10broker.api.static_files import PageFile, answer_of, kind_of, to_folder
+from amqp10broker.api.endpoints.page import ROUTES, answer_of, kind_of, to_folder
+from amqp10broker.api.front import Cors, Front, Router, Visit
+from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile
 
 FILE = PageFile("text/css; charset=utf-8", b"p {}", "0123abcd")
 
@@ -19,7 +16,7 @@ def asked(target: str, method: str = "GET", **headers: str) -> HttpRequest:
     return HttpRequest.read(method.encode(), target.encode(), pairs)
 
 
-def front(*prefix: str) -> Front[object]:
+def front(*prefix: str) -> Front:
     return Front(Router(ROUTES), Cors(), prefix)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from amqp10broker import errors
-from amqp10broker.api.refusals import refused
+from amqp10broker.api.messages import refused
 
 TEXT = "queue 'q' in vhost '/': a sentence"
 

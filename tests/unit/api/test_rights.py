@@ -7,8 +7,8 @@ from base64 import b64encode
 
 import pytest
 
+from amqp10broker.api.front import NOT_LOGGED_IN, Credentials, Tag, check_tag, credentials
 from amqp10broker.api.messages import HttpResponse, RequestRefused
-from amqp10broker.api.rights import NOT_LOGGED_IN, Credentials, Tag, check_tag, credentials
 
 
 def basic(text: bytes, scheme: str = "Basic") -> str:

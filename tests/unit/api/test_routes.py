@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.api.rights import Tag
-from amqp10broker.api.routes import Endpoint, HttpRoute, Router
+from amqp10broker.api.front import Endpoint, HttpRoute, Router, Tag
 
 
-def route(pattern: str, *methods: str) -> HttpRoute[str]:
+def route(pattern: str, *methods: str) -> HttpRoute:
     return HttpRoute(pattern, {method: Endpoint(Tag.MANAGEMENT, pattern) for method in methods})
 
 
@@ -31,7 +30,7 @@ ROUTER = Router([QUEUES, QUEUE, DETAILED, CHANNELS, USER])
     ],
 )
 def test_of_two_patterns_the_one_that_says_more_counts(
-    segments: tuple[str, ...], expected: HttpRoute[str], values: dict[str, str]
+    segments: tuple[str, ...], expected: HttpRoute, values: dict[str, str]
 ) -> None:
     assert ROUTER.find(segments) == (expected, values)
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.client.ends import ReceiverEnd
 from amqp10broker.client.errors import (
     ClientError,
     ConnectionEndedError,
@@ -18,7 +17,7 @@ from amqp10broker.client.errors import (
 )
 from amqp10broker.client.message import data_message
 from amqp10broker.client.outcomes import modified, rejected
-from amqp10broker.client.session import ClientSession
+from amqp10broker.client.session import ClientSession, ReceiverEnd
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,

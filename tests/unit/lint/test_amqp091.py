@@ -10,11 +10,22 @@ from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.lint import rules
-from amqp10broker.tools.lint.findings import Rule
+from amqp10broker.tools.lint.findings import (
+    AUTO_ACK,
+    ENDED_BY_ERROR,
+    FEW,
+    LONG_S,
+    NO_HEARTBEAT,
+    OFTEN,
+    RETURNS_EVERYTHING,
+    RETURNS_IGNORED,
+    SETTLES_NOTHING,
+    UNCONFIRMED,
+    Rule,
+)
 from tests.support.tape import Tape
 
-MANY = rules.OFTEN + 5
+MANY = OFTEN + 5
 PERSISTENT = encode_properties(BasicProperties(delivery_mode=2))
 TRANSIENT = encode_properties(BasicProperties())
 
@@ -68,7 +79,7 @@ def unconfirmed(breaks: bool) -> Tape:
     channel(tape)
     if not breaks:
         tape.came(method_frame(1, methods.ConfirmSelect()))
-    tape.came(*(publish(properties=PERSISTENT) for _ in range(rules.FEW)))
+    tape.came(*(publish(properties=PERSISTENT) for _ in range(FEW)))
     return tape
 
 
@@ -76,7 +87,7 @@ def returns_ignored(breaks: bool) -> Tape:
     tape = opened()
     channel(tape)
     returned = methods.BasicReturn(312, "NO_ROUTE", "", "nobody")
-    for _ in range(rules.FEW):
+    for _ in range(FEW):
         tape.came(publish("nobody"))
         tape.went(content_frames(1, returned, TRANSIENT, b"x", 131_072))
     tape.came(publish("nobody" if breaks else "q"))
@@ -85,16 +96,16 @@ def returns_ignored(breaks: bool) -> Tape:
 
 def auto_ack(breaks: bool) -> Tape:
     tape = consuming(no_ack=True)
-    tape.went(*(delivery(tag, PERSISTENT if breaks else TRANSIENT) for tag in range(1, rules.FEW + 1)))
+    tape.went(*(delivery(tag, PERSISTENT if breaks else TRANSIENT) for tag in range(1, FEW + 1)))
     return tape
 
 
 def settles_nothing(breaks: bool) -> Tape:
     tape = consuming()
-    tape.went(*(delivery(tag) for tag in range(1, rules.FEW + 1)))
+    tape.went(*(delivery(tag) for tag in range(1, FEW + 1)))
     if not breaks:
         tape.came(ack(0, multiple=True))
-    tape.later(rules.LONG_S + 1)
+    tape.later(LONG_S + 1)
     return tape
 
 
@@ -124,13 +135,13 @@ def no_heartbeat(breaks: bool) -> Tape:
 
 
 CASES: dict[Rule, Callable[[bool], Tape]] = {
-    rules.NO_HEARTBEAT: no_heartbeat,
-    rules.UNCONFIRMED: unconfirmed,
-    rules.RETURNS_IGNORED: returns_ignored,
-    rules.AUTO_ACK: auto_ack,
-    rules.SETTLES_NOTHING: settles_nothing,
-    rules.RETURNS_EVERYTHING: returns_everything,
-    rules.ENDED_BY_ERROR: ended_by_error,
+    NO_HEARTBEAT: no_heartbeat,
+    UNCONFIRMED: unconfirmed,
+    RETURNS_IGNORED: returns_ignored,
+    AUTO_ACK: auto_ack,
+    SETTLES_NOTHING: settles_nothing,
+    RETURNS_EVERYTHING: returns_everything,
+    ENDED_BY_ERROR: ended_by_error,
 }
 
 

@@ -24,8 +24,25 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.tools.lint import rules
-from amqp10broker.tools.lint.findings import Rule
+from amqp10broker.tools.lint.findings import (
+    BEYOND_CREDIT,
+    BEYOND_WINDOW,
+    CREDIT_NEVER_RENEWED,
+    ENDED_BY_ERROR,
+    FEW,
+    FLOW_BEFORE_ATTACH,
+    LONG_S,
+    NO_HEARTBEAT,
+    OFTEN,
+    RETURNS_EVERYTHING,
+    SENDS_REFUSED,
+    SENDS_SETTLED,
+    SETTLES_NOTHING,
+    TAG_REUSED,
+    UNSETTLED_GROWS,
+    WINDOW_NOT_REOPENED,
+    Rule,
+)
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -39,7 +56,7 @@ from tests.support.rawframes import (
 )
 from tests.support.tape import Tape
 
-MANY = rules.OFTEN + 5
+MANY = OFTEN + 5
 
 
 def session(tape: Tape, *, window: int = 1000) -> None:
@@ -106,20 +123,20 @@ def credit_never_renewed(breaks: bool) -> Tape:
     tape = consuming(1)
     tape.went(transfer(0, 0, b"x"))
     tape.came(disposition(0, state=Accepted()))
-    tape.later(rules.LONG_S + 1)
+    tape.later(LONG_S + 1)
     if not breaks:
         tape.came(credit(0, 1, delivery_count=1))
-        tape.later(rules.LONG_S + 1)
+        tape.later(LONG_S + 1)
     return tape
 
 
 def settles_nothing(breaks: bool) -> Tape:
     tape = consuming(100)
-    for number in range(rules.FEW):
+    for number in range(FEW):
         tape.went(transfer(0, number, b"x"))
     if not breaks:
         tape.came(disposition(0, state=Accepted()))
-    tape.later(rules.LONG_S + 1)
+    tape.later(LONG_S + 1)
     return tape
 
 
@@ -128,7 +145,7 @@ def unsettled_grows(breaks: bool) -> Tape:
     for number in range(200):
         tape.went(transfer(0, number, b"x"))
     tape.came(disposition(0, 80 if breaks else 120, state=Accepted()))
-    tape.later(rules.LONG_S + 1)
+    tape.later(LONG_S + 1)
     return tape
 
 
@@ -139,7 +156,7 @@ def window_not_reopened(breaks: bool) -> Tape:
         tape.went(transfer(0, number, b"x", settled=True))
     if not breaks:
         tape.came(flow(next_incoming_id=3, incoming_window=3))
-    tape.later(rules.LONG_S + 1)
+    tape.later(LONG_S + 1)
     return tape
 
 
@@ -196,16 +213,16 @@ def tag_reused(breaks: bool) -> Tape:
 
 def sends_settled(breaks: bool) -> Tape:
     tape = publishing()
-    for number in range(rules.FEW):
+    for number in range(FEW):
         tape.came(transfer(0, number, b"x", settled=breaks))
     return tape
 
 
 def sends_refused(breaks: bool) -> Tape:
     tape = publishing()
-    for number in range(rules.FEW):
+    for number in range(FEW):
         tape.came(transfer(0, number, b"x"))
-    for number in range(rules.FEW):
+    for number in range(FEW):
         tape.went(outcome(number, Rejected() if breaks or number % 2 else Accepted()))
     tape.came(transfer(0, 99, b"x"))
     return tape
@@ -218,19 +235,19 @@ def no_heartbeat(breaks: bool) -> Tape:
 
 
 CASES: dict[Rule, Callable[[bool], Tape]] = {
-    rules.NO_HEARTBEAT: no_heartbeat,
-    rules.FLOW_BEFORE_ATTACH: flow_before_attach,
-    rules.CREDIT_NEVER_RENEWED: credit_never_renewed,
-    rules.SETTLES_NOTHING: settles_nothing,
-    rules.UNSETTLED_GROWS: unsettled_grows,
-    rules.WINDOW_NOT_REOPENED: window_not_reopened,
-    rules.RETURNS_EVERYTHING: returns_everything,
-    rules.BEYOND_CREDIT: beyond_credit,
-    rules.BEYOND_WINDOW: beyond_window,
-    rules.ENDED_BY_ERROR: ended_by_error,
-    rules.TAG_REUSED: tag_reused,
-    rules.SENDS_SETTLED: sends_settled,
-    rules.SENDS_REFUSED: sends_refused,
+    NO_HEARTBEAT: no_heartbeat,
+    FLOW_BEFORE_ATTACH: flow_before_attach,
+    CREDIT_NEVER_RENEWED: credit_never_renewed,
+    SETTLES_NOTHING: settles_nothing,
+    UNSETTLED_GROWS: unsettled_grows,
+    WINDOW_NOT_REOPENED: window_not_reopened,
+    RETURNS_EVERYTHING: returns_everything,
+    BEYOND_CREDIT: beyond_credit,
+    BEYOND_WINDOW: beyond_window,
+    ENDED_BY_ERROR: ended_by_error,
+    TAG_REUSED: tag_reused,
+    SENDS_SETTLED: sends_settled,
+    SENDS_REFUSED: sends_refused,
 }
 
 

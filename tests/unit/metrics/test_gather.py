@@ -14,7 +14,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.observe.metrics.exposition import scrape
 from amqp10broker.observe.metrics.gather import Connected, NodeState, Past
 from amqp10broker.observe.metrics.wanted import Form, wanted
-from amqp10broker.operations.cluster_node import MemberState
+from amqp10broker.operations.node import MemberState
 from tests.support.declaring import declare
 from tests.support.handles import IdleHandle
 
@@ -33,7 +33,7 @@ class Source:
     coordination = MemberState("leader", "voter", 9, 8, 7, 6, 5, 4)
 
     def __init__(self) -> None:
-        self.catalog: Catalog = Catalog(Host())
+        self.catalog: Catalog = Catalog(Host().start_queue)
         for name in ("here", "elsewhere"):
             declare(self.catalog, "/", name, arguments={"x-queue-type": "quorum"})
 

@@ -8,11 +8,8 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.operations.amqp_message import read_request
-from amqp10broker.operations.amqp_node import handle_request
-from amqp10broker.operations.amqp_routes import STATUSES, status_of
-from amqp10broker.operations.amqp_values import to_plain
-from amqp10broker.operations.uri import decode, parse_uri
+from amqp10broker.operations.amqp_node import STATUSES, handle_request, read_request, status_of, to_plain
+from amqp10broker.operations.uri import parse_uri, percent_decoded
 from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
@@ -158,7 +155,7 @@ def test_a_bad_uri_is_400(broker: Broker, to: str, part: str) -> None:
 
 def test_a_plus_sign_is_a_space_in_a_query_only() -> None:
     """Queries are read as forms write them, as RabbitMQ does; paths by RFC 3986."""
-    assert decode("a+b%2B%20c") == "a+b+ c"
+    assert percent_decoded("a+b%2B%20c") == "a+b+ c"
     assert parse_uri("/bindings?key=a+b%2Bc").query == {"key": "a b+c"}
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.errors import NotFound, PreconditionFailed, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining
-from amqp10broker.operations.cluster_node import Leaderless
+from amqp10broker.operations.node import Leaderless
 from tests.unit.operations.test_members import World
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.observe.flow_events.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
-from amqp10broker.observe.recording import arrow
+from amqp10broker.observe.recording import parquet
 from amqp10broker.observe.recording.errors import ArrowMissing, NotWritable, OtherVersion
 from amqp10broker.observe.recording.parquet import EventWriter, read_events
 
@@ -33,10 +33,10 @@ def names(folder: Path) -> list[str]:
 
 
 def test_an_events_size_is_a_multiple_of_every_columns() -> None:
-    """`arrow._column` picks every n-th value of the whole buffer."""
+    """`parquet._column` picks every n-th value of the whole buffer."""
     offset = 0
     for field in FIELDS:
-        size = arrow.array(field.code).itemsize
+        size = parquet.array(field.code).itemsize
         assert PACK.size % size == 0
         offset += size
     assert offset == PACK.size
@@ -44,7 +44,7 @@ def test_an_events_size_is_a_multiple_of_every_columns() -> None:
 
 def test_half_an_event_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no whole number of events"):
-        arrow.event_table(b"x" * (PACK.size + 1))
+        parquet.event_table(b"x" * (PACK.size + 1))
     with EventWriter(tmp_path, "r") as writer, pytest.raises(ValueError, match="no whole number of events"):
         writer.write(b"x")
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.tools.replay.delivering import ConsumerModel, deliver
-from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
+from amqp10broker.tools.replay.forecast import ConsumerModel, Forecast, Settings, deliver, forecasts
 from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
 from amqp10broker.tools.replay.simulation import SimulationResult

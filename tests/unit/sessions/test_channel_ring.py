@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from amqp10broker.observe.frames.words091 import describe
+from amqp10broker.observe.frames.reader import describe_method
 from amqp10broker.observe.timeline import channel_ring
 from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelRing
 from amqp10broker.observe.timeline.document import timeline
@@ -38,7 +38,7 @@ def watched(channel: WorldChannel, link: str | None = "c") -> ChannelRing:
         credit = consumer.credit
         return (channel.credit.credit, 0, False, credit.granted, credit.waiting, credit.closed)
 
-    ring = ChannelRing(service, consumer, mark, count().__next__, describe)
+    ring = ChannelRing(service, consumer, mark, count().__next__, describe_method)
     service.listen((ring,))
     return ring
 

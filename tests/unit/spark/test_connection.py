@@ -17,11 +17,16 @@ from amqp10broker.client.errors import (
     TlsError,
 )
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.spark import retry
+from amqp10broker.spark import errors
 from amqp10broker.spark.connection import may_pass, translated, with_retries
-from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
+from amqp10broker.spark.errors import (
+    BrokerRefused,
+    BrokerUnreachable,
+    QueueUnusable,
+    RetryBudget,
+    SparkSourceError,
+)
 from amqp10broker.spark.options import ConnectionOptions
-from amqp10broker.spark.retry import RetryBudget
 from tests.support.sleeping_clock import SleepingClock
 
 OPTIONS = ConnectionOptions(
@@ -81,7 +86,7 @@ def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
-    monkeypatch.setattr(retry, "time", made)
+    monkeypatch.setattr(errors, "time", made)
     return made
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.spark.queue.credit_pacing import FIRST_CREDIT, MESSAGE_COST_BYTES, CreditPacing
+from amqp10broker.spark.queue.link import FIRST_CREDIT, MESSAGE_COST_BYTES, CreditPacing
 
 ROOM = 100 * (MESSAGE_COST_BYTES + 1000)
 

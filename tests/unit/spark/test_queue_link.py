@@ -13,7 +13,7 @@ from amqp10broker.client.bulk import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.performatives import Accepted
-from amqp10broker.spark.queue.credit_pacing import MESSAGE_COST_BYTES, CreditPacing
+from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
 from tests.unit.client.back_to_back import BackToBack
 
 ROOM = 50_000

@@ -10,11 +10,11 @@ import pytest
 
 from amqp10broker.client.blocking import Sender
 from amqp10broker.client.errors import ConnectionEndedError
-from amqp10broker.spark import retry
+from amqp10broker.spark import errors
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
 from amqp10broker.spark.schema import arrow_schema
-from amqp10broker.spark.sink.sending import Sending
+from amqp10broker.spark.sink.writer import Sending
 from amqp10broker.spark.stream import range as stream_range
 from amqp10broker.spark.stream.range import StreamRange, read_range
 from tests.support.sleeping_clock import SleepingClock
@@ -25,7 +25,7 @@ URL = {"url": "amqp://guest:guest@localhost", "retryTimeout": "1s"}
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
-    monkeypatch.setattr(retry, "time", made)
+    monkeypatch.setattr(errors, "time", made)
     return made
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from amqp10broker.spark.connection import tls_context
 from amqp10broker.spark.errors import BrokerRefused
 from amqp10broker.spark.options import parse_source
-from amqp10broker.spark.tls_files import tls_context
 from tests.support.certificates import Certificates, certificates
 
 __all__ = ["certificates"]

@@ -8,8 +8,7 @@ from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metr
 
 from amqp10broker.observe.metrics.gather import MetricSamples
 from amqp10broker.observe.metrics.table import Family, MetricKind
-from amqp10broker.observe.telemetry.export import resource
-from amqp10broker.observe.telemetry.measurements import data_of
+from amqp10broker.observe.telemetry.export import data_of, resource
 
 INF = "+Inf"
 
