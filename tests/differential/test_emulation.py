@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,6 +245,7 @@ def test_a_queue_keeps_the_rules_of_its_declaration(tmp_path: Path) -> None:
 
 def test_every_row_is_tested() -> None:
     assert [row.name for row in ROWS] == list(EXPECTED)
+    assert all(find_spec(f"amqp10broker.{row.applied}") for row in ROWS)
 
 
 # Without an address there is nothing to compare with, and nothing to skip either.
