@@ -357,7 +357,7 @@ def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permit
 
 def test_members_apply_the_rules_of_the_version_at_the_declaring_node(host: Any) -> None:
     """Its entry has them; a node that emulates another version makes the same settings of it."""
-    here, there = Catalog(host, rules=rules_of("4.3")), Catalog(host)
+    here, there = Catalog(host.start_queue, rules=rules_of("4.3")), Catalog(host.start_queue)
     declare(here, "/", "q", arguments={"x-queue-type": "quorum"})
     declare(here, "/", "classic")
     for name, levels in (("q", 32), ("classic", 2)):
