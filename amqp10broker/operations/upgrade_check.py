@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, VERSIONS, Upgrade
-from amqp10broker.metadata.queue import DeclaredQueue, QueueType, deprecated_features
+from amqp10broker.metadata.queue import DeclaredQueue, deprecated_features
 from amqp10broker.operations.caller import Caller
 from amqp10broker.operations.operation import Check, operation
 from amqp10broker.operations.running import connections
@@ -41,7 +41,7 @@ async def upgrade_check(
     for connection in await connections(caller, "everywhere"):
         for row, what in _uses(connection):
             upgrade.use(row, ("client", _name(connection), connection["vhost"]), what)
-    quorum = [queue.name for queue in caller.catalog if queue.type == QueueType.QUORUM]
+    quorum = [queue.name for queue in caller.catalog if queue.kind.replicated]
     return {"to": to, "findings": [document(each) for each in upgrade.findings()], "quorum_queues": quorum}
 
 
@@ -50,7 +50,7 @@ def _queue(upgrade: Upgrade, queue: DeclaredQueue) -> None:
     for feature in deprecated_features(queue):
         argument = "it has the argument x-queue-master-locator"
         upgrade.use(feature, of, argument if feature == MASTER_LOCATOR else "neither durable nor exclusive")
-    if queue.type != QueueType.QUORUM:
+    if not queue.kind.replicated:
         return
     settings, limit = queue.effective.settings, queue.effective.settings.delivery_limit
     bounded = settings.max_length is not None or settings.max_length_bytes is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,6 +245,7 @@ def test_a_queue_keeps_the_rules_of_its_declaration(tmp_path: Path) -> None:
 
 def test_every_row_is_tested() -> None:
     assert [row.name for row in ROWS] == list(EXPECTED)
+    assert all(find_spec(f"amqp10broker.{row.applied}") for row in ROWS)
 
 
 # Without an address there is nothing to compare with, and nothing to skip either.
@@ -272,6 +274,12 @@ USES: Final[dict[str, tuple[Callable[[Place], Any], Any, Any]]] = {
 }
 
 
+@pytest.mark.rabbitmq(
+    "rabbitmq_4_0_deprecations_SUITE",
+    "when_queue_master_locator_is_not_permitted_by_default",
+    "when_queue_master_locator_is_permitted_from_conf",
+    "when_transient_nonexcl_is_not_permitted",
+)
 @pytest.mark.parametrize("feature", USES)
 @pytest.mark.parametrize("permitted", [True, False])
 @pytest.mark.parametrize("emulate", ["4.3", "4.2"])

@@ -42,8 +42,10 @@ from amqp10broker.queues.quorum.commands import (
     RaiseVersion,
     SearchResult,
     Selected,
+    SelectedInLevels,
     SessionGone,
 )
+from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 from amqp10broker.queues.selecting import encoded
 
 
@@ -77,6 +79,12 @@ _NODE: Final[dict[str, Field]] = {"node": U32, "incarnation": U32}
 _LETTERS: Final[dict[str, Field]] = _NODE | {"first": U64, "last": U64, "heard": U64}
 _LETTERS_TAG: Final = 17
 _RAISE: Final = 20
+
+
+def _looks(cursor: Field) -> Many:
+    return Many(Layout(SearchResult, consumer=CONSUMER, at=cursor, taken=Many(row(U8, U64))))
+
+
 _COMMANDS: Final = {
     **OF_SESSIONS,
     **OF_THE_QUEUE,
@@ -92,10 +100,8 @@ _COMMANDS: Final = {
     18: Layout(NodeSuspect, **_NODE),
     19: Layout(NodeBack, **_NODE),
     _RAISE: Layout(RaiseVersion, version=U32),
-    21: Layout(
-        Selected,
-        looks=Many(Layout(SearchResult, consumer=CONSUMER, at=Many(U64, tuple), taken=Many(row(U8, U64)))),
-    ),
+    21: Layout(Selected, looks=_looks(row(*[U64] * (FAIR_LEVELS + 3)))),
+    22: Layout(SelectedInLevels, looks=_looks(Many(U64, tuple))),
 }
 _COMMAND: Final[OneOf[QuorumChange]] = OneOf("command", _COMMANDS)
 _LOGGED: Final[OneOf[QuorumChange]] = OneOf(

@@ -133,6 +133,11 @@ class Selected:
     looks: Sequence[SearchResult]
 
 
+@dataclass(slots=True, eq=False)
+class SelectedInLevels(Selected):
+    """The same for a queue with another number of priorities than two, whose cursors are as much longer."""
+
+
 QuorumChange = (
     Change | Letters | NodeSuspect | NodeBack | NodeGone | SessionGone | DlxSettle | RaiseVersion | Selected
 )

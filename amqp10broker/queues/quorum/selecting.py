@@ -16,11 +16,11 @@ from typing import Final
 
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.queue_status import ConsumerStatus, Looking
-from amqp10broker.queues.quorum.commands import SearchResult, Selected
+from amqp10broker.queues.quorum.commands import SearchResult, Selected, SelectedInLevels
 from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER
-from amqp10broker.queues.quorum.ready import RETURNS, Place
+from amqp10broker.queues.quorum.ready import FAIR_LEVELS, RETURNS, Place
 
 AGAIN: Final = -1
 """Index in a cursor, behind those of `ReadyIndexes.lines`, for places in `Again`."""
@@ -201,7 +201,8 @@ class Selecting:
         for group in waiting.values():
             first = group[0].consumer.ref
             self.able[first] = self.able.pop(first)
-        return Selected(looks)
+        fair = self._messages.ready.levels == FAIR_LEVELS
+        return Selected(looks) if fair else SelectedInLevels(looks)
 
 
 def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain, groupby, repeat, starmap
 from types import SimpleNamespace
 from typing import Final
@@ -49,6 +50,7 @@ from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 
 LIVE_MAX: Final = 1 << 28
 """More than the messages of any queue; so that damaged bytes do not take all memory."""
@@ -109,68 +111,81 @@ _PAIRS: Final = Many(row(U64, U64))
 INDEXES: Final = Varying(lambda indexes, pieces: _PAIRS.write(ranges_of(indexes), pieces), _read_indexes)
 """Sorted numbers, as ranges."""
 _LINE: Final = row(INDEXES, COLUMN, COLUMN)
-_CURSOR: Final = Many(U64)
-ENDS: Final = maybe(_CURSOR)
-_SELECTION: Final = Layout(ConsumerSelection, ConsumerSelection, wanted=BYTES, at=_CURSOR, ends=ENDS)
+
+
+def _selection(lines: int) -> Layout[ConsumerSelection]:
+    cursor = row(*[U64] * (lines + 1))
+    return Layout(ConsumerSelection, ConsumerSelection, wanted=BYTES, at=cursor, ends=optional(cursor))
+
+
+_SELECTION: Final = _selection(FAIR_LEVELS + 2)
 UNSETTLED: Final = Varying(_write_unsettled, _read_unsettled)
 SELECTION: Final = maybe(_SELECTION)
 _NODE: Final = row(U32, U32)
 
-_CONSUMER: Final = Layout(
-    SimpleNamespace,
-    ref=CONSUMER,
-    number=U64,
-    settled=FLAG,
-    counted=FLAG,
-    priority=I64,
-    timeout_ms=optional(U64),
-    credit=U64,
-    delivery_count=U64,
-    handed_out=U64,
-    turn=U64,
-    epoch=U64,
-    cancelled=FLAG,
-    silent=FLAG,
-    active=FLAG,
+_CONSUMER: Final = {
+    "ref": CONSUMER,
+    "number": U64,
+    "settled": FLAG,
+    "counted": FLAG,
+    "priority": I64,
+    "timeout_ms": optional(U64),
+    "credit": U64,
+    "delivery_count": U64,
+    "handed_out": U64,
+    "turn": U64,
+    "epoch": U64,
+    "cancelled": FLAG,
+    "silent": FLAG,
+    "active": FLAG,
     # A message may exceed it; how much too large it was does not matter.
-    room=Fixed("Q", "max({0}, 0)"),
-    name=TEXT,
-    unsettled=UNSETTLED,
-    selection=SELECTION,
-)
+    "room": Fixed("Q", "max({0}, 0)"),
+    "name": TEXT,
+    "unsettled": UNSETTLED,
+}
 _VERSION: Final = Layout(SimpleNamespace, version=U32)
 """The beginning of every snapshot."""
-_STATE: Final = Layout(
-    SimpleNamespace,
-    version=U32,
-    now_ms=U64,
-    next_index=U64,
-    full=FLAG,
-    settings=SETTINGS,
-    lines=Many(_LINE),
-    ready=row(U64, U64),
-    returned=COLUMN,
-    tail=COLUMN,
-    returns_to_tail=_PAIRS,
-    delayed=Many(row(*[U64] * 5)),
-    places=Many(row(U64, I64)),
-    expiries=_PAIRS,
-    later=row(INDEXES, *[COLUMN] * 4),
-    consumers=Many(_CONSUMER),
-    kinds=Many(row(U64, U64, BYTES)),
-    counted=INDEXES,
-    counts=COLUMN,
-    pending=Many(row(U64, U64, choice(DeadLetterReason))),
-    publishers=Many(PUBLISHER),
-    made=U64,
-    unused_since=U64,
-    turns=COLUMN,
-    holder=optional(U64),
-    suspects=mapping(_NODE, optional(U64)),
-    gone=mapping(U32, U32),
-    links=mapping(_NODE, Layout(NodeLink, last=U64, heard=U64, kept=Many(row(U64, PEER, EFFECT)))),
-    again=row(U64, Many(row(U8, U64))),
-)
+_HEAD: Final = {"version": U32, "now_ms": U64, "next_index": U64, "full": FLAG, "settings": SETTINGS}
+_BEGINNING: Final = Layout(SimpleNamespace, **_HEAD)
+
+
+def _state(lines: int, selection: Varying) -> Layout[SimpleNamespace]:
+    return Layout(
+        SimpleNamespace,
+        **_HEAD,
+        lines=row(*[_LINE] * lines),
+        ready=row(U64, U64),
+        returned=COLUMN,
+        tail=COLUMN,
+        returns_to_tail=_PAIRS,
+        delayed=Many(row(*[U64] * 5)),
+        places=Many(row(U64, I64)),
+        expiries=_PAIRS,
+        later=row(INDEXES, *[COLUMN] * 4),
+        consumers=Many(Layout(SimpleNamespace, **_CONSUMER, selection=selection)),
+        kinds=Many(row(U64, U64, BYTES)),
+        counted=INDEXES,
+        counts=COLUMN,
+        pending=Many(row(U64, U64, choice(DeadLetterReason))),
+        publishers=Many(PUBLISHER),
+        made=U64,
+        unused_since=U64,
+        turns=COLUMN,
+        holder=optional(U64),
+        suspects=mapping(_NODE, optional(U64)),
+        gone=mapping(U32, U32),
+        links=mapping(_NODE, Layout(NodeLink, last=U64, heard=U64, kept=Many(row(U64, PEER, EFFECT)))),
+        again=row(U64, Many(row(U8, U64))),
+    )
+
+
+_STATE: Final = _state(FAIR_LEVELS + 2, SELECTION)
+
+
+@cache
+def _state_of(levels: int) -> Layout[SimpleNamespace]:
+    # The state has a line for each level of priorities, and two more.
+    return _STATE if levels == FAIR_LEVELS else _state(levels + 2, maybe(_selection(levels + 2)))
 
 
 def encode_snapshot(queue: QuorumQueue) -> bytes:
@@ -181,7 +196,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     number_of = {counts: number for number, counts in enumerate(kinds)}
     counted = sorted(messages.counts.items())
     holder, again = consumers.activity.holder, consumers.selecting.again
-    return _STATE.encode(
+    return _state_of(ready.levels).encode(
         SimpleNamespace(
             version=queue.version,
             now_ms=messages.now_ms,
@@ -231,7 +246,8 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         BadBytes: the data is not a snapshot.
     """
     machine_version.check(version_of(data))
-    state = _STATE.decode(data)
+    beginning, _ = _BEGINNING.decode_part(data)
+    state = _state_of(beginning.settings.priority_levels).decode(data)
     queue = QuorumQueue(name, settings=state.settings, now_ms=state.now_ms, bodies=bodies)
     queue.version = state.version
     messages, consumers, publishers = queue.parts()

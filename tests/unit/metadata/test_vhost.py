@@ -274,14 +274,9 @@ def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
     }
 
 
-@pytest.mark.rabbitmq(
-    "rabbitmq_4_0_deprecations_SUITE",
-    "when_transient_nonexcl_is_not_permitted",
-    differs="permitted here, since kombu and Celery need them",
-)
 @pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_transient_nonexcl_is_permitted_from_conf")
 def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Unlike RabbitMQ 4.3: Celery's reply queues are so."""
+    """Until an operator denies them: queues of older Celery are so."""
     queue, created = declare(catalog, vhost, "q", durable=False)
     assert created
     assert not queue.durable

@@ -25,6 +25,8 @@ def level(priority: int | None) -> int:
     return 4 if priority is None else min(priority, 31)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_quorum_queue", note="with `emulate` 4.3")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_2_1_ratio", note="with `emulate` 4.3")
 @given(st.lists(PRIORITIES, max_size=30), st.integers(1, 10))
 def test_the_highest_goes_first_and_each_is_first_in_first_out(
     priorities: list[int | None], some: int

@@ -24,16 +24,6 @@ def test_messages_come_in_the_order_in_which_they_were_published() -> None:
 
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "priority_quorum_queue",
-    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
-)
-@pytest.mark.rabbitmq(
-    "quorum_queue_SUITE",
-    "priority_queue_2_1_ratio",
-    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
-)
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_two_high_ones_go_before_each_normal_one() -> None:
     """High first, then 2:1 as long as both wait."""
