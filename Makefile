@@ -30,7 +30,7 @@ PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run-broker run-cluster test test-long lint format bench docs spark-demo clean
+.PHONY: help run-broker run-cluster test test-long lint release format bench docs spark-demo clean
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
@@ -40,7 +40,8 @@ help:
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
 	@echo '                  VENV=../venv-pypy PYTHON=pypy3: all but those of packages compiled for CPython'
 	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
-	@echo 'make lint         ruff, mypy, import rules'
+	@echo 'make lint         ruff, mypy (also as on macOS and Windows), import rules'
+	@echo 'make release      source package and wheel in dist/, run in an empty environment; keep a data folder of it in tests/folders'
 	@echo 'make format       let ruff rewrite the sources'
 	@echo 'make docs         write the generated pages (all metrics; RabbitMQ'\''s test cases with the tests here) into build/docs'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
@@ -65,7 +66,17 @@ lint: $(VENV)/.lint
 	$(IN_VENV)/ruff check .
 	$(IN_VENV)/ruff format --check .
 	$(IN_VENV)/mypy
+	$(IN_VENV)/mypy --platform darwin --cache-dir .mypy_cache/darwin amqp10broker
+	$(IN_VENV)/mypy --platform win32 --cache-dir .mypy_cache/win32 amqp10broker
 	$(IN_VENV)/python .ci/check_imports.py
+
+# Nothing is published. Formats may change until the first release is, and then the archive of its folder does.
+release: $(VENV)/.test
+	rm -rf dist
+	$(IN_VENV)/python -m build --no-isolation --outdir dist
+	AMQP10BROKER_WHEEL=$$(echo dist/*.whl) $(IN_VENV)/python -m pytest tests/integration/test_wheel.py
+	$(IN_VENV)/python -m tests.support.release_folder dist/*.whl
+	$(IN_VENV)/python -m pytest tests/integration/test_release_folders.py
 
 format: $(VENV)/.lint
 	$(IN_VENV)/ruff check --fix .

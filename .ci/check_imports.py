@@ -53,12 +53,15 @@ def _room(
 ROOMS: Final[Mapping[str, Room]] = {
     "dataclass": _room(why="the records of every room: `FOR_ALL`"),
     "errors": _room(why="errors of no protocol"),
+    "emulation": _room(why="the versions of RabbitMQ, one table of what differs between them"),
     "layout": _room("errors", why="the bytes of records, from tables of their fields"),
+    "portable": _room(why="what operating systems differ in", pure=False),
+    "syncing": _room(why="how files are made durable, also by the helper process", pure=False),
     "children": _room(why="how a Python process is started by another", pure=False),
-    "config": _room("errors", why="settings and their parsing; the environment is an argument"),
+    "config": _room("emulation", "errors", why="settings and their parsing; the environment is an argument"),
     "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
     "storage": _room(
-        "errors", may_use=("os",),
+        "portable", "syncing", "errors", may_use=("os", "shutil"),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
     "raft": _room("layout", "errors", why="members of Raft groups: no disk, no queue, no connection"),
@@ -69,7 +72,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         why="state machines that a simulation runs alone, and their stores in the journal or in files",
     ),
     "metadata": _room(
-        "routing", "queues", "storage.catalog_log", "errors",
+        "routing", "queues", "storage.catalog_log", "emulation", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
     ),
     "auth": _room("metadata", "errors", why="authentication and authorisation"),
@@ -79,11 +82,12 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "operations": _room(
         "protocols.amqp10", "message", "routing", "queues", "metadata", "cluster", "raft.ids", "auth",
-        "config", "errors",
+        "config", "emulation", "errors",
         why="one registry of operations for HTTP, AMQP and the command line",
     ),
     "sessions": _room(
-        "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "errors",
+        "protocols", "message", "routing", "queues", "metadata", "auth", "operations", "config", "emulation",
+        "errors",
         why="the broker's side of both protocols: sessions, links, channels, consumers",
     ),
     "observe": _room(
@@ -92,12 +96,14 @@ ROOMS: Final[Mapping[str, Room]] = {
         impure=("recording", "telemetry"),
     ),
     "api": _room(
-        "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "errors",
+        "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "emulation",
+        "errors",
         why="the HTTP API's decisions; its engine and sockets are in runtime",
     ),
     "runtime": _room(
         "api", "observe", "sessions", "operations", "cluster", "auth", "metadata", "queues", "routing",
-        "message", "raft", "storage", "protocols", "layout", "config", "errors", "__init__",
+        "message", "raft", "storage", "protocols", "layout", "portable", "syncing", "config", "errors",
+        "__init__",
         why="every nursery, socket, timer and thread of the broker",
         pure=False,
     ),
@@ -108,19 +114,19 @@ ROOMS: Final[Mapping[str, Room]] = {
         pure=False,
     ),
     "tools": _room(
-        "observe", "protocols", "spark", "errors",
+        "observe", "protocols", "spark", "emulation", "errors",
         why="programs that read recordings; the broker does not import them",
         pure=False,
     ),
     "cli": _room(
-        "runtime", "client", "storage", "observe", "tools", "operations", "children", "config", "errors",
-        "__init__",
+        "runtime", "client", "storage", "observe", "tools", "operations", "children", "portable", "config",
+        "emulation", "errors", "__init__",
         why="commands, with the options of the registry of operations",
         pure=False,
     ),
     "testing": _room(
         "runtime", "client", "sessions.diagnosis", "operations.snapshot", "observe", "tools", "protocols",
-        "cli.admin", "cli.main", "children", "config", "errors",
+        "cli.admin", "cli.main", "children", "portable", "config", "emulation", "errors",
         why="a broker inside the tests of a program; it reads what the command line reads",
         pure=False,
     ),

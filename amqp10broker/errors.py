@@ -152,6 +152,17 @@ class NotSupported(RefusedError):
     """This broker, or this kind of resource, does not do that."""
 
 
+class FeatureDenied(RefusedError):
+    """The request uses a deprecated feature that is not permitted."""
+
+    def __init__(self, resource: str, feature: str) -> None:
+        text = (
+            f"Feature `{feature}` is deprecated.\nIts use is not permitted: declare {resource} without it, "
+            f"or start the broker with permit_{feature} = true"
+        )
+        super().__init__(resource, text)
+
+
 class NotAllowed(RefusedError):
     """The request breaks a rule of the connection: a virtual host that is not there or not the user's."""
 

@@ -151,7 +151,7 @@ class OwnCluster(Cluster):
 
     def stop(self, node: int) -> None:
         """Drain a node, and end it in order."""
-        command = [self._python, "-m", "amqp10broker", "drain", "--port", str(self._ports[node])]
+        command = [self._python, "-m", "amqp10broker", "cluster", "drain", "--port", str(self._ports[node])]
         done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, timeout=_COMMAND_S, check=False)
         if done.returncode:
             raise BrokerError(f"drain: {done.stderr.decode(errors='replace')}")

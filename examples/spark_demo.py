@@ -93,7 +93,15 @@ def sweep(folder, *, short):
 def report(folder):
     """Spark computes what the recording says, and which settings to choose."""
     step("5. What the recording says")
-    run("-m", "amqp10broker", "analyse", str(folder / "recording"), "--output", str(folder / "report"))
+    run(
+        "-m",
+        "amqp10broker",
+        "record",
+        "analyse",
+        str(folder / "recording"),
+        "--output",
+        str(folder / "report"),
+    )
 
 
 def step(title):

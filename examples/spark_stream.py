@@ -5,7 +5,7 @@
 Run it again after more was published, or after killing it: how far the stream was read stands in
 FOLDER/checkpoint, and which files count in FOLDER/rows/_spark_metadata.
 
-A stream to try it with: `amqp10broker declare queue orders --type stream`, then
+A stream to try it with: `amqp10broker queue declare orders --type stream`, then
 `amqp10broker publish --queue orders --count 100000 hello`.
 """
 

@@ -155,7 +155,6 @@ class BrokerApi(ABC):
         interval_ms: milliseconds between two samples of an object.
         samples: of objects, taken at earlier requests, for rates.
         attempts: the counters of login attempts.
-        permits_global_qos: whether an AMQP 0-9-1 client may limit all consumers of a channel together.
         node: returns the figures of this process.
         clients: returns the counters of all clients since the start, by virtual host (`sessions.counters`).
         random: returns so many unguessable random bytes.
@@ -175,7 +174,6 @@ class BrokerApi(ABC):
     interval_ms: int
     samples: RateSamples
     attempts: Attempts
-    permits_global_qos: bool
     node: Callable[[], NodeView]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
     random: Callable[[int], bytes]

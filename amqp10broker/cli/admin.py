@@ -34,13 +34,13 @@ DECIDED_S: Final = 45.0
 _ADVICE: Final[Mapping[str, str]] = {
     "Inequivalent": "declare it as it is, or delete it first",
     "InUse": "wait, or leave out --if-unused and --if-empty",
-    "ResourceLocked": "it belongs to one connection, see 'amqp10broker list-connections'",
-    "NotFound queue": "see 'amqp10broker list-queues'",
-    "NotFound exchange": "see 'amqp10broker list-exchanges'",
-    "NotFound vhost": "see 'amqp10broker list-vhosts'",
-    "NotFound user": "see 'amqp10broker list-users'",
-    "NotFound connection": "see 'amqp10broker list-connections'",
-    "NotFound node": "see 'amqp10broker cluster-status'",
+    "ResourceLocked": "it belongs to one connection, see 'amqp10broker connection list'",
+    "NotFound queue": "see 'amqp10broker queue list'",
+    "NotFound exchange": "see 'amqp10broker exchange list'",
+    "NotFound vhost": "see 'amqp10broker vhost list'",
+    "NotFound user": "see 'amqp10broker user list'",
+    "NotFound connection": "see 'amqp10broker connection list'",
+    "NotFound node": "see 'amqp10broker cluster status'",
 }
 
 

@@ -1,4 +1,4 @@
-"""Commands that change where the alarms of memory and disk begin; their names are RabbitMQ's."""
+"""Commands that change where the alarms of memory and disk begin."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.config.records import CONFIG_SETTINGS
 
 
-def _limit(name: str, description: str, meaning: str, help: str, words: tuple[str, ...]) -> Command:
+def _limit(
+    words: str, name: str, description: str, meaning: str, help: str, known: tuple[str, ...]
+) -> Command:
     def more(parser: Parser) -> None:
         value: Any = parser.add_argument("value", nargs="+", metavar="VALUE", help=help)
-        value.completions = words
+        value.completions = known
 
     def prepare(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-        value = CONFIG_SETTINGS[name].parse(" ".join(arguments.value), arguments.command)
+        value = CONFIG_SETTINGS[name].parse(" ".join(arguments.value), words)
         given |= {"name": name, "value": value}
 
     def said(arguments: argparse.Namespace, result: Any) -> str:
@@ -32,11 +34,12 @@ def _limit(name: str, description: str, meaning: str, help: str, words: tuple[st
     call = CommandCall(
         "set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told
     )
-    return call.command(f"set-{name.replace('_', '-')}")
+    return call.command(words)
 
 
 COMMANDS: Final = (
     _limit(
+        "alarm memory-limit",
         "vm_memory_high_watermark",
         "Change how much memory a running broker may use before publishers are held back.",
         "publishers are held back above {} of memory",
@@ -45,6 +48,7 @@ COMMANDS: Final = (
         ("absolute", "relative"),
     ),
     _limit(
+        "alarm disk-limit",
         "disk_free_limit",
         "Change below how much free disk a running broker holds publishers back.",
         "publishers are held back below {} of free disk",

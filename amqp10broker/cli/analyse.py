@@ -1,14 +1,14 @@
-"""``amqp10broker analyse``: analyses credits and windows of a recording, with Spark."""
+"""``amqp10broker record analyse``: analyses credits and windows of a recording, with Spark."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from pathlib import Path
 from typing import Final
 
+from amqp10broker import portable
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_OK, Unreachable
 from amqp10broker.errors import ConfigError
@@ -105,10 +105,10 @@ def _check_memory(text: str) -> None:
     if not _MEMORY.fullmatch(text):
         raise ConfigError("--memory", f"is {text!r}", "must be a number and m or g, such as 2g")
     asked = int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    there = portable.machine_memory()
     if asked < _MEMORY_LEAST_MB << 20:
         raise ConfigError("--memory", f"is {text}", f"Spark needs {_MEMORY_LEAST_MB}m at least")
-    if asked > there:
+    if there is not None and asked > there:
         raise ConfigError("--memory", f"is {text}", f"this machine has {there >> 20}m")
 
 
@@ -160,7 +160,7 @@ def _follow(arguments: argparse.Namespace) -> int:
 
 COMMANDS: Final = (
     Command(
-        "analyse",
+        "record analyse",
         _arguments,
         _run,
         "Read a recording of flow events and say which max_link_credit, max_incoming_window and "

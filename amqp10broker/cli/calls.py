@@ -9,7 +9,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from amqp10broker.cli import tables
@@ -53,7 +53,7 @@ class CommandCall:
 
     @property
     def _command(self) -> OperationCommand:
-        return OPERATIONS[self.operation].command or OperationCommand()
+        return OPERATIONS[self.operation].command or OperationCommand("")
 
     def add_to(self, parser: Parser) -> None:
         """Add the operation's arguments to a parser."""
@@ -97,9 +97,10 @@ class CommandCall:
             return command.said.format(**{**given, **(result or {})})
         return command.said(given, result)
 
-    def command(self, name: str) -> Command:
-        """Return the call as a command with a name."""
-        return Command(name, self.add_to, self.run, self.description or self._command.description)
+    def command(self, words: str = "") -> Command:
+        """Return the call as a command. `words`: those of the operation's record if not given."""
+        described = self.description or self._command.description
+        return Command(words or self._command.words, self.add_to, self.run, described)
 
 
 def _code(result: Any) -> int:
@@ -110,12 +111,13 @@ def _code(result: Any) -> int:
     return EXIT_UNAVAILABLE if failed else EXIT_OK
 
 
-def registered(special: Mapping[str, CommandCall], *, tool: bool) -> tuple[Command, ...]:
+def registered(special: Iterable[CommandCall], *, tool: bool) -> tuple[Command, ...]:
     """Return the commands of the registry's operations, without lists. `special`: calls that replace those of
     the records.
     """
+    calls = {each.operation: each for each in special}
     return tuple(
-        special.get(each.name, CommandCall(each.name)).command(each.name)
+        calls.get(each.name, CommandCall(each.name)).command()
         for each in OPERATIONS.values()
         if each.command is not None and each.command.tool is tool and not each.name.startswith(LISTS)
     )
@@ -133,20 +135,6 @@ def on_terminal() -> dict[str, Any]:
     """Return the arguments of `tables.render` for standard output: a pipe gets each row on one line."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     return {"encoding": sys.stdout.encoding, "width": width}
-
-
-def command_of_kinds(
-    name: str, calls: Mapping[str, CommandCall], metavar: str, description: str = ""
-) -> Command:
-    """Make a command with a first word that selects one of several operations."""
-
-    def add_to(parser: Parser) -> None:
-        kinds = parser.add_subparsers(dest="kind", metavar=metavar, required=True)
-        for kind, call in calls.items():
-            called = OPERATIONS[call.operation]
-            call.add_to(kinds.add_parser(kind, help=called.line, description=called.help, allow_abbrev=False))
-
-    return Command(name, add_to, lambda arguments: calls[arguments.kind].run(arguments), description)
 
 
 def _add(parser: Parser, noun: str, argument: Argument, *, by_itself: bool) -> None:

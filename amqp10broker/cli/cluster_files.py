@@ -1,4 +1,4 @@
-"""``amqp10broker cluster``: files of a node of a cluster, without a broker."""
+"""``amqp10broker cluster new-secret`` and ``force-standalone``: files of a node, without a broker."""
 
 from __future__ import annotations
 
@@ -36,20 +36,13 @@ def make_secret(path: str) -> None:
         os.fsync(fd)
 
 
-def _arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "action",
-        choices=("new-secret", "force-standalone"),
-        help="new-secret: draw a secret into a new file; force-standalone: make a cluster of one of what a "
-        "stopped node has",
-    )
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        help="new-secret: the file, for --cluster-secret-file of every node; "
-        "force-standalone: the data folder",
-    )
-    parser.add_argument("--yes", action="store_true", help="force-standalone: do not ask")
+def _secret_arguments(parser: Parser) -> None:
+    parser.add_argument("path", metavar="FILE", help="a new file, for --cluster-secret-file of every node")
+
+
+def _standalone_arguments(parser: Parser) -> None:
+    parser.add_argument("path", metavar="DIR", help="the data folder of the stopped node")
+    parser.add_argument("--yes", action="store_true", help="do not ask (default: ask)")
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
@@ -99,25 +92,32 @@ def _tell(told: str) -> bool:
     return True
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.action == "force-standalone":
-        done = force_standalone(arguments.path, _tell if arguments.yes else _ask)
-        print(done or "nothing was changed")
-        return EXIT_OK if done else EXIT_FAILED
+def _new_secret(arguments: argparse.Namespace) -> int:
     make_secret(arguments.path)
     print(f"copy {arguments.path} to every node, readable by its owner only, for --cluster-secret-file")
     return EXIT_OK
 
 
+def _force_standalone(arguments: argparse.Namespace) -> int:
+    done = force_standalone(arguments.path, _tell if arguments.yes else _ask)
+    print(done or "nothing was changed")
+    return EXIT_OK if done else EXIT_FAILED
+
+
 COMMANDS: Final = (
     Command(
-        "cluster",
-        _arguments,
-        _run,
-        "new-secret: draw a secret that the nodes of a cluster share, and write it to a file that must not "
-        "be there yet, readable by its owner only. "
-        "force-standalone: when most nodes of a cluster are lost for good, make a cluster of one of the data "
-        "folder of a stopped node that is left: its metadata, and every quorum queue that has a member "
-        "there. Other nodes can join it then. It says what is lost, and asks before it changes anything.",
+        "cluster new-secret",
+        _secret_arguments,
+        _new_secret,
+        "Draw a secret that the nodes of a cluster share, and write it to a file that must not be there yet, "
+        "readable by its owner only.",
+    ),
+    Command(
+        "cluster force-standalone",
+        _standalone_arguments,
+        _force_standalone,
+        "When most nodes of a cluster are lost for good, make a cluster of one of the data folder of a "
+        "stopped node that is left: its metadata, and every quorum queue that has a member there. Other "
+        "nodes can join it then. It says what is lost, and asks before it changes anything.",
     ),
 )

@@ -21,6 +21,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
+from amqp10broker import portable
 from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import cluster_files
 from amqp10broker.cli.commands import Command, Parser
@@ -100,9 +101,7 @@ class Launch:
 
     def run(self) -> int:
         """Start the nodes, and end them at a signal to this process."""
-        before = {
-            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        }
+        before = {number: signal.getsignal(number) for number in portable.SERVICE_SIGNALS}
         try:
             for number in before:
                 signal.signal(number, self._signalled)
@@ -148,7 +147,7 @@ class Launch:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        start_new_session=True,
+                        **portable.OWN_SESSION,
                     )
             except OSError as error:
                 raise Failed(
@@ -191,7 +190,7 @@ class Launch:
         typed = _own_name()
         first, last = self._plans[0], self._plans[-1]
         _say("Look at it:")
-        _say(f"  {typed} cluster-status --port {first.port}")
+        _say(f"  {typed} cluster status --port {first.port}")
         _say(f"  {typed} status --port {last.port}")
         _say("Use it, at any node:")
         _say(f"  {typed} declare queue orders --type quorum --port {first.port}")
@@ -224,13 +223,13 @@ class Launch:
             if pid is None:
                 continue
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+                os.kill(pid, portable.STOP)
             deadline = time.monotonic() + _STOP_S
             while (lives := _lives(pid, process)) and self._signals < 2 and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             if lives:
                 with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(pid, portable.KILL)
             _say(f"node {plan.name}: {'killed' if lives else 'stopped'}")
 
 
@@ -273,7 +272,7 @@ def _lives(pid: int, process: subprocess.Popen[bytes] | None) -> bool:
 
 def _check_free(plan: NodePlan) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, portable.REUSE_ADDRESS, 1)
         try:
             probe.bind((HOST, plan.port))
         except OSError as error:

@@ -49,4 +49,4 @@ def _status(arguments: argparse.Namespace, status: Any) -> str:
     return "\n\n".join("\n".join([title, "", *(lines or ["(none)"])]) for title, lines in parts)
 
 
-COMMANDS: Final = registered({"cluster-status": CommandCall("cluster-status", _status)}, tool=True)
+COMMANDS: Final = registered((CommandCall("cluster-status", _status),), tool=True)

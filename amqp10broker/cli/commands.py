@@ -61,11 +61,14 @@ STANDARD: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of `amqp10broker`. `description`: for its own help; empty takes the line of the list of
-    commands as a sentence.
+    """One command of `amqp10broker`.
+
+    Attributes:
+        words: its name, or that of its group and its own: ``queue list``.
+        description: for its own help; empty takes the line of the list of commands as a sentence.
     """
 
-    name: str
+    words: str
     arguments: Callable[[Parser], None]
     run: Callable[[argparse.Namespace], int]
     description: str = ""
@@ -73,7 +76,7 @@ class Command:
     def add_to(self, commands: argparse._SubParsersAction[Parser], help: str) -> None:
         """Add it to the choices; `help` is its line in the list of commands."""
         parser = commands.add_parser(
-            self.name,
+            self.words.rpartition(" ")[2],
             help=help,
             description=self.description or f"{help[0].upper()}{help[1:]}.",
             allow_abbrev=False,

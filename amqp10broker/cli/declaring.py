@@ -1,4 +1,4 @@
-"""Commands that declare, delete and purge, each for several kinds of objects."""
+"""Commands that declare, delete and purge queues and exchanges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cli.calls import CommandCall, command_of_kinds
+from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.commands import Parser, ask
 from amqp10broker.cli.exits import Failed
 from amqp10broker.errors import ConfigError
@@ -39,36 +39,28 @@ def _queue_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> Non
 
 def _exchange_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     if all(each["name"] != arguments.name for each in ask(arguments, "list-exchanges")):
-        raise Failed(f"no exchange '{arguments.name}': see what there is with 'amqp10broker list-exchanges'")
+        raise Failed(f"no exchange '{arguments.name}': see what there is with 'amqp10broker exchange list'")
 
 
-_DECLARE: Final = {
-    "queue": CommandCall(
+CALLS: Final = (
+    CommandCall(
         "declare-queue",
         partial(_declared, "queue"),
         without=("exclusive",),
         more=_add_queue_type,
         prepare=_with_type,
     ),
-    "exchange": CommandCall("declare-exchange", partial(_declared, "exchange")),
-}
-_DELETE: Final = {
-    "queue": CommandCall(
+    CommandCall("declare-exchange", partial(_declared, "exchange")),
+    CommandCall(
         "delete-queue",
         lambda a, gone: f"queue '{a.name}' deleted with {counted(gone['message_count'], 'ready message')}",
         prepare=_queue_is_there,
     ),
-    "exchange": CommandCall(
+    CommandCall(
         "delete-exchange", lambda a, gone: f"exchange '{a.name}' deleted", prepare=_exchange_is_there
     ),
-    "vhost": CommandCall("delete-vhost"),
-    "user": CommandCall("delete-user"),
-}
-COMMANDS: Final = (
-    command_of_kinds("declare", _DECLARE, "KIND"),
-    command_of_kinds("delete", _DELETE, "KIND"),
     CommandCall(
         "purge-queue",
         lambda a, gone: f"{counted(gone['message_count'], 'message')} purged from queue '{a.name}'",
-    ).command("purge"),
+    ),
 )

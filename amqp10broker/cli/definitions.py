@@ -1,4 +1,4 @@
-"""``export-definitions`` and ``import-definitions``: all declared objects, in RabbitMQ's JSON."""
+"""``definitions export`` and ``import``: all declared objects, in RabbitMQ's JSON."""
 
 from __future__ import annotations
 
@@ -57,7 +57,11 @@ def _with_document(arguments: argparse.Namespace, given: dict[str, Any]) -> None
     try:
         given["document"] = json.loads(read_file(arguments.file))
     except ValueError as error:
-        raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
+        raise ConfigError(
+            source,
+            f"is not JSON: {error}",
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        ) from error
 
 
 def _imported(arguments: argparse.Namespace, report: Any) -> str:
@@ -68,8 +72,8 @@ def _imported(arguments: argparse.Namespace, report: Any) -> str:
     return "\n".join(lines)
 
 
-COMMANDS: Final = (
-    CommandCall("export-definitions", _exported, more=_add_target).command("export-definitions"),
+CALLS: Final = (
+    CommandCall("export-definitions", _exported, more=_add_target),
     CommandCall(
         "import-definitions",
         _imported,
@@ -78,5 +82,5 @@ COMMANDS: Final = (
         prepare=_with_document,
         description="Declare what a file says. Exchanges, queues, bindings and policies that are refused are "
         "left out and named; nothing is declared if anything else is. --vhost is for a file that names none.",
-    ).command("import-definitions"),
+    ),
 )

@@ -1,4 +1,4 @@
-"""``amqp10broker what-if``: simulates other settings with recorded publishers and consumers."""
+"""``amqp10broker frames what-if``: simulates other settings with recorded publishers and consumers."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
 
 COMMANDS: Final = (
     Command(
-        "what-if",
+        "frames what-if",
         _arguments,
         _run,
         "Say what another credit, incoming-window or round trip would have done to the publishers and "

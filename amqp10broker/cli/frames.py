@@ -1,4 +1,4 @@
-"""``amqp10broker frames``: prints a recording of frames."""
+"""``amqp10broker frames print``: prints a recording of frames."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _text(record: Record) -> str:
 
 COMMANDS: Final = (
     Command(
-        "frames",
+        "frames print",
         _arguments,
         _run,
         "Print a recording of frames that 'trace WHAT on --frames --file FILE' or 'serve --record-frames "

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from amqp10broker.operations.operation import Command
 
 WIDTH_MAX: Final = 100
 PROGRAM: Final = "amqp10broker"
@@ -57,12 +60,17 @@ class Help(argparse.HelpFormatter):
 def example(prog: str) -> str:
     """Return the example at the end of a command's help."""
     from amqp10broker.cli.examples import EXAMPLES  # for --help alone
-    from amqp10broker.operations.registry import OPERATIONS
 
     words = prog.removeprefix(PROGRAM).strip()
-    line = EXAMPLES.get(words)
-    if line is None:
-        command = OPERATIONS[words].command
-        assert command is not None
-        line = command.example if PROGRAM in command.example else f"{prog} {command.example}".rstrip()
-    return f"example:\n  $ {line}"
+    known = {each.words: each.example for each in _of_operations()} if words not in EXAMPLES else {}
+    # A group has the example of its first command.
+    name, given = next(
+        each for each in {**known, **EXAMPLES}.items() if f"{each[0]} ".startswith(f"{words} ")
+    )
+    return f"example:\n  $ {given if PROGRAM in given else f'{PROGRAM} {name} {given}'.rstrip()}"
+
+
+def _of_operations() -> Iterable[Command]:
+    from amqp10broker.operations.registry import OPERATIONS
+
+    return (each.command for each in OPERATIONS.values() if each.command is not None)

@@ -1,4 +1,4 @@
-"""``amqp10broker lint``: checks the frames of clients for bad habits."""
+"""``amqp10broker frames lint``: checks the frames of clients for bad habits."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def _stream(arguments: argparse.Namespace, what: str) -> Iterator[str]:
         if answer["left_out"]:
             raise Failed(
                 f"{counted(answer['left_out'], 'frame')} came faster than they could be looked at: let the "
-                f"broker write them with 'amqp10broker trace {what} on --frames --file FILE', and then give "
-                "--file FILE"
+                f"broker write them with 'amqp10broker frames trace {what} on --frames --file FILE', and "
+                "then give --file FILE"
             )
         yield from answer["lines"]
 
@@ -145,7 +145,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 COMMANDS: Final = (
     Command(
-        "lint",
+        "frames lint",
         _arguments,
         _run,
         "Look at the frames of clients, or at a recording of them, for habits that break the protocol, risk "

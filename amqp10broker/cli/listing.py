@@ -1,4 +1,4 @@
-"""The ``list-`` commands: objects of the broker, in columns that the user chooses."""
+"""The commands of lists, as ``queue list``: objects of the broker, in columns that the user chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, hint
-from amqp10broker.operations.operation import Argument, Kind
+from amqp10broker.operations.operation import Argument, Kind, Operation
 from amqp10broker.operations.registry import OPERATIONS
 
 Row = dict[str, Any]
@@ -76,31 +76,37 @@ class Listing:
         return {**row, **shown}
 
     @property
-    def command(self) -> str:
-        """The name of the command and of the operation."""
-        return f"list-{self.noun}"
+    def operation(self) -> Operation | None:
+        """The operation that lists them; None: rows are made of the connections."""
+        return OPERATIONS.get(f"list-{self.noun}")
+
+    @property
+    def words(self) -> str:
+        """The words of the command."""
+        command = None if self.operation is None else self.operation.command
+        return f"{self.noun.removesuffix('s')} list" if command is None else command.words
 
     @property
     def takes_vhost(self) -> bool:
         """Whether the command can be limited to one virtual host."""
-        operation = OPERATIONS.get(self.command)
-        return operation is None or operation.in_vhost or self.names_vhost
+        return self.operation is None or self.operation.in_vhost or self.names_vhost
 
     @property
     def names_vhost(self) -> bool:
-        operation = OPERATIONS.get(self.command)
-        return operation is not None and any(each.name == "vhost" for each in operation.arguments)
+        return any(each.name == "vhost" for each in self._arguments)
 
     @property
     def flags(self) -> tuple[Argument, ...]:
         """The flags of the operation, which include further entries."""
-        operation = OPERATIONS.get(self.command)
-        arguments = () if operation is None else operation.arguments
-        return tuple(each for each in arguments if each.kind is Kind.FLAG)
+        return tuple(each for each in self._arguments if each.kind is Kind.FLAG)
+
+    @property
+    def _arguments(self) -> tuple[Argument, ...]:
+        return () if self.operation is None else self.operation.arguments
 
     @property
     def help(self) -> str:
-        return OPERATIONS[self.command].help if not self.what else f"List {self.what}."
+        return f"List {self.what}." if self.operation is None else self.operation.help
 
 
 _OWNER: Final = """
@@ -237,7 +243,7 @@ LISTINGS: Final = (
     Listing(
         "suspended-links",
         columns_of("""
-            link: its number, for end-suspended-link
+            link: its number, for 'link end-suspended'
             name
             container_id: of its client
             user, vhost
@@ -251,7 +257,7 @@ LISTINGS: Final = (
     Listing(
         "faults",
         columns_of("""
-            fault: its number, for lift-fault
+            fault: its number, for 'fault lift'
             kind, vhost
             queue: a pattern for queues and addresses
             client: a pattern for container-ids and connection names
@@ -272,7 +278,7 @@ LISTINGS: Final = (
         "connections",
         columns_of(f"""
             node: to which the client is connected
-            id: its number there, for close-connection
+            id: its number there, for 'connection close'
             protocol
             peer: the client's address
             user, vhost, state
@@ -418,7 +424,7 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
         if column not in listing.columns:
             raise ConfigError(
                 f"column '{given}'",
-                f"is unknown to {listing.command}",
+                f"is unknown to {listing.words}",
                 hint(column, listing.columns),
             )
     return columns or listing.default
@@ -429,7 +435,7 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
         given: dict[str, Any] = {each.name: True for each in listing.flags if getattr(arguments, each.name)}
         if listing.names_vhost:
             given["vhost"] = arguments.vhost
-        return [listing.filled(each) for each in ask(arguments, listing.command, **given)]
+        return [listing.filled(each) for each in ask(arguments, f"list-{listing.noun}", **given)]
     found = list(listing.from_connections(ask(arguments, "connections", where="everywhere")))
     if arguments.vhost is not None:
         found = [row for row in found if row["vhost"] == arguments.vhost]
@@ -444,7 +450,7 @@ def _description(listing: Listing) -> str:
 
 COMMANDS: Final = tuple(
     Command(
-        listing.command,
+        listing.words,
         partial(_arguments, listing),
         partial(_list, listing),
         _description(listing),

@@ -29,7 +29,7 @@ def _waits(arguments: argparse.Namespace, found: Any) -> str:
 
 
 def _timeline_arguments(parser: Parser) -> None:
-    parser.add_argument("connection", type=int, metavar="CONNECTION", help="its number, see list-links")
+    parser.add_argument("connection", type=int, metavar="CONNECTION", help="its number, see 'link list'")
     parser.add_argument(
         "link",
         nargs="?",
@@ -88,14 +88,16 @@ def _ask_on(arguments: argparse.Namespace, watch: int, found: dict[str, Any]) ->
             return part["ended"]
 
 
-COMMANDS: Final = (
+CALLS: Final = (
     CommandCall(
         "waiting",
         _waits,
         more=_add_format,
         description="Show every link, channel and consumer that waits, the longest first: why, what shows "
         "it, for how long, and what to do. docs/waiting.md has the codes.",
-    ).command("waiting"),
+    ),
+)
+COMMANDS: Final = (
     Command(
         "timeline",
         _timeline_arguments,

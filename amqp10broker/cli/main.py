@@ -8,6 +8,7 @@ checks expect), 130 interrupted by ctrl-C.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import io
 import os
@@ -15,8 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import PurePath
-from textwrap import wrap
-from typing import Final
+from typing import Any, Final
 
 import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
@@ -32,103 +32,57 @@ _EPILOG: Final = (
 )
 
 
-# The file of each command that is not an operation's, and its line in the help; an empty one is that of the
-# operation.
-_OWN: Final[Mapping[str, Mapping[str, str]]] = {
-    "serving": {
-        "serve": "run the broker",
-    },
-    "cluster_launch": {
-        "run-cluster": "run a cluster of several nodes on this machine",
-    },
-    "status": {
-        "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
-    },
-    "looking": {
-        "waiting": "",
-        "timeline": "print what one link does, frame by frame, as JSON",
-    },
-    "doctor": {
-        "doctor": "",
-    },
-    "ping": {
-        "ping": "log in to a broker as a client does, and say how long it took to answer",
-    },
-    "tracing": {
-        "trace": "show the frames of a connection, user or address while the broker runs",
-    },
-    "frames": {
-        "frames": "print a recording of frames",
-    },
-    "replaying": {
-        "replay": "play the clients of a recording of frames again, and say what came otherwise",
-    },
-    "forecasting": {
-        "what-if": "say what another credit, window or round trip would have done to recorded clients",
-    },
-    "linting": {
-        "lint": "look for habits of clients that hurt them or others",
-    },
-    "recording": {
-        "record": "record flow events of a running broker, for analyse",
-    },
-    "listing": {
-        "list-connections": "list connections",
-        "list-sessions": "list sessions of AMQP 1.0",
-        "list-links": "list links of AMQP 1.0",
-        "list-transactions": "list transactions of AMQP 1.0 that are open",
-        "list-channels": "list channels of AMQP 0-9-1",
-        "list-consumers": "list consumers of both protocols",
-    },
-    "declaring": {
-        "declare": "make a queue or an exchange",
-        "delete": "delete a queue, an exchange, a virtual host or a user",
-        "purge": "drop the ready messages of a queue",
-    },
-    "operating": {},
-    "alarm_limits": {
-        "set-vm-memory-high-watermark": "change how much memory a running broker may use",
-        "set-disk-free-limit": "change how much disk a running broker leaves free",
-    },
-    "clustering": {},
-    "publishing": {
-        "publish": "send messages to a queue or an exchange",
-    },
-    "getting": {
-        "get": "show messages of a queue, or take them out",
-    },
-    "definitions": {
-        "export-definitions": "write everything that is declared to a file",
-        "import-definitions": "declare what a file says",
-    },
-    "cluster_files": {
-        "cluster": "make the secret of a cluster; make a cluster of one when the other nodes are lost",
-    },
-    "tokens": {
-        "explain-token": "say what an OAuth 2 token allows, and why scopes of it allow nothing",
-    },
-    "storage": {
-        "storage": "read all files of a data folder without a broker, and say whether they are whole",
-    },
-    "analyse": {
-        "analyse": "say from a recording which credits and windows to set",
-    },
-    "completion": {
-        "completion": "print a script that completes commands in a shell",
-    },
+_OWN: Final[Mapping[str, tuple[str, str]]] = {
+    "serve": ("serving", "run the broker"),
+    "run-cluster": ("cluster_launch", "run a cluster of several nodes on this machine"),
+    "status": (
+        "status",
+        "show connections, sessions, links and queues of a running broker, and why a link waits",
+    ),
+    "timeline": ("looking", "print what one link does, frame by frame, as JSON"),
+    "ping": ("ping", "log in to a broker as a client does, and say how long it took to answer"),
+    "upgrade-check": ("upgrade", "say what another version of RabbitMQ refuses or does otherwise"),
+    "publish": ("publishing", "send messages to a queue or an exchange"),
+    "get": ("getting", "show messages of a queue, or take them out"),
+    "connection list": ("listing", "list connections"),
+    "session list": ("listing", "list sessions of AMQP 1.0"),
+    "link list": ("listing", "list links of AMQP 1.0"),
+    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open"),
+    "channel list": ("listing", "list channels of AMQP 0-9-1"),
+    "consumer list": ("listing", "list consumers of both protocols"),
+    "alarm memory-limit": ("alarm_limits", "change how much memory a running broker may use"),
+    "alarm disk-limit": ("alarm_limits", "change how much disk a running broker leaves free"),
+    "user explain-token": ("tokens", "say what an OAuth 2 token allows, and why scopes of it allow nothing"),
+    "frames trace": ("tracing", "show the frames of a connection, user or address while the broker runs"),
+    "frames print": ("frames", "print a recording of frames"),
+    "frames lint": ("linting", "look for habits of clients that hurt them or others"),
+    "frames replay": ("replaying", "play the clients of a recording again, and say what came otherwise"),
+    "frames what-if": (
+        "forecasting",
+        "say what another credit, window or round trip would have done to recorded clients",
+    ),
+    "record analyse": ("analyse", "say from a recording which credits and windows to set"),
+    "cluster new-secret": ("cluster_files", "draw the secret of a cluster into a new file"),
+    "cluster force-standalone": ("cluster_files", "make a cluster of one when the other nodes are lost"),
+    "storage check": ("storage", "read all files of a data folder, and say whether they are whole"),
+    "storage accept": ("storage", "give up for good what is missing in a data folder"),
+    "completion": ("completion", "print a script that completes commands in a shell"),
 }
-
-
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "run": ("serving", "cluster_launch"),
-    "see what it does, and why something waits": ("status", "looking", "doctor", "ping", "listing"),
-    "messages": ("publishing", "getting"),
-    "queues, exchanges, users, policies, limits": ("declaring", "operating", "alarm_limits", "definitions"),
-    "frames and flow": ("tracing", "frames", "linting", "replaying", "forecasting", "recording", "analyse"),
-    "cluster": ("clustering", "cluster_files"),
-    "other": ("tokens", "storage", "completion"),
+"""The file of each command that is not an operation's, and its line in the help."""
+HEADINGS: Final[Mapping[str, str]] = {
+    "run": "serve run-cluster",
+    "observe": "status waiting timeline doctor upgrade-check ping",
+    "messages": "publish get",
+    "declarations": "queue exchange binding policy vhost user permission",
+    "clients": "connection session link transaction channel consumer",
+    "limits": "set alarm",
+    "frames and flow": "frames record",
+    "cluster": "cluster member check",
+    "other": "definitions storage completion",
 }
-"""The files of commands, by the heading under which the help lists their commands."""
+"""Commands and groups of commands in the help. The group ``fault`` is for brokers in test mode only, and
+stands in the help of `serve` alone.
+"""
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
@@ -137,27 +91,28 @@ TOOLS: Final = (
 
 
 @cache
-def homes() -> Mapping[str, Mapping[str, str]]:
-    """Return the file of each command, and its line in the help, in the order of the help."""
+def homes() -> Mapping[str, tuple[str, str]]:
+    """Return the file of each command, by its words, and its line in the help."""
     from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
 
-    found = {
-        home: {name: line or OPERATIONS[name].line for name, line in own.items()}
-        for home, own in _OWN.items()
-    }
-    for each in reversed([each for each in OPERATIONS.values() if each.command is not None]):
-        home = "clustering" if each.command is not None and each.command.tool else "operating"
-        home = "listing" if each.name.startswith("list-") else home
-        found[home] = {each.name: each.line, **found[home]}
-    return found
+    found = {}
+    for each in OPERATIONS.values():
+        if each.command is not None:
+            home = "clustering" if each.command.tool else "operating"
+            home = "listing" if each.name.startswith("list-") else home
+            found[each.command.words] = (home, each.line)
+    return {**found, **_OWN}
 
 
-def _homes_of(typed: str | None) -> Mapping[str, Mapping[str, str]]:
-    # That of one command, if the registry is not needed to know it, else all.
-    for home, own in _OWN.items():
-        if typed is not None and own.get(typed):
-            return {home: {typed: own[typed]}}
-    return homes()
+def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str]]]:
+    # The words of the command, or of its group, and the commands that these begin; without any, all.
+    words = [each for each in written if not each.startswith("-")]  # no option before it has a value
+    begun = {" ".join(words[:1]), " ".join(words[:2])}
+    commands = _OWN if _OWN.keys() & begun else homes()
+    for typed in commands.keys() & begun:  # at most one, since a group is not a command
+        return typed, {typed: commands[typed]}
+    group = {name: each for name, each in commands.items() if words and name.startswith(f"{words[0]} ")}
+    return (words[0] if words else None), group or commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -171,20 +126,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given and given[0] in TOOLS:
         return _run(partial(_tool, given[0], given[1:]), given, EXIT_USAGE_OF_TOOL)
     written = given or ["serve"]
-    # No option of the program itself has a value, so this is the command, if there is one.
-    place = next((place for place, each in enumerate(written) if not each.startswith("-")), None)
-    typed = None if place is None else written[place]
-    found = _homes_of(typed)
-    if typed is not None:
-        known = [name for names in found.values() for name in names]
-        if typed not in known:
-            # RabbitMQ's tools spell commands with underscores.
-            meant = closest(typed.replace("_", "-"), known)
-            advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
-            _complain(f"there is no command '{typed}'; {advice}")
-            return EXIT_USAGE
-    wrong = EXIT_USAGE_OF_TOOL if typed in found.get("clustering", ()) else EXIT_USAGE
-    parser = build_parser(typed, whole=False)
+    typed, found = _typed(written)
+    if typed is not None and not any(f"{name} ".startswith(f"{typed} ") for name in found):
+        meant = _meant(typed)
+        advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
+        _complain(f"there is no command '{typed}'; {advice}")
+        return EXIT_USAGE
+    wrong = EXIT_USAGE_OF_TOOL if {home for home, _ in found.values()} == {"clustering"} else EXIT_USAGE
+    parser = build_parser(written, whole=False)
     try:
         parser.check_options(written)
         arguments = parser.parse_args(written)
@@ -192,6 +141,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
     arguments.bare = not given
     return _run(partial(arguments.do, arguments), written, wrong)
+
+
+def _meant(typed: str) -> str | None:
+    # RabbitMQ's tools, and the HTTP API, have operations by their names, the former with underscores.
+    from amqp10broker.operations.registry import OPERATIONS
+
+    spelt = typed.replace("_", "-")
+    operation = OPERATIONS.get(spelt)
+    if operation is not None and operation.command is not None:
+        return operation.command.words
+    return closest(spelt, list(dict.fromkeys(name.partition(" ")[0] for name in homes())))
 
 
 def _tool(tool: str, given: Sequence[str]) -> int:
@@ -229,9 +189,12 @@ def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
         return EXIT_INTERRUPTED
 
 
-def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
-    """Build the parser of the command line. `typed`: the command; the others are left out then, unless it is
-    unknown.
+def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
+    """Build the parser of the command line.
+
+    Args:
+        written: the words; commands other than theirs, or than those of their group, are left out.
+        whole: with the arguments of all commands, and not of one that is written alone.
     """
     parser = Parser(
         prog="amqp10broker",
@@ -241,40 +204,37 @@ def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"amqp10broker {amqp10broker.__version__}")
-    found = _homes_of(typed)
-    known = any(typed in names for names in found.values())
-    choices = parser.add_subparsers(
+    typed, found = _typed(written)
+    rows = [f"  {f'{title}:':18}{names}" for title, names in HEADINGS.items()]
+    choices = {"": _add_choices(parser, "\n".join(rows) if typed is None else None)}
+    for words, (home, line) in found.items():
+        group, _, word = words.rpartition(" ")
+        if group not in choices:
+            shown: dict[str, Any] = {"help": f"commands of the group {group}"} if whole else {}
+            choices[group] = _add_choices(choices[""].add_parser(group, **shown), None)
+        if whole or words == typed:
+            command_of(home, words).add_to(choices[group], line)
+        else:
+            shown = {"help": line} if group else {}
+            choices[group].add_parser(word, add_help=False, **shown)
+    return parser
+
+
+def _add_choices(parser: Parser, description: str | None) -> argparse._SubParsersAction[Parser]:
+    return parser.add_subparsers(
         dest="command",
         metavar="COMMAND",
         required=True,
         title="commands",
-        description=None if known else _in_groups(found),
-        help="'amqp10broker COMMAND --help' describes it",
+        description=description,
+        help=f"'{parser.prog} COMMAND --help' describes it",
     )
-    for home, names in found.items():
-        for name, help in names.items():
-            if known and name != typed:
-                continue
-            if known or whole:
-                command_of(home, name).add_to(choices, help)
-            else:
-                choices.add_parser(name, add_help=False)
-    return parser
 
 
-def _in_groups(homes: Mapping[str, Mapping[str, str]]) -> str:
-    lines = []
-    for title, files in GROUPS.items():
-        names = "  ".join(name for file in files for name in homes[file])
-        rows = wrap(names, 74, break_on_hyphens=False)
-        lines += [f"{title}:", *(f"  {row}" for row in rows)]
-    return "\n".join(lines)
-
-
-def command_of(home: str, name: str) -> Command:
+def command_of(home: str, words: str) -> Command:
     """Import a command from its file."""
     commands: Sequence[Command] = importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
-    return next(command for command in commands if command.name == name)
+    return next(command for command in commands if command.words == words)
 
 
 def _complain(error: Exception | str) -> None:

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import Any, Final
 
+from amqp10broker.cli import declaring, definitions, doctor, looking, recording
 from amqp10broker.cli.calls import CommandCall, registered
 from amqp10broker.cli.commands import Parser, ask
 from amqp10broker.cli.exits import Failed
@@ -33,7 +34,7 @@ def _is_bound(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
     if all(each["arguments"] != given["arguments"] for each in ask(arguments, "get-bindings", **ends)):
         raise Failed(
             f"{_bound(arguments)} is not bound so: key and arguments must be those of the binding, see "
-            "'amqp10broker list-bindings'"
+            "'amqp10broker binding list'"
         )
 
 
@@ -48,7 +49,7 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
     if found["ineffective"]:
         print(
             f"warning: {', '.join(found['ineffective'])}: without effect on some of the queues, see "
-            "'amqp10broker list-queues name policy ineffective_policy_keys'",
+            "'amqp10broker queue list name policy ineffective_policy_keys'",
             file=sys.stderr,
         )
     contents = f"{counted(found['queues'], 'queue')} and {counted(found['exchanges'], 'exchange')}"
@@ -56,15 +57,20 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
 
 
 COMMANDS: Final = registered(
-    {
-        "bind": CommandCall(
+    (
+        CommandCall(
             "bind", lambda a, bound: f"{_bound(a)} bound", without=_ENDS, more=_add_ends, prepare=_with_ends
         ),
-        "unbind": CommandCall(
+        CommandCall(
             "unbind", lambda a, gone: f"{_bound(a)} unbound", without=_ENDS, more=_add_ends, prepare=_is_bound
         ),
-        "set-policy": CommandCall("set-policy", partial(_policy_set, "policy")),
-        "set-operator-policy": CommandCall("set-operator-policy", partial(_policy_set, "operator policy")),
-    },
+        CommandCall("set-policy", partial(_policy_set, "policy")),
+        CommandCall("set-operator-policy", partial(_policy_set, "operator policy")),
+        *declaring.CALLS,
+        *definitions.CALLS,
+        *recording.CALLS,
+        *looking.CALLS,
+        *doctor.CALLS,
+    ),
     tool=False,
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli.commands import Command, Parser, pairs, read_file
@@ -26,6 +26,7 @@ _TEXTS: Final = frozenset(
 )
 _NUMBERS: Final = frozenset({"absolute-expiry-time", "creation-time", "group-sequence"})
 _PRIORITY_MAX: Final = 255
+PROGRESS_EVERY_S: Final = 1.0
 _UINT_MAX: Final = 2**32 - 1
 
 
@@ -85,9 +86,21 @@ def _publish(arguments: argparse.Namespace) -> int:
         address = exchange_address(arguments.exchange, arguments.key)
         where = f"exchange '{arguments.exchange}' with key '{arguments.key}'"
     with connect(arguments) as client:
-        outcomes = client.sender(address).send_many(itertools.repeat(message, arguments.count))
+        outcomes = client.sender(address).send_many(_with_progress(message, arguments.count))
     report(outcomes, where)
     return EXIT_OK
+
+
+def _with_progress(message: bytes, count: int) -> Iterator[bytes]:
+    # On a terminal, once a second behind the first one.
+    on_terminal, due, shown = sys.stderr.isatty(), time.monotonic() + PROGRESS_EVERY_S, False
+    for number in range(count):
+        if on_terminal and time.monotonic() >= due:
+            print(f"\r{number} of {count} messages sent", end="", file=sys.stderr, flush=True)
+            due, shown = time.monotonic() + PROGRESS_EVERY_S, True
+        yield message
+    if shown:
+        print(f"\r{count} of {count} messages sent", file=sys.stderr)
 
 
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:

@@ -28,6 +28,7 @@ from amqp10broker.cli.listing import LISTINGS
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError, closest
+from amqp10broker.operations.registry import OPERATIONS
 
 BUILT_IN: Final = (
     "rabbitmq_management",
@@ -84,6 +85,7 @@ _WITHOUT: Final = {
     "--no-table-headers": "silent",
     **dict.fromkeys(("-l", "--longnames"), "longnames"),
 }
+_LISTINGS: Final = {each.noun.replace("-", "_"): each for each in LISTINGS}
 _FORMATS: Final = {"table": "plain", "pretty_table": "table", "json": "json", "csv": "csv", "erlang": "plain"}
 
 
@@ -118,8 +120,7 @@ def _missing(tool: str, command: str) -> tuple[str, str]:
     """Return why there is no such command, and what to do."""
     if command in NOT_HERE:
         return "is not here", NOT_HERE[command]
-    listings = [f"list_{each.noun.replace('-', '_')}" for each in LISTINGS]
-    meant = closest(command, [*COMMANDS, *listings])
+    meant = closest(command, [*COMMANDS, *(f"list_{noun}" for noun in _LISTINGS)])
     return "is not a command", f"did you mean {meant}?" if meant else f"'{tool} help' lists what there is"
 
 
@@ -142,18 +143,28 @@ def _read(tool: str, given: Sequence[str]) -> Written:
     return Written(command, tuple(words), options)
 
 
-def _ours(call: Written, *words: str) -> int:
-    """Run a command of this broker. Its text is left out if the call is quiet."""
-    from amqp10broker.cli.main import main
+def _ours(words: str) -> Run:
+    """Run a command of this broker with the call's words. Its text is left out if the call is quiet."""
 
-    vhost = ("-p", call.options["vhost"]) if "vhost" in call.options else ()
-    shown = io.StringIO() if call.quiet else sys.stdout
-    with contextlib.redirect_stdout(shown):
-        return main([words[0], *vhost, *words[1:]])
+    def run(call: Written) -> int:
+        from amqp10broker.cli.main import main
+
+        vhost = ("-p", call.options["vhost"]) if "vhost" in call.options else ()
+        shown = io.StringIO() if call.quiet else sys.stdout
+        with contextlib.redirect_stdout(shown):
+            return main([*words.split(), *vhost, *call.words])
+
+    return run
+
+
+def _command(call: Written) -> str:
+    command = OPERATIONS[call.command.replace("_", "-")].command
+    assert command is not None
+    return command.words
 
 
 def _same(call: Written) -> int:
-    return _ours(call, call.command.replace("_", "-"), *call.words)
+    return _ours(_command(call))(call)
 
 
 def _result(call: Written) -> int:
@@ -165,7 +176,7 @@ def _result(call: Written) -> int:
         *(("-p", call.options["vhost"]) if "vhost" in call.options else ()),
         *(("--format", form) if form else ()),
     ]
-    return main([call.command.replace("_", "-"), *call.words, *options])
+    return main([*_command(call).split(), *call.words, *options])
 
 
 def _list(call: Written) -> int:
@@ -175,12 +186,15 @@ def _list(call: Written) -> int:
     if form not in _FORMATS:
         raise ConfigError(f"--formatter {form}", "is not one", f"write one of {', '.join(_FORMATS)}")
     what = call.command.removeprefix("list_")
+    listing = _LISTINGS.get(what)
+    if listing is None:
+        raise ConfigError(call.command, *_missing("rabbitmqctl", call.command))
     vhost = call.options.get("vhost")
     if not call.quiet and form not in ("json", "csv"):
         print(f"Listing {what.replace('_', ' ')}{'' if vhost is None else f' for vhost {vhost}'} ...")
     silent = ("--no-header",) if "silent" in call.options else ()
     place = ("-p", vhost) if vhost is not None else ()
-    return main([f"list-{what.replace('_', '-')}", *call.words, *place, "--format", _FORMATS[form], *silent])
+    return main([*listing.words.split(), *call.words, *place, "--format", _FORMATS[form], *silent])
 
 
 def _say(call: Written, text: str) -> int:
@@ -350,9 +364,8 @@ _SAME: Final = """
     set_permissions clear_permissions set_topic_permissions clear_topic_permissions delete_user
     set_policy clear_policy set_operator_policy clear_operator_policy
     add_vhost delete_vhost set_vhost_limits set_user_limits
-    set_vm_memory_high_watermark set_disk_free_limit set_cluster_name close_connection
+    set_cluster_name close_connection
     export_definitions import_definitions forget_cluster_node join_cluster reset force_reset drain revive
-    status
 """
 _RESULTS: Final = """
     cluster_status metadata_store_status quorum_status stream_status
@@ -371,7 +384,10 @@ COMMANDS: Final[Mapping[str, Run]] = {
     "clear_password": _clear_password,
     "set_user_tags": _set_tags,
     "authenticate_user": _authenticate,
-    "purge_queue": lambda call: _ours(call, "purge", *call.only("queue")),
+    "purge_queue": _ours("queue purge"),
+    "set_vm_memory_high_watermark": _ours("alarm memory-limit"),
+    "set_disk_free_limit": _ours("alarm disk-limit"),
+    "status": _ours("status"),
     "delete_queue": _delete_queue,
     "close_all_connections": _close_all,
     "ping": _ping,

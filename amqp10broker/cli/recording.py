@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.cli.calls import CommandCall, command_of_kinds
+from amqp10broker.cli.calls import CommandCall
 from amqp10broker.cli.commands import Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
@@ -67,25 +67,24 @@ def _add_format(parser: Parser) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
-COMMANDS: Final = (
-    command_of_kinds(
-        "record",
-        {
-            "start": CommandCall(
-                "record-start", _started, without=("every",), more=_add_every, prepare=_as_seen_from_here
-            ),
-            "stop": CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
-            "status": CommandCall(
-                "record-status",
-                _shown,
-                more=_add_format,
-                code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
-            ),
-        },
-        "ACTION",
-        "Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker analyse "
-        "DIR' reads them. At intervals, observing takes 2 % of a processor at most; status and stop say what "
-        "it took. With 'serve --record DIR' it begins with the broker. Exit code 1 if it cannot record, and "
-        "of status if it does not, with the reason if a recording failed.",
+CALLS: Final = (
+    CommandCall(
+        "record-start",
+        _started,
+        without=("every",),
+        more=_add_every,
+        prepare=_as_seen_from_here,
+        description="Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker "
+        "record analyse DIR' reads them. At intervals, observing takes 2 % of a processor at most; 'record "
+        "stop' and 'record status' say what it took. With 'serve --record DIR' it begins with the broker.",
+    ),
+    CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
+    CommandCall(
+        "record-status",
+        _shown,
+        more=_add_format,
+        code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
+        description="Say whether the broker records, and what the recording has cost. The exit code is 1 if "
+        "it does not record, and the reason is shown if a recording failed.",
     ),
 )

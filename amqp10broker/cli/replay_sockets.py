@@ -1,4 +1,4 @@
-"""Sockets of ``amqp10broker replay``: one thread, one connection per replayed one."""
+"""Sockets of ``amqp10broker frames replay``: one thread, one connection per replayed one."""
 
 from __future__ import annotations
 

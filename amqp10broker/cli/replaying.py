@@ -1,4 +1,4 @@
-"""``amqp10broker replay``: replays recorded clients, and prints the differences."""
+"""``amqp10broker frames replay``: replays recorded clients, and prints the differences."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
 
 COMMANDS: Final = (
     Command(
-        "replay",
+        "frames replay",
         _arguments,
         _run,
         "Play the client's side of recorded connections again, against any broker, and say what came "

@@ -114,10 +114,9 @@ def _report(
     config: Config,
     progress: _Progress,
 ) -> None:
-    sentence = None
-    if len(failures) == 1:
-        sentence = plain_sentence(failures[0], config, up=progress.up)
-    if sentence is None:
+    sentences = [plain_sentence(each, config, up=progress.up) for each in failures]
+    sentence = "; ".join(dict.fromkeys(filter(None, sentences)))
+    if None in sentences or not sentence:
         log.critical("failed by a fault in the broker; please report it", exc_info=error)
     elif progress.up or config.log_format == "json":
         log.critical("failed" if progress.up else "cannot start", reason=sentence)

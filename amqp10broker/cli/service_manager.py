@@ -9,6 +9,8 @@ import socket
 from collections.abc import Mapping
 from typing import Final
 
+from amqp10broker import portable
+
 READY: Final = b"READY=1"
 VARIABLE: Final = "NOTIFY_SOCKET"
 
@@ -16,11 +18,11 @@ VARIABLE: Final = "NOTIFY_SOCKET"
 def tell_ready(environ: Mapping[str, str]) -> None:
     """Send the notification; failures are ignored."""
     address = environ.get(VARIABLE, "")
-    if not address.startswith(("/", "@")):
+    if portable.UNIX is None or not address.startswith(("/", "@")):
         return
     if address.startswith("@"):
         address = f"\0{address[1:]}"  # of the abstract namespace
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+    with socket.socket(portable.UNIX, socket.SOCK_DGRAM) as manager:
         manager.setblocking(False)
         try:
             manager.sendto(READY, address)

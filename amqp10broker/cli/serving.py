@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -111,7 +112,10 @@ def _arguments(parser: Parser) -> None:
     cluster = parser.add_argument_group("cluster")
     for name in _CLUSTER:
         _add_setting(cluster, SETTINGS[name], getattr(defaults, name))
-    testing = parser.add_argument_group("for tests only")
+    testing = parser.add_argument_group(
+        "for tests only",
+        "With --test-mode, 'amqp10broker fault inject' commits faults; its group lists and lifts them.",
+    )
     for name in _TESTING:
         _add_setting(testing, SETTINGS[name], getattr(defaults, name))
     testing.add_argument(
@@ -128,6 +132,9 @@ def _arguments(parser: Parser) -> None:
     )
 
 
+_SWITCHED: Final[Mapping[object, str]] = {True: " (default: on)", False: " (default: off)"}
+
+
 def _add_setting(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup, setting: Setting, default: object
 ) -> None:
@@ -138,7 +145,7 @@ def _add_setting(
             action=argparse.BooleanOptionalAction,
             default=None,
             dest=setting.name,
-            help=f"{setting.help} (default: {'on' if default else 'off'})".replace("%", "%%"),
+            help=setting.help.replace("%", "%%") + _SWITCHED.get(default, ""),
         )
         return
     shown = _DEFAULTS_IN_WORDS.get(setting.name, "none" if default in (None, "") else default)

@@ -290,12 +290,12 @@ def _alarm(name: str, resource: Document) -> str:
     for cause in resource.get("causes", []):
         if cause == "measured" and name == "memory":
             used = size(resource.get("used_bytes"))
-            reasons.append(f"{used} used, {ends}: consume, or 'amqp10broker set-vm-memory-high-watermark'")
+            reasons.append(f"{used} used, {ends}: consume, or 'amqp10broker alarm memory-limit'")
         elif cause == "measured":
             free = size(resource.get("free_bytes"))
-            reasons.append(f"{free} free, {ends}: make room, or 'amqp10broker set-disk-free-limit'")
+            reasons.append(f"{free} free, {ends}: make room, or 'amqp10broker alarm disk-limit'")
         elif cause == "by hand":
-            reasons.append(f"raised by hand, 'amqp10broker alarm {name} off' ends it")
+            reasons.append(f"raised by hand, 'amqp10broker alarm set {name} off' ends it")
         else:
             reasons.append(clean(cause))
     return f"{name} for {duration(resource.get('on_for_s'))}: {'; '.join(reasons)}"

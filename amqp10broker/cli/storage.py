@@ -16,17 +16,8 @@ from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument(
-        "action",
-        choices=("check", "accept"),
-        help="check: read every file from front to back; accept: give up for good what is missing",
-    )
     parser.add_argument("folder", metavar="DIR", help="the data folder, as given to serve --data-dir")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    return _check(arguments) if arguments.action == "check" else _accept(arguments)
 
 
 def _accept(arguments: argparse.Namespace) -> int:
@@ -102,12 +93,18 @@ def _entry(checked: Checked) -> dict[str, Any]:
 
 COMMANDS: Final = (
     Command(
-        "storage",
+        "storage check",
         _arguments,
-        _run,
-        "check: read all files of a data folder and say of each how many records it has and whether it "
-        "is whole. Nothing is changed. Exit code 1 if one is damaged or missing, so that no broker starts. "
-        "accept: give up for good what is missing, so that a broker starts with what is there. "
-        "Both refuse while a broker uses the folder.",
+        _check,
+        "Read all files of a data folder, and say of each how many records it has and whether it is whole. "
+        "Nothing is changed. The exit code is 1 if one is damaged or missing, so that no broker starts. "
+        "Refused while a broker uses the folder.",
+    ),
+    Command(
+        "storage accept",
+        _arguments,
+        _accept,
+        "Give up for good what is missing in a data folder, so that a broker starts with what is there. "
+        "Refused while a broker uses the folder.",
     ),
 )

@@ -1,4 +1,4 @@
-"""``amqp10broker explain-token``: shows the rights of a token, by the configuration that a broker would
+"""``amqp10broker user explain-token``: shows the rights of a token, by the configuration that a broker would
 have.
 """
 
@@ -65,7 +65,7 @@ def _when(seconds: float | None) -> str:
 
 COMMANDS: Final = (
     Command(
-        "explain-token",
+        "user explain-token",
         _arguments,
         _run,
         "Say what a token allows, and why scopes of it allow nothing, with the settings oauth2_... of a "

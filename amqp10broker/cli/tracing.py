@@ -1,4 +1,4 @@
-"""``amqp10broker trace``: shows frames of a connection, a user or an address while the broker runs."""
+"""``amqp10broker frames trace``: shows frames of a connection, a user or an address while the broker runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _arguments(parser: Parser) -> None:
     parser.add_argument(
         "what",
         metavar="CONNECTION|USER|ADDRESS|everything",
-        help="a connection's number (list-connections), a user's name, a client's address (127.0.0.1, or "
+        help="a connection's number ('connection list'), a user's name, a client's address (127.0.0.1, or "
         "with its port), or the address of links (/queues/orders, /exchanges/shop/*)",
     )
     parser.add_argument(
@@ -79,7 +79,7 @@ def _stream(arguments: argparse.Namespace, given: dict[str, Any]) -> int:
 
 COMMANDS: Final = (
     Command(
-        "trace",
+        "frames trace",
         _arguments,
         _run,
         "Show every frame of a connection, of a user's connections, of a client's address, or of the links "

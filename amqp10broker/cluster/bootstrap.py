@@ -223,7 +223,7 @@ def taken(name: str, by: str) -> ClusterRefused:
     """Return the refusal for a node name that belongs to another folder."""
     return ClusterRefused(
         f"the cluster has a node '{name}' already, whose data is not in this folder: bring that folder back, "
-        f"or run 'amqp10broker forget-cluster-node {name}' at node '{by}' first, or choose another name"
+        f"or run 'amqp10broker cluster forget-node {name}' at node '{by}' first, or choose another name"
     )
 
 

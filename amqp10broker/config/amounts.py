@@ -81,7 +81,8 @@ def disk_limit(written: str) -> Amount:
 
 
 def from_file(value: Any) -> Any:
-    """Convert a value of a configuration file to text: a number, or RabbitMQ's ``NAME.relative = 0.6``.
+    """Convert a value of a configuration file, or of a program, to text: a number, or RabbitMQ's
+    ``NAME.relative = 0.6``.
 
     Any other value is returned unchanged, for the check of the setting to refuse.
     """

@@ -105,6 +105,8 @@ def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
         elif name in SETTINGS:
             setting = SETTINGS[name]
             source = f"flag {setting.flag}"
+            if setting.reads is not None:
+                value = from_file(value)
             if isinstance(value, str):
                 value = setting.parse(value, source)
             setting.check(value, source)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from amqp10broker.config.load import Given, build, read_environment, read_flags
 from amqp10broker.config.records import SETTINGS, Config, User
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, closest
 
 _LINE: Final = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=\s*(.*?)\s*$")
 
@@ -40,6 +40,7 @@ class Row:
     note: str = ""
 
 
+_LISTS: Final = "'amqp10broker rabbitmq-server --keys' lists those that have one"
 _NO_STREAM_PROTOCOL: Final = "streams are served over AMQP"
 _SAME: Final = (
     *("default_vhost", "default_queue_type", "channel_max", "connection_max"),
@@ -76,6 +77,9 @@ ROWS: Final = (
     Row("log.console.level", "log_level"),
     Row("log.console.formatter", "log_format", lambda form: "json" if form == "json" else "console"),
     Row("deprecated_features.permit.global_qos", "permit_global_qos"),
+    Row("deprecated_features.permit.transient_nonexcl_queues", "permit_transient_nonexcl_queues"),
+    Row("deprecated_features.permit.amqp_address_v1", "permit_amqp_address_v1"),
+    Row("deprecated_features.permit.queue_master_locator", "permit_queue_master_locator"),
     Row("auth_oauth2.resource_server_id", "oauth2_resource_server_id"),
     Row("auth_oauth2.jwks_uri", "oauth2_jwks_uri"),
     Row("auth_oauth2.issuer", "oauth2_issuer"),
@@ -104,10 +108,10 @@ ROWS: Final = (
         _switch,
     ),
     Row("quorum_queue.commands_soft_limit", "credit_flow_initial"),
-    Row("raft.segment_max_entries", note="the journal has files by size, not by number of entries"),
-    Row("raft.wal_max_size_bytes", note="the journal is in files of 32 MiB"),
-    Row("dead_letter_worker_consumer_prefetch", note="32, RabbitMQ's default"),
-    Row("cluster_name", note="set it with: amqp10broker set-cluster-name NAME"),
+    Row("raft.segment_max_entries", note="the journal has files by size, see journal_file_bytes"),
+    Row("raft.wal_max_size_bytes", "journal_file_bytes"),
+    Row("dead_letter_worker_consumer_prefetch", "dead_letter_prefetch"),
+    Row("cluster_name", note="set it with: amqp10broker cluster set-name NAME"),
     Row("cluster_formation.*", note="write cluster_nodes, docs/cluster.md"),
     Row("consumer_timeout", note="write the policy key consumer-timeout"),
     Row("log.*", note="the log goes to standard error"),
@@ -164,7 +168,9 @@ def load(
         row = _row(key)
         if row is None or not row.setting:
             if not key.startswith(_IN_FORM):
-                unknown.append(f"{key} ({row.note})" if row is not None and row.note else key)
+                meant = closest(key, [each.key for each in ROWS])
+                said = row.note if row is not None else f"did you mean {meant}?" if meant else ""
+                unknown.append(f"{key} ({said})" if said else key)
             continue
         setting = SETTINGS[row.setting]
         try:
@@ -177,7 +183,9 @@ def load(
     given |= read_environment(environ)
     given |= read_flags(flags)
     warnings = (
-        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}"] if unknown else []
+        [f"settings of rabbitmq.conf without an equal: {', '.join(sorted(unknown))}; take them out, {_LISTS}"]
+        if unknown
+        else []
     )
     return build(given), warnings
 

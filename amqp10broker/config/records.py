@@ -32,6 +32,7 @@ from amqp10broker.config.settings import (
     text,
 )
 from amqp10broker.dataclass import dataclass
+from amqp10broker.emulation import EMULATE_FORM, PERMITTED, Rules, rules_of, version_of
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -361,8 +362,26 @@ class Config:
         1_000_000,
         "messages that consumers who select or browse look at in one turn of their queue",
     )
-    permit_global_qos: bool = switch(
-        True, "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false"
+    emulate: str | None = grammar(
+        None,
+        "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: the "
+        "behaviour of 4.2 with what 4.3 adds, and the name of 4.3",
+        reads=version_of,
+        form=EMULATE_FORM,
+    )
+    permit_global_qos: bool | None = switch(
+        None,
+        "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false; "
+        "default: as in the emulated version",
+    )
+    permit_transient_nonexcl_queues: bool | None = switch(
+        None, "queues may be neither durable nor exclusive; default: as in the emulated version"
+    )
+    permit_amqp_address_v1: bool | None = switch(
+        None, "AMQP 1.0: a bare name is the address of a queue; default: as in the emulated version"
+    )
+    permit_queue_master_locator: bool | None = switch(
+        None, "queues may have the argument x-queue-master-locator; default: as in the emulated version"
     )
     idle_timeout_ms: int = number(
         60_000,
@@ -571,6 +590,15 @@ class Config:
         False,
         "a quorum queue may be declared again as a classic one by programs that cannot be changed",
     )
+    dead_letter_prefetch: int = number(
+        32, 1, 65_535, "dead messages of a quorum queue on their way at a time, at least once"
+    )
+    journal_file_bytes: int = number(
+        32 * 1024**2,
+        1024**2,
+        512 * 1024**2,
+        "bytes of a file of the journal; on a small disk files are smaller",
+    )
     quorum_initial_group_size: int = number(
         3, 1, 255, "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say"
     )
@@ -682,11 +710,16 @@ class Config:
         False, "a node with data of its own that joins a cluster loses it; without this it is refused"
     )
 
+    rules: Rules = field(init=False, repr=False, compare=False)
+    """What the broker does where versions of RabbitMQ differ: of `emulate` and the permits."""
+
     test_mode: bool = switch(False, "allow fault injection; never in production")
     fault_injection: FaultInjection = field(default_factory=FaultInjection)
 
     def __post_init__(self) -> None:
         _check_scalars(self, CONFIG_SETTINGS, "Config")
+        permits = tuple(getattr(self, f"permit_{row.name}") for row in PERMITTED)
+        object.__setattr__(self, "rules", rules_of(self.emulate, permits))
         if self.max_frame_size_bytes == 0:
             object.__setattr__(self, "max_frame_size_bytes", UINT_MAX)
         _check_unique("Config.users", [user.name for user in self.users])

@@ -173,8 +173,9 @@ def grammar(default: str | None, meaning: str, *, reads: Callable[[str], object]
     return _field(default, kind=str, help=meaning, reads=reads, form=form, may_be_none=default is None)
 
 
-def switch(default: bool, meaning: str) -> Any:
-    return _field(default, kind=bool, help=meaning)
+def switch(default: bool | None, meaning: str) -> Any:
+    """A boolean field. A default of None makes the field optional."""
+    return _field(default, kind=bool, help=meaning, may_be_none=default is None)
 
 
 def _field(default: object, *, shown: bool = True, **description: Any) -> Any:

@@ -38,14 +38,16 @@ _OURS: Final = frozenset((X_EXCHANGE, X_ROUTING_KEY, X_OPT_DEATHS, X_DEATH))
 _CACHE_ENTRIES: Final = 4096
 
 
-def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
+def redelivered(
+    message: Message, acquired: int, failures: int, annotations: bytes = b"", *, shows_0: bool = True
+) -> Message:
     """Return the message for the next consumer. `annotations`: an encoded map that `modified` outcomes merged
-    into its annotations; empty: none.
+    into its annotations; empty: none. `shows_0`: ``x-delivery-count`` is there without failures, too.
     """
     head, content = message
     if len(head) + len(annotations) <= HEAD_BYTES_MAX:
-        return _remembered(head, acquired, failures, annotations), content
-    return _redelivered_head(head, acquired, failures, annotations), content
+        return _remembered(head, acquired, failures, annotations, shows_0), content
+    return _redelivered_head(head, acquired, failures, annotations, shows_0), content
 
 
 def merged(annotations: bytes, more: bytes) -> bytes:
@@ -70,20 +72,22 @@ def _items(annotations: bytes) -> dict[Any, Any]:
     return {} if isinstance(value, Map) else value
 
 
-def _redelivered_head(head: bytes, acquired: int, failures: int, annotations: bytes) -> bytes:
+def _redelivered_head(head: bytes, acquired: int, failures: int, annotations: bytes, shows_0: bool) -> bytes:
+    counts = {X_ACQUIRED_COUNT: acquired}
+    if failures or shows_0:
+        counts[X_DELIVERY_COUNT] = failures
     more = _items(annotations) if annotations else {}
     if head[0] == amqp091.MARK:
-        return _head091(head, acquired, failures, more)
+        return _head091(head, counts, failures, more)
     header, merged_annotations = decode_head(head)
     header.first_acquirer = False
     header.delivery_count = (header.delivery_count or 0) + failures
     merged_annotations.update((key, more[key]) for key in more if key not in _OURS)
-    merged_annotations[X_ACQUIRED_COUNT] = Long(acquired)
-    merged_annotations[X_DELIVERY_COUNT] = Long(failures)
+    merged_annotations.update((key, Long(count)) for key, count in counts.items())
     return encode_head(header, merged_annotations)
 
 
-def _head091(head: bytes, acquired: int, failures: int, more: dict[Any, Any]) -> bytes:
+def _head091(head: bytes, counts: dict[Symbol, int], failures: int, more: dict[Any, Any]) -> bytes:
     names, given, _ = amqp091.split_head(head)
     properties = decode_properties(given)
     headers = dict(properties.headers or {})
@@ -91,8 +95,7 @@ def _head091(head: bytes, acquired: int, failures: int, more: dict[Any, Any]) ->
         name, converted = name_of(key), to_amqp091(value)
         if name is not None and name not in _OURS and converted is not DROPPED:
             headers[name] = converted
-    headers[str(X_ACQUIRED_COUNT)] = Int64(acquired)
-    headers[str(X_DELIVERY_COUNT)] = Int64(failures)
+    headers.update((str(key), Int64(count)) for key, count in counts.items())
     properties.headers = headers
     try:
         encoded = encode_properties(properties)

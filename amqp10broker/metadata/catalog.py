@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+from amqp10broker.emulation import UNSET, Rules
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.changes import Changes
 from amqp10broker.metadata.node_directory import NodeDirectory
@@ -88,6 +89,7 @@ class Catalog:
         *,
         default_queue_type: str = QueueType.CLASSIC.value,
         relaxed_quorum_checks: bool = False,
+        rules: Rules = UNSET,
         choose: Choose | None = None,
     ) -> None:
         """Create a catalog with the virtual host ``/`` and no users. `default_queue_type`: of queues that are
@@ -114,6 +116,7 @@ class Catalog:
         self.on_sizes: Callable[[], None] = lambda: None
         self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
+        self.rules = rules
         self._host = host
         # By queues of virtual hosts that were deleted.
         self._given_up: Counter[tuple[str, str, str]] = Counter()

@@ -8,12 +8,14 @@ only) every call returns at its first line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
-from amqp10broker.storage.catalog_log import CatalogLog
+
+if TYPE_CHECKING:
+    from amqp10broker.storage.catalog_log import CatalogLog
 
 Value = Any
 """An entry's record, as JSON can hold it."""

@@ -127,6 +127,12 @@ def importing(
     """
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
+    if document and not document.keys() & {*SECTIONS, *_HEADER}:
+        raise ConfigError(
+            "definitions:",
+            f"there are none, but {', '.join(map(str, document))}"[:200],
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        )
     passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
     return ImportDefinitions(document, passwords, vhost, user)
 
@@ -178,6 +184,7 @@ def _copy(catalog: Catalog) -> Catalog:
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
+        rules=catalog.rules,
         choose=catalog.choose,
     )
     copy.placement = catalog.placement

@@ -38,9 +38,6 @@ _BINDING: Final = attrgetter(
     "source", "destination.kind", "destination.name", "routing_key", "arguments_identity"
 )
 
-RABBIT_VERSION: Final = "4.3.6"
-"""Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
-
 
 @dataclass(frozen=True, slots=True)
 class ExportSection(Generic[T]):
@@ -64,8 +61,9 @@ def sections(
     Later changes have no effect on it, so its entries can be made in parts.
     """
     document: dict[str, Any] = {
-        "rabbit_version": RABBIT_VERSION,
-        "rabbitmq_version": RABBIT_VERSION,
+        # RabbitMQ decides by it how to read old files.
+        "rabbit_version": catalog.rules.version,
+        "rabbitmq_version": catalog.rules.version,
         "product_name": "amqp10broker",
         "rabbitmq_definition_format": "cluster",
     }

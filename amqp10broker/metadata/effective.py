@@ -8,6 +8,7 @@ in `queue_settings.SETTINGS` states how.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from amqp10broker.metadata.policies import Policies, Policy
@@ -28,17 +29,23 @@ JMS_PRIORITY_DEFAULT: Final = 4
 """The priority of a message whose header has none: Qpid JMS leaves the default out."""
 
 
-def effective(policies: Policies, name: str, kind: str, arguments: Mapping[str, Any]) -> Effective:
-    """Merge the settings of a queue."""
+def effective(
+    policies: Policies,
+    name: str,
+    kind: str,
+    arguments: Mapping[str, Any],
+    rules: Mapping[str, Any] = MappingProxyType({}),
+) -> Effective:
+    """Merge the settings of a queue. `rules`: see `QueueSpec.rules`."""
     policy = policies.effective(name, kind)
     operator = policies.effective(name, kind, operator=True)
-    if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE}:
+    if policy is None and operator is None and arguments.keys() <= {QUEUE_TYPE} and not rules:
         return NO_POLICY
     given = _both(policy, operator)
     known = keys_of(kind)
     acting = {key: value for key, value in given.items() if key in known}
     ineffective = tuple(sorted(key for key in given if key not in known))
-    settings, warnings = _settings(name, kind, acting, arguments)
+    settings, warnings = _settings(name, kind, acting, arguments, rules)
     return Effective(
         policy=None if policy is None else policy.name,
         operator_policy=None if operator is None else operator.name,
@@ -77,9 +84,9 @@ def _value(setting: Setting, kind: str, acting: Mapping[str, Any], arguments: Ma
 
 
 def _settings(
-    name: str, kind: str, acting: Mapping[str, Any], arguments: Mapping[str, Any]
+    name: str, kind: str, acting: Mapping[str, Any], arguments: Mapping[str, Any], rules: Mapping[str, Any]
 ) -> tuple[QueueSettings, tuple[str, ...]]:
-    found: dict[str, Any] = {}
+    found = dict(rules)
     for setting in SETTINGS:
         if setting.attribute is not None and kind in setting.kinds:
             value = _value(setting, kind, acting, arguments)

@@ -141,6 +141,8 @@ def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:
         entry["incarnation"] = queue.incarnation
     if queue.members:
         entry["members"] = list(queue.members)
+    if queue.rules:
+        entry["rules"] = dict(queue.rules)
     return entry
 
 
@@ -158,6 +160,7 @@ def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
         home=value.get("home", 0),
         members=tuple(value.get("members", ())),
         incarnation=value.get("incarnation", 0),
+        rules=value.get("rules", {}),
     )
 
 

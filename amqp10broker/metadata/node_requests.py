@@ -35,7 +35,8 @@ class JoinNode:
             raise PreconditionFailed(
                 f"node '{self.name}'",
                 f"node '{self.name}' is a member of the cluster already: give this one another name, or, "
-                f"if the other will not come back, forget it first: forget-cluster-node {self.name}",
+                "if the other will not come back, forget it first: amqp10broker cluster forget-node "
+                f"{self.name}",
             )
         _check_machines(catalog, self.name, self.machines)
         node = NodeFacts(

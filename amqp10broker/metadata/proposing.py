@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest
-from amqp10broker.queues.commands import RequestRef
+
+if TYPE_CHECKING:
+    from amqp10broker.errors import RefusedError
+    from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+    from amqp10broker.queues.commands import RequestRef
 
 
 class Postponed(Enum):
@@ -23,7 +25,7 @@ class Postponed(Enum):
 LATER: Final = Postponed.LATER
 
 
-Propose = Callable[[CatalogRequest[Any], RequestRef], Any]
+Propose: TypeAlias = "Callable[[CatalogRequest[Any], RequestRef], Any]"
 """Has a request decided: returns its answer, or `LATER`."""
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.emulation import MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
@@ -102,6 +103,8 @@ class QueueSpec:
         members: of a quorum queue in a cluster, the ids of its members, ascending by preference: the first
             shall lead. (): one member, at a node in no cluster.
         incarnation: of a queue that does not outlive the process, the start of `home` with which it ends.
+        rules: of a quorum queue, fields of `settings` that the version emulated at its declaration sets
+            (`emulation.Rules.quorum`): all members apply the same, whatever their nodes emulate.
     """
 
     vhost: str
@@ -118,6 +121,7 @@ class QueueSpec:
     home: int = 0
     members: tuple[int, ...] = ()
     incarnation: int = 0
+    rules: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def exclusive(self) -> bool:
@@ -164,6 +168,12 @@ class QueueHandle(Protocol):
         """Name of the node that has the queue and cannot be reached; None: the queue can be used."""
 
 
+def deprecated_features(queue: QueueSpec | DeclaredQueue) -> list[str]:
+    """Return the names of the deprecated features that a declared queue uses."""
+    used = [TRANSIENT] if not (queue.durable or queue.exclusive) else []
+    return [*used, MASTER_LOCATOR] if "x-queue-master-locator" in queue.arguments else used
+
+
 QueueCommand = tuple[QueueHandle, Command]
 """A command, and the queue that it is for."""
 
@@ -199,6 +209,7 @@ class DeclaredQueue:
     home: int = 0
     members: tuple[int, ...] = ()
     incarnation: int = 0
+    rules: Mapping[str, Any] = field(default_factory=dict)
     last_error: LastError | None = None
     consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
     ended: bool = False
@@ -236,6 +247,7 @@ class DeclaredQueue:
             home=self.home,
             members=self.members,
             incarnation=self.incarnation,
+            rules=self.rules,
         )
 
     @property

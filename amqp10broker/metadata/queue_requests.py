@@ -10,7 +10,13 @@ from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFailed, ReservedName
+from amqp10broker.errors import (
+    FeatureDenied,
+    InvalidArgument,
+    LimitExceeded,
+    PreconditionFailed,
+    ReservedName,
+)
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
@@ -22,6 +28,7 @@ from amqp10broker.metadata.queue import (
     QueueHandle,
     QueueSpec,
     QueueType,
+    deprecated_features,
     queue_type_of,
 )
 from amqp10broker.metadata.queue_settings import QUEUE_TYPE
@@ -66,6 +73,7 @@ class DeclareQueue:
             InvalidArgument: the name or an argument is not allowed.
             PreconditionFailed: a kind of queue cannot be exclusive, auto-delete or transient.
             LimitExceeded: the virtual host has as many queues as it may.
+            FeatureDenied: it uses a deprecated feature that is not permitted.
         """
         vhost = catalog.lookup_vhost(self.vhost)
         name = stripped(self.name)
@@ -95,7 +103,11 @@ class DeclareQueue:
             home=home,
             members=members,
             incarnation=incarnation,
+            rules=catalog.rules.quorum if kind is QueueType.QUORUM else {},
         )
+        for feature in deprecated_features(spec):
+            if feature in catalog.rules.denied:
+                raise FeatureDenied(resource, feature)
         return Plan(QueueDeclaration(name, True), [Put(("queue", vhost.name, name), spec, spec.lasting)])
 
     def _assert_equivalent(

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import QueueType
-from amqp10broker.queues.selecting import fault_of
 from amqp10broker.queues.settings import ConfirmWhen, DeadLetterStrategy, Overflow, RetryType
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
@@ -216,6 +215,8 @@ def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
     if not right or "topic" not in value:
         others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
         return f"must have topic and may have {others}, each of its type"
+    from amqp10broker.queues.selecting import fault_of  # imports all filters
+
     selector = value.get("selector")
     fault = None if selector is None else fault_of(selector)
     return None if fault is None else f"invalid selector: {fault}"

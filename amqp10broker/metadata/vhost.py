@@ -219,7 +219,7 @@ class VirtualHost:
         if there is not None:
             there.members = spec.members
             return False
-        counts = effective(self.policies, spec.name, spec.type, spec.arguments)
+        counts = effective(self.policies, spec.name, spec.type, spec.arguments, spec.rules)
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
         handle = self._host.start_queue(spec)
@@ -232,6 +232,7 @@ class VirtualHost:
             home=spec.home,
             members=spec.members,
             incarnation=spec.incarnation,
+            rules=spec.rules,
         )
         if spec.owner is not None:
             self._owned.setdefault(spec.owner, {})[spec.name] = None
@@ -255,7 +256,9 @@ class VirtualHost:
         for queue in self:
             if concerns(queue.name, queue.type):
                 before = queue.effective.settings
-                queue.effective = effective(self.policies, queue.name, queue.type, queue.arguments)
+                queue.effective = effective(
+                    self.policies, queue.name, queue.type, queue.arguments, queue.rules
+                )
                 if queue.effective.settings != before:
                     queue.handle.post(Configure(queue.effective.settings))
         self.topology.refresh_alternates()

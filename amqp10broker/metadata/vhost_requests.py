@@ -7,7 +7,8 @@ from dataclasses import field, replace
 from typing import Any
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.emulation import MASTER_LOCATOR
+from amqp10broker.errors import FeatureDenied, InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.metadata.catalog import Catalog, entries_in
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.plan import Plan, Put, VhostFacts
@@ -101,8 +102,12 @@ class SetPolicy:
     policy: Policy
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such virtual host."""
+        """Plan it. Raises `NotFound` if there is no such virtual host, and `FeatureDenied` if the policy uses
+        a deprecated feature that is not permitted.
+        """
         policy = self.policy
+        if "queue-master-locator" in policy.definition and MASTER_LOCATOR in catalog.rules.denied:
+            raise FeatureDenied(f"policy '{policy.name}'", MASTER_LOCATOR)
         there = catalog.lookup_vhost(self.vhost).policies.find(policy.name, operator=policy.operator)
         if there == policy:
             return Plan(None)

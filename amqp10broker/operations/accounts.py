@@ -60,8 +60,9 @@ def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
     "add-user",
     "user",
     command=Command(
-        "echo a-password | amqp10broker add-user ann --tag management --password-file -",
-        "user '{user}' added; it may do nothing yet, see 'amqp10broker set-permissions --help'",
+        "user add",
+        "echo a-password | amqp10broker user add ann --tag management --password-file -",
+        "user '{user}' added; it may do nothing yet, see 'amqp10broker permission set --help'",
         description="Add a user, without permissions. The password is not given on the command line, "
         "where others on this machine could see it.",
     ),
@@ -108,6 +109,7 @@ def put_user(
     "change-password",
     "user",
     command=Command(
+        "user set-password",
         "ann --password-file password",
         said=lambda given, done: (
             f"user '{given['user']}' has {'none' if given['password'] is None else 'another password'}"
@@ -123,7 +125,7 @@ def change_password(caller: Caller, user: UserName, password: Password = None) -
     yield from caller.change(SetPassword(user, _optional(caller, password)))
 
 
-@operation("delete-user", "user", command=Command("ann", "user '{user}' deleted"))
+@operation("delete-user", "user", command=Command("user delete", "ann", "user '{user}' deleted"))
 def delete_user(caller: Caller, user: UserName) -> Steps[None]:
     """Delete a user and its permissions, and close its connections."""
     yield from caller.change(DeleteUser(user))
@@ -134,6 +136,7 @@ def delete_user(caller: Caller, user: UserName) -> Steps[None]:
     "set-tags",
     "user",
     command=Command(
+        "user set-tags",
         "ann administrator",
         said=lambda given, done: f"tags of user '{given['user']}': {', '.join(given['tags']) or 'none'}",
     ),
@@ -149,6 +152,7 @@ def set_tags(
     "set-user-limits",
     "user",
     command=Command(
+        "user set-limits",
         "ann --max-connections 100",
         said=lambda given, limits: _limits_said(f"user '{given['user']}'", limits),
     ),
@@ -175,7 +179,7 @@ def set_user_limits(
     return changed.limits.as_dict()
 
 
-@operation("list-users", "user", changes=False, command=Command("--format json"))
+@operation("list-users", "user", changes=False, command=Command("user list", "--format json"))
 def list_users(caller: Caller) -> list[dict[str, Any]]:
     """List users."""
     users = sorted(caller.catalog.users, key=lambda user: user.name)
@@ -186,6 +190,7 @@ def list_users(caller: Caller) -> list[dict[str, Any]]:
     "set-permissions",
     "permission",
     command=Command(
+        "permission set",
         "ann '^ann-' '.*' '.*'",
         said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} set",
     ),
@@ -209,6 +214,7 @@ def set_permissions(
     "clear-permissions",
     "permission",
     command=Command(
+        "permission clear",
         "ann --vhost shop",
         said=lambda given, done: f"permissions of user '{given['user']}'{_where(given)} cleared",
     ),
@@ -218,7 +224,9 @@ def clear_permissions(caller: Caller, user: UserName, vhost: Vhost = None) -> St
     yield from caller.change(ClearPermission(user, _vhost(caller, vhost)))
 
 
-@operation("list-permissions", "permission", changes=False, command=Command("--vhost shop"))
+@operation(
+    "list-permissions", "permission", changes=False, command=Command("permission list", "--vhost shop")
+)
 def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
     """List the permissions of users in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -241,7 +249,11 @@ def list_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]
 @operation(
     "set-topic-permissions",
     "permission",
-    command=Command("ann amq.topic '^ann[.]' '.*'", said=lambda given, done: f"{_topics(given)} set"),
+    command=Command(
+        "permission set-topic",
+        "ann amq.topic '^ann[.]' '.*'",
+        said=lambda given, done: f"{_topics(given)} set",
+    ),
 )
 def set_topic_permissions(
     caller: Caller,
@@ -262,7 +274,10 @@ def set_topic_permissions(
     "clear-topic-permissions",
     "permission",
     command=Command(
-        "ann amq.topic", said=lambda given, done: f"{_topics(given)} cleared", positional=("exchange",)
+        "permission clear-topic",
+        "ann amq.topic",
+        said=lambda given, done: f"{_topics(given)} cleared",
+        positional=("exchange",),
     ),
 )
 def clear_topic_permissions(
@@ -275,7 +290,9 @@ def clear_topic_permissions(
     yield from caller.change(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
-@operation("list-topic-permissions", "permission", changes=False, command=Command(""))
+@operation(
+    "list-topic-permissions", "permission", changes=False, command=Command("permission list-topic", "")
+)
 def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str, Any]]:
     """List the users with restricted routing keys in a virtual host."""
     name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
@@ -293,8 +310,9 @@ def list_topic_permissions(caller: Caller, vhost: Vhost = None) -> list[dict[str
     "add-vhost",
     "vhost",
     command=Command(
+        "vhost add",
         "shop --default-queue-type quorum",
-        "vhost '{name}' added; nobody may enter it yet, see 'amqp10broker set-permissions --help'",
+        "vhost '{name}' added; nobody may enter it yet, see 'amqp10broker permission set --help'",
     ),
 )
 def add_vhost(
@@ -343,6 +361,7 @@ def put_vhost(
     "delete-vhost",
     "vhost",
     command=Command(
+        "vhost delete",
         "shop",
         said=lambda given, gone: f"vhost '{given['name']}' deleted with {counted(gone['queues'], 'queue')}",
     ),
@@ -367,6 +386,7 @@ def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     "set-vhost-limits",
     "vhost",
     command=Command(
+        "vhost set-limits",
         "--vhost shop --max-queues 1000",
         said=lambda given, limits: _limits_said(
             "the default vhost" if given["vhost"] is None else f"vhost '{given['vhost']}'", limits
@@ -402,7 +422,7 @@ def set_vhost_limits(
     "vhost",
     permission="a permission in each, or the tag administrator",
     changes=False,
-    command=Command("name tags"),
+    command=Command("vhost list", "name tags"),
 )
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
     """List virtual hosts."""

@@ -29,6 +29,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     AccessRefused,
     BadRequest,
+    FeatureDenied,
     Inequivalent,
     InUse,
     InvalidArgument,
@@ -174,6 +175,7 @@ STATUSES: Final[Statuses] = {
     ResourceLocked: 400,
     LimitExceeded: 403,
     NotSupported: 400,
+    FeatureDenied: 400,
     NotAllowed: 403,
 }
 """Status of each refusal; the nearest class counts. `PermissionDenied` has none: it ends the session."""

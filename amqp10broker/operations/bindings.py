@@ -37,7 +37,9 @@ _MAY_BIND: Final = "write on the destination, read on the source, and its topic 
 _SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
 
 
-@operation("bind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
+@operation(
+    "bind", "binding", permission=_MAY_BIND, command=Command("binding add", "shop orders --key 'order.*.new'")
+)
 def bind(
     caller: Caller,
     source: Source,
@@ -61,7 +63,12 @@ def bind(
     return describe(binding)
 
 
-@operation("unbind", "binding", permission=_MAY_BIND, command=Command("shop orders --key 'order.*.new'"))
+@operation(
+    "unbind",
+    "binding",
+    permission=_MAY_BIND,
+    command=Command("binding delete", "shop orders --key 'order.*.new'"),
+)
 def unbind(
     caller: Caller,
     source: Source,
@@ -124,7 +131,7 @@ def get_bindings(
     "binding",
     permission="any permission on the source or the destination of each",
     changes=False,
-    command=Command(""),
+    command=Command("binding list", ""),
 )
 def list_bindings(caller: Caller) -> list[dict[str, Any]]:
     """List bindings of a virtual host.

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from amqp10broker.auth.authorise import Access, Kind
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest
-from amqp10broker.metadata.proposing import LATER, Decided, Propose
-from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
-from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.node import Node, TraceSink
-from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
-from amqp10broker.queues.effects import Answer
+from amqp10broker.metadata.proposing import LATER
+from amqp10broker.queues.commands import PeerId, ReplyTo
 
 if TYPE_CHECKING:
-    from amqp10broker.auth.passwords import Passwords, ReadyRecords  # argon2 takes as long as all else
+    from amqp10broker.auth.authorise import Access, Kind
+    from amqp10broker.auth.passwords import Passwords, ReadyRecords
+    from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+    from amqp10broker.metadata.proposing import Decided, Propose
+    from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle
+    from amqp10broker.metadata.vhost import VirtualHost
+    from amqp10broker.operations.node import Node, TraceSink
+    from amqp10broker.queues.commands import Command, RequestRef
+    from amqp10broker.queues.effects import Answer
 
 T = TypeVar("T")
 

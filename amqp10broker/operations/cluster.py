@@ -41,7 +41,11 @@ def _forgotten(done: Document) -> str:
 
 
 @operation(
-    "cluster-status", "cluster", changes=False, takes_s=60, command=Command("--formatter json", tool=True)
+    "cluster-status",
+    "cluster",
+    changes=False,
+    takes_s=60,
+    command=Command("cluster status", "--formatter json", tool=True),
 )
 async def cluster_status(caller: Caller) -> Document:
     """Show the members of the cluster, which of them run, and where they listen.
@@ -96,7 +100,9 @@ def without_leader(cluster: ClusterNode) -> Document:
     return {"queues": found.queues, "names": list(found.names), "reason": found.reason}
 
 
-@operation("list-listeners", "node", changes=False, command=Command("--format plain"))
+@operation(
+    "list-listeners", "node", changes=False, command=Command("cluster list-listeners", "--format plain")
+)
 def list_listeners(caller: Caller) -> list[Document]:
     """List where this node listens."""
     cluster = caller.node.cluster
@@ -112,7 +118,9 @@ def list_listeners(caller: Caller) -> list[Document]:
     "cluster",
     changes=False,
     takes_s=3700,
-    command=Command("3 --timeout 60", "{running} nodes of the cluster run", tool=True),
+    command=Command(
+        "cluster await-online-nodes", "3 --timeout 60", "{running} nodes of the cluster run", tool=True
+    ),
 )
 async def await_online_nodes(
     caller: Caller,
@@ -138,7 +146,10 @@ async def await_online_nodes(
 
 
 @operation(
-    "has-reached-target-cluster-size", "cluster", changes=False, command=Command("", "{message}", tool=True)
+    "has-reached-target-cluster-size",
+    "cluster",
+    changes=False,
+    command=Command("cluster has-reached-target-size", "", "{message}", tool=True),
 )
 def has_reached_target_cluster_size(caller: Caller) -> Document:
     """Fail if fewer nodes run than make the cluster whole.
@@ -160,7 +171,10 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 
 
 @operation(
-    "metadata-store-status", "cluster", changes=False, command=Command("", columns=RAFT_COLUMNS, tool=True)
+    "metadata-store-status",
+    "cluster",
+    changes=False,
+    command=Command("cluster metadata-store-status", "", columns=RAFT_COLUMNS, tool=True),
 )
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
@@ -175,7 +189,7 @@ async def metadata_store_status(caller: Caller) -> list[Document]:
 @operation(
     "set-cluster-name",
     "cluster",
-    command=Command("shop-production", "the cluster is called '{name}'", tool=True),
+    command=Command("cluster set-name", "shop-production", "the cluster is called '{name}'", tool=True),
 )
 def set_cluster_name(caller: Caller, name: Name) -> Steps[Document]:
     """Give the cluster another name."""
@@ -187,7 +201,7 @@ def set_cluster_name(caller: Caller, name: Name) -> Steps[Document]:
     "forget-cluster-node",
     "cluster",
     takes_s=3600,
-    command=Command("c", said=lambda given, done: _forgotten(done), tool=True),
+    command=Command("cluster forget-node", "c", said=lambda given, done: _forgotten(done), tool=True),
 )
 def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     """Take a node that does not run out of the cluster, for good.
@@ -211,6 +225,7 @@ def forget_cluster_node(caller: Caller, node: NodeName) -> Steps[Document]:
     "join-cluster",
     "cluster",
     command=Command(
+        "cluster join",
         "a=10.0.0.1:25672",
         said=lambda given, done: (
             f"the node joins the cluster of node '{done['node']}'; what it had is gone"
@@ -244,7 +259,7 @@ async def join_cluster(
         raise PreconditionFailed(
             "cluster",
             f"node '{me}' is in a cluster with {', '.join(each for each in named.values() if each != me)}: "
-            "take it out of that first, with 'amqp10broker reset' at it",
+            "take it out of that first, with 'amqp10broker cluster reset' at it",
         )
     cluster.begin_anew(await cluster.let_in_by(node))
     return {"node": name, "joined": True}
@@ -254,6 +269,7 @@ async def join_cluster(
     "reset",
     "cluster",
     command=Command(
+        "cluster reset",
         "--port 5674",
         said=lambda given, done: f"{_forgotten(done)}, has no data any more, and ends",
         tool=True,
@@ -291,9 +307,10 @@ async def reset(caller: Caller) -> Document:
     "force-reset",
     "cluster",
     command=Command(
+        "cluster force-reset",
         "--port 5674",
-        "node '{node}' has no data any more, and ends; have another node forget it: forget-cluster-node "
-        "{node}",
+        "node '{node}' has no data any more, and ends; have another node forget it: amqp10broker cluster "
+        "forget-node {node}",
         tool=True,
     ),
 )

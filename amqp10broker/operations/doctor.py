@@ -18,7 +18,7 @@ from amqp10broker.operations.inspection import Inspection, ListenerSeen
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
 from amqp10broker.operations.node import ClusterNode, Leaderless
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Command, operation
 from amqp10broker.operations.snapshot import document
 
 FILES_BESIDE: Final = 200
@@ -116,9 +116,9 @@ Found = tuple[State, str, str]
 
 
 def findings(facts: Facts) -> list[CheckResult]:
-    """Evaluate all checks, and return their findings, the worst first."""
+    """Evaluate all checks, and return the findings of those that apply, the worst first."""
     order = list(State)
-    found = [CheckResult(name, *check(facts)) for name, check in CHECKS.items()]
+    found = [CheckResult(name, *said) for name, check in CHECKS.items() if (said := check(facts)) is not None]
     return sorted(found, key=lambda each: order.index(each.state))
 
 
@@ -146,7 +146,7 @@ def _default_user(facts: Facts) -> Found:
         return _ok("there is no user 'guest'")
     if not guest:
         return _ok("the password of user 'guest' is not 'guest'")
-    to_do = "delete the user: amqp10broker delete-user guest; or give another password: change-password guest"
+    to_do = "delete the user: amqp10broker user delete guest; or another password: user set-password guest"
     open_to = _outside(facts, "amqp", "http")
     if "guest" in rules.loopback_users:
         return _warn(
@@ -206,10 +206,10 @@ def _metrics(facts: Facts) -> Found:
     return _warn(f"metrics are told without a login at {_at(open_to)}", to_do)
 
 
-def _certificates(facts: Facts) -> Found:
+def _certificates(facts: Facts) -> Found | None:
     seen = facts.seen
     if not seen.certificates:
-        return _ok("no certificates are configured")
+        return None
     worst = State.OK
     told, to_do = [], []
     for each in seen.certificates:
@@ -276,7 +276,7 @@ def _memory(facts: Facts) -> Found:
             "set vm_memory_high_watermark to an amount",
         )
     evidence = f"publishers are held back above {_size(limit)}; the process may use {room}"
-    to_do = "lower vm_memory_high_watermark (amqp10broker set-vm-memory-high-watermark 0.6), or give memory"
+    to_do = "lower vm_memory_high_watermark (amqp10broker alarm memory-limit 0.6), or give memory"
     if limit >= allowed:
         return _bad(evidence, to_do)
     return _warn(evidence, to_do) if limit > MEMORY_WARN_SHARE * allowed else _ok(evidence)
@@ -297,10 +297,10 @@ def _disk(facts: Facts) -> Found:
         evidence += f" of {_size(seen.file_system.total_bytes)}"
     if limit is None:
         return _bad(
-            f"{evidence}; no limit holds publishers back", "set one: amqp10broker set-disk-free-limit 5GB"
+            f"{evidence}; no limit holds publishers back", "set one: amqp10broker alarm disk-limit 5GB"
         )
     evidence += f"; publishers are held back below {_size(limit)}"
-    to_do = "make room, or give the folder a bigger disk; see which queues are long with list-queues"
+    to_do = "make room, or give the folder a bigger disk; see which queues are long: amqp10broker queue list"
     if free < limit:
         return _bad(evidence, to_do)
     return _warn(evidence, to_do) if free < max(2 * limit, DISK_LOW_BYTES) else _ok(evidence)
@@ -415,7 +415,7 @@ def _tracing(facts: Facts) -> Found:
         to_do.append("restart without trace_frames")
     if traces := [trace.what for trace in node.traces if trace.ended is None and trace.what != "everything"]:
         told.append(f"frames are traced: {', '.join(traces)}")
-        to_do.append("end each with: amqp10broker trace WHAT off")
+        to_do.append("end each with: amqp10broker frames trace WHAT off")
     if node.recording is not None:
         told.append(f"flow events are recorded into {node.recording.folder}")
         to_do.append("amqp10broker record stop")
@@ -430,13 +430,10 @@ def _test_mode(facts: Facts) -> Found:
     return _ok("it is off")
 
 
-_ALONE: Final = "a node by itself: the check does not apply"
-
-
-def _cluster_quorum(facts: Facts) -> Found:
+def _cluster_quorum(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     if not cluster.critical:
         return _ok(f"nothing would lose its majority without node '{cluster.me}'")
     shown = ", ".join(cluster.critical[:5])
@@ -444,36 +441,36 @@ def _cluster_quorum(facts: Facts) -> Found:
         shown += f", and {len(cluster.critical) - 5} more"
     return _bad(
         f"without node '{cluster.me}' these would lose their majority: {shown}",
-        "bring the other nodes back before this one is stopped; see cluster-status and quorum-status",
+        "bring the other nodes back before this one is stopped; see amqp10broker queue quorum-status",
     )
 
 
-def _cluster_leaders(facts: Facts) -> Found:
+def _cluster_leaders(facts: Facts) -> Found | None:
     found = facts.cluster.leaderless
     if facts.cluster.alone:
-        return _ok(_ALONE)
+        return None
     if found is None:
         return _ok("every quorum queue with a member here has a leader")
     evidence = f"{found.queues} queues have no leader, {', '.join(found.names)} among them: {found.reason}"
     if found.stuck:
         return _bad(evidence, f"start {', '.join(found.missing)}")
-    return _warn(evidence, "wait: elections are under way; look again with cluster-status")
+    return _warn(evidence, "wait: elections are under way; look again with 'cluster status'")
 
 
-def _cluster_nodes(facts: Facts) -> Found:
+def _cluster_nodes(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
         if facts.formed:
             return _warn(
                 "the cluster has one node: what is on it is nowhere else", "add two nodes (docs/cluster.md)"
             )
-        return _ok(_ALONE)
+        return None
     count = len(cluster.nodes)
     evidence = f"{count} nodes: {', '.join(cluster.nodes)}"
     if cluster.down:
         return _bad(
             f"{evidence}; not reached: {', '.join(cluster.down)}",
-            "start them, or have the cluster forget those that will not come back: forget-cluster-node",
+            "start them, or forget those that will not come back: amqp10broker cluster forget-node",
         )
     if count % 2 == 0:
         return _warn(
@@ -483,10 +480,10 @@ def _cluster_nodes(facts: Facts) -> Found:
     return _ok(evidence)
 
 
-def _cluster_machines(facts: Facts) -> Found:
+def _cluster_machines(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     homes: dict[str | None, list[str]] = {}
     for name, boot_id in ((cluster.me, facts.seen.boot_id), *((p.name, p.boot_id) for p in cluster.peers)):
         homes.setdefault(boot_id, []).append(name)
@@ -504,10 +501,10 @@ def _cluster_machines(facts: Facts) -> Found:
     return _ok("each node is on a machine of its own")
 
 
-def _cluster_clocks(facts: Facts) -> Found:
+def _cluster_clocks(facts: Facts) -> Found | None:
     cluster = facts.cluster
     if cluster.alone:
-        return _ok(_ALONE)
+        return None
     far = [peer for peer in cluster.peers if abs(peer.ahead_ms) >= CLOCK_WARN_MS]
     if far:
         told = ", ".join(
@@ -528,9 +525,9 @@ def _cluster_clocks(facts: Facts) -> Found:
     return _ok(f"no difference of {CLOCK_WARN_MS / 1000:g} s between the nodes can be seen")
 
 
-def _cluster_traffic(facts: Facts) -> Found:
+def _cluster_traffic(facts: Facts) -> Found | None:
     if not facts.formed:
-        return _ok(_ALONE)
+        return None
     if facts.seen.rules.cluster_tls:
         return _ok("nodes speak TLS")
     plain = _outside(facts, "clustering")
@@ -542,7 +539,7 @@ def _cluster_traffic(facts: Facts) -> Found:
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Facts], Found]]] = {
+CHECKS: Final[Mapping[str, Callable[[Facts], Found | None]]] = {
     "default-user": _default_user,
     "anonymous-login": _anonymous_login,
     "tls": _tls,
@@ -599,7 +596,7 @@ def _size(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-@operation("doctor", "node", changes=False)
+@operation("doctor", "node", changes=False, command=Command("doctor", "--formatter json"))
 async def doctor(
     caller: Caller, by_itself: Annotated[bool, "do not ask the other nodes of the cluster"] = False
 ) -> dict[str, Any]:

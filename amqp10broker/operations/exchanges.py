@@ -35,6 +35,7 @@ ALTERNATE_EXCHANGE = "alternate-exchange"
     "declare-exchange",
     "exchange",
     permission="configure on the exchange; with an alternate exchange also read on it and write on that one",
+    command=Command("exchange declare", "shop --type topic"),
 )
 def declare_exchange(
     caller: Caller,
@@ -67,7 +68,12 @@ def declare_exchange(
     return {"created": created}
 
 
-@operation("delete-exchange", "exchange", permission="configure on the exchange")
+@operation(
+    "delete-exchange",
+    "exchange",
+    permission="configure on the exchange",
+    command=Command("exchange delete", "shop --if-unused"),
+)
 def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> Steps[None]:
     """Delete an exchange with its bindings.
 
@@ -101,7 +107,7 @@ def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
     "exchange",
     permission="any permission on each",
     changes=False,
-    command=Command("name type --format csv"),
+    command=Command("exchange list", "name type --format csv"),
 )
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
     """List exchanges of a virtual host."""

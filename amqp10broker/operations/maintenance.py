@@ -40,9 +40,10 @@ line for each of the queues for which the check fails; `queues` is absent on suc
     "node",
     takes_s=120,
     command=Command(
+        "cluster drain",
         "",
-        "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker revive' ends "
-        "that, and so does a restart",
+        "the node is in maintenance: it accepts no clients and leads nothing; 'amqp10broker cluster revive' "
+        "ends that, and so does a restart",
         tool=True,
     ),
 )
@@ -52,7 +53,7 @@ async def drain(caller: Caller) -> dict[str, bool]:
     return {"draining": True}
 
 
-@operation("revive", "node", command=Command("", "the node is in service again", tool=True))
+@operation("revive", "node", command=Command("cluster revive", "", "the node is in service again", tool=True))
 async def revive(caller: Caller) -> dict[str, bool]:
     """Take the node back into service."""
     await caller.node.cluster.revive()
@@ -60,7 +61,10 @@ async def revive(caller: Caller) -> dict[str, bool]:
 
 
 @operation(
-    "check-if-node-is-quorum-critical", "node", changes=False, command=Command("", "{message}", tool=True)
+    "check-if-node-is-quorum-critical",
+    "node",
+    changes=False,
+    command=Command("check quorum-critical", "", "{message}", tool=True),
 )
 def check_quorum_critical(caller: Caller) -> Checked:
     """Fail if a quorum queue, or the metadata, would lose its majority without this node."""
@@ -82,7 +86,7 @@ def check_quorum_critical(caller: Caller) -> Checked:
     "node",
     changes=False,
     takes_s=3700,
-    command=Command("--timeout 600", "{message}", tool=True),
+    command=Command("check quorum-plus-one", "--timeout 600", "{message}", tool=True),
 )
 async def await_online_quorum_plus_one(
     caller: Caller, timeout: Annotated[int, "seconds to wait", Check(bounds=(0, 3600))] = 120
@@ -103,7 +107,7 @@ async def await_online_quorum_plus_one(
     "check-for-quorum-queues-without-an-elected-leader",
     "node",
     changes=False,
-    command=Command("'.*' --across-all-vhosts", "{message}", tool=True),
+    command=Command("check leaders", "'.*' --across-all-vhosts", "{message}", tool=True),
 )
 async def check_leaders(
     caller: Caller,
@@ -147,7 +151,7 @@ async def check_leaders(
     "check-if-new-quorum-queue-replicas-have-finished-initial-sync",
     "node",
     changes=False,
-    command=Command("", "{message}", tool=True),
+    command=Command("check new-members", "", "{message}", tool=True),
 )
 def check_initial_sync(caller: Caller) -> Checked:
     """Fail if a member on this node is still to catch up."""
@@ -160,7 +164,7 @@ def check_initial_sync(caller: Caller) -> Checked:
     return _found(failed, "has a member here that is still to catch up", "every member here has caught up")
 
 
-@operation("list-alarms", "node", changes=False, command=Command("--format json"))
+@operation("list-alarms", "node", changes=False, command=Command("alarm list", "--format json"))
 def list_alarms(caller: Caller) -> list[dict[str, Any]]:
     """List alarms that are on, by node."""
     cluster = caller.node.cluster

@@ -54,7 +54,10 @@ def _deleted(given: Mapping[str, Any], result: Row) -> str:
 
 
 @operation(
-    "quorum-status", "queue", changes=False, command=Command("orders", columns=RAFT_COLUMNS, tool=True)
+    "quorum-status",
+    "queue",
+    changes=False,
+    command=Command("queue quorum-status", "orders", columns=RAFT_COLUMNS, tool=True),
 )
 async def quorum_status(caller: Caller, name: Name) -> list[Row]:
     """Show how each member of a quorum queue stands."""
@@ -67,7 +70,12 @@ async def quorum_status(caller: Caller, name: Name) -> list[Row]:
     return sorted(found, key=lambda row: str(row["Node Name"]))
 
 
-@operation("add-member", "queue", takes_s=620, command=Command("orders d --timeout 30", _added, tool=True))
+@operation(
+    "add-member",
+    "queue",
+    takes_s=620,
+    command=Command("member add", "orders d --timeout 30", _added, tool=True),
+)
 async def add_member(
     caller: Caller, name: Name, node: NodeName, membership: Membership = "promotable", timeout: Within = 5
 ) -> Row:
@@ -85,7 +93,9 @@ async def add_member(
     return {"added": True, "size": size}
 
 
-@operation("delete-member", "queue", takes_s=620, command=Command("orders a", _deleted, tool=True))
+@operation(
+    "delete-member", "queue", takes_s=620, command=Command("member delete", "orders a", _deleted, tool=True)
+)
 async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Within = 5) -> Row:
     """Remove the member of a quorum queue on a node, with its data.
 
@@ -106,7 +116,7 @@ async def delete_member(caller: Caller, name: Name, node: NodeName, timeout: Wit
     "grow",
     "members",
     takes_s=3600,
-    command=Command("d even --queue-pattern '^orders'", columns=RESULT_COLUMNS, tool=True),
+    command=Command("member grow", "d even --queue-pattern '^orders'", columns=RESULT_COLUMNS, tool=True),
 )
 async def grow(
     caller: Caller,
@@ -137,7 +147,10 @@ async def grow(
 
 
 @operation(
-    "grow-to-count", "members", takes_s=3600, command=Command("3 all", columns=RESULT_COLUMNS, tool=True)
+    "grow-to-count",
+    "members",
+    takes_s=3600,
+    command=Command("member grow-to-count", "3 all", columns=RESULT_COLUMNS, tool=True),
 )
 async def grow_to_count(
     caller: Caller,
@@ -181,7 +194,10 @@ async def grow_to_count(
 
 
 @operation(
-    "shrink", "members", takes_s=3600, command=Command("c --errors-only", columns=RESULT_COLUMNS, tool=True)
+    "shrink",
+    "members",
+    takes_s=3600,
+    command=Command("member shrink", "c --errors-only", columns=RESULT_COLUMNS, tool=True),
 )
 async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False) -> list[Row]:
     """Remove the members of all quorum queues on a node, which need not run.
@@ -206,7 +222,9 @@ async def shrink(caller: Caller, node: NodeName, errors_only: ErrorsOnly = False
 
 
 @operation(
-    "transfer-leadership", "queue", command=Command("orders b", "{leader} leads queue '{name}'", tool=True)
+    "transfer-leadership",
+    "queue",
+    command=Command("member transfer-leadership", "orders b", "{leader} leads queue '{name}'", tool=True),
 )
 async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row:
     """Have the member of a quorum queue on a node lead it.
@@ -219,13 +237,18 @@ async def transfer_leadership(caller: Caller, name: Name, node: NodeName) -> Row
     if number == leader_number(caller, queue):
         raise refused(queue, "already_leader", f"node '{node}' leads it")
     if number not in member_nodes(queue):
-        raise refused(queue, "not_a_member", f"node '{node}' has no member of it; add one with add-member")
+        raise refused(
+            queue, "not_a_member", f"node '{node}' has no member of it; add one: amqp10broker member add"
+        )
     await cluster.transfer(queue, number)
     return {"leader": names(caller)[number]}
 
 
 @operation(
-    "rebalance", "members", takes_s=3600, command=Command("quorum", columns=BALANCE_COLUMNS, tool=True)
+    "rebalance",
+    "members",
+    takes_s=3600,
+    command=Command("member rebalance", "quorum", columns=BALANCE_COLUMNS, tool=True),
 )
 async def rebalance(
     caller: Caller,
@@ -258,7 +281,12 @@ async def rebalance(
 @operation(
     "force-shrink-member-to-current-member",
     "queue",
-    command=Command("orders", "queue '{name}' has this node's member only; add others with grow", tool=True),
+    command=Command(
+        "member force-shrink",
+        "orders",
+        "queue '{name}' has this node's member only; add others with grow",
+        tool=True,
+    ),
 )
 async def force_shrink(caller: Caller, name: Name) -> Row:
     """Make this node's member of a quorum queue the only one; what only lost members have is lost.
@@ -279,7 +307,7 @@ async def force_shrink(caller: Caller, name: Name) -> Row:
     "force-all-queues-shrink-member-to-current-member",
     "members",
     takes_s=3600,
-    command=Command("--vhost-pattern '^shop$'", columns=RESULT_COLUMNS, tool=True),
+    command=Command("member force-shrink-all", "--vhost-pattern '^shop$'", columns=RESULT_COLUMNS, tool=True),
 )
 async def force_shrink_all(
     caller: Caller,
@@ -489,7 +517,10 @@ STREAM_COLUMNS: Final = (
 
 
 @operation(
-    "stream-status", "stream", changes=False, command=Command("events", columns=STREAM_COLUMNS, tool=True)
+    "stream-status",
+    "stream",
+    changes=False,
+    command=Command("queue stream-status", "events", columns=STREAM_COLUMNS, tool=True),
 )
 async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
     """Show how a stream stands on its node.
@@ -523,8 +554,6 @@ async def stream_status(caller: Caller, name: Name) -> list[dict[str, Any]]:
 def _stream(caller: Caller, name: str) -> DeclaredQueue:
     queue = caller.vhost.lookup(name)
     if not queue.kind.replays:
-        text = (
-            f"queue '{name}' in vhost '{queue.vhost}' is no stream; members of a quorum queue: quorum-status"
-        )
+        text = f"queue '{name}' in vhost '{queue.vhost}' is no stream; see 'amqp10broker queue quorum-status'"
         raise NotSupported(f"queue '{name}'", text)
     return queue

@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AccessRefused, BadRequest, ReservedName
@@ -178,9 +179,10 @@ FOR_ADMINISTRATORS: Final = "the tag administrator"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The command of an operation on the command line, which has the operation's name.
+    """The command of an operation on the command line.
 
     Attributes:
+        words: it is written so: a group and a word, ``policy set``, or one word.
         example: its arguments in the example of its help.
         said: the sentence for people: a format string over arguments and result, or a function of both.
         columns: of a result of rows; without them `said` formats it.
@@ -189,6 +191,7 @@ class Command:
         tool: it has the exit codes and formats of RabbitMQ's tools for clusters.
     """
 
+    words: str
     example: str = ""
     said: str | Callable[[Mapping[str, Any], Any], str] = ""
     columns: tuple[str, ...] = ()
@@ -206,22 +209,27 @@ class Operation:
         permission: that the user needs. `FOR_ADMINISTRATORS` is checked before `run`, others by `run`.
         help: a sentence: the first paragraph of the function's docstring.
         changes: it changes declarations or the cluster, and is logged.
-        at_node: another node may execute it; the last argument, ``node``, names one, and is not for `run`.
+        at_node: describes the last argument, ``node``, which names the node that executes it, and is not for
+            `run`; empty: it does not have one.
         takes_s: how long it may take; 0: as long as others.
-        command: None: the command line has no command of its name.
+        command: None: the command line has none.
         run: takes the caller and the arguments.
     """
 
     name: str
     noun: str
-    arguments: tuple[Argument, ...]
     permission: str
     help: str
     changes: bool
-    at_node: bool
+    at_node: str
     takes_s: float
     command: Command | None
     run: Callable[..., Any]
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments: the parameters of `run` behind the caller, and the node."""
+        return _arguments_of(self.run, self.at_node)
 
     @property
     def line(self) -> str:
@@ -256,31 +264,30 @@ def operation(
     takes time is a coroutine function, for front ends that can wait; so is one that waits for other nodes.
 
     Args:
-        at_node: describes the argument ``node``; empty: the operation does not have it.
+        at_node: as in `Operation`.
     """
 
     def register(run: F) -> F:
         help = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
-        arguments = _arguments_of(run)
-        if at_node:
-            arguments += (Argument("node", Kind.TEXT, at_node, False, None, Check()),)
-        facts = (permission, help, changes, bool(at_node), takes_s, command)
-        REGISTERED.append(Operation(name, noun, arguments, *facts, run))
+        REGISTERED.append(Operation(name, noun, permission, help, changes, at_node, takes_s, command, run))
         return run
 
     return register
 
 
-def _arguments_of(run: Callable[..., Any]) -> tuple[Argument, ...]:
-    hints = get_type_hints(run, include_extras=True)
+@cache
+def _arguments_of(run: Callable[..., Any], at_node: str) -> tuple[Argument, ...]:
+    # For all operations this takes as long as a command line may, and a command needs that of one.
     _, *parameters = inspect.signature(run).parameters.values()
     arguments = []
     for each in parameters:
-        type, help, *checks = get_args(hints[each.name])
+        type, help, *checks = get_args(eval(each.annotation, run.__globals__))
         required = each.default is inspect.Parameter.empty
         default = None if required else each.default
         check = checks[0] if checks else Check()
         arguments.append(Argument(each.name, _kind_of(type), help, required, default, check))
+    if at_node:
+        arguments.append(Argument("node", Kind.TEXT, at_node, False, None, Check()))
     return tuple(arguments)
 
 

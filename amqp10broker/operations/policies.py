@@ -36,6 +36,7 @@ ApplyTo = Annotated[str, "which of those whose name matches", Check(choices=APPL
     "set-policy",
     "policy",
     command=Command(
+        "policy set",
         "short '^orders' '{\"max-length\": 100000}' --apply-to queues",
         description="Set a policy: settings for the queues or exchanges whose name matches a pattern. It "
         "acts at once, also on those that are there. Settings are those of queue arguments "
@@ -64,7 +65,7 @@ def set_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
 
 
-@operation("clear-policy", "policy", command=Command("short", "policy '{name}' cleared"))
+@operation("clear-policy", "policy", command=Command("policy clear", "short", "policy '{name}' cleared"))
 def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget a policy.
 
@@ -77,6 +78,7 @@ def clear_policy(caller: Caller, name: Name) -> Steps[None]:
     "set-operator-policy",
     "policy",
     command=Command(
+        "policy set-operator",
         "bound '.*' '{\"max-length\": 1000000}'",
         description="Set an operator policy: bounds of what policies and queue arguments set. It acts at "
         "once.",
@@ -94,19 +96,23 @@ def set_operator_policy(
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-@operation("clear-operator-policy", "policy", command=Command("bound", "operator policy '{name}' cleared"))
+@operation(
+    "clear-operator-policy",
+    "policy",
+    command=Command("policy clear-operator", "bound", "operator policy '{name}' cleared"),
+)
 def clear_operator_policy(caller: Caller, name: Name) -> Steps[None]:
     """Forget an operator policy."""
     yield from caller.change(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
-@operation("list-policies", "policy", changes=False, command=Command(""))
+@operation("list-policies", "policy", changes=False, command=Command("policy list", ""))
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
     """List policies of a virtual host."""
     return _listed(caller, operator=False)
 
 
-@operation("list-operator-policies", "policy", changes=False, command=Command(""))
+@operation("list-operator-policies", "policy", changes=False, command=Command("policy list-operator", ""))
 def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
     """List operator policies of a virtual host."""
     return _listed(caller, operator=True)
@@ -210,7 +216,9 @@ ENTRIES_AT_ONCE: Final = 200
 """Entries that are made in one step, which takes a millisecond or two."""
 
 
-@operation("export-definitions", "definitions", changes=False)
+@operation(
+    "export-definitions", "definitions", changes=False, command=Command("definitions export", "broker.json")
+)
 async def export_definitions(caller: Caller) -> dict[str, Any]:
     """Export all definitions as one document for `import_definitions`.
 
@@ -231,7 +239,7 @@ async def export_definitions(caller: Caller) -> dict[str, Any]:
     return document
 
 
-@operation("import-definitions", "definitions")
+@operation("import-definitions", "definitions", command=Command("definitions import", "broker.json"))
 def import_definitions(
     caller: Caller, document: Annotated[Any, "as exported, parsed"]
 ) -> Steps[dict[str, Any]]:

@@ -74,6 +74,7 @@ def get_queue(
     "queue",
     permission="configure on the queue; with a dead-letter exchange also read on it and write on that "
     "exchange",
+    command=Command("queue declare", "orders --type quorum --argument x-delivery-limit=5"),
 )
 def declare_queue(
     caller: Caller,
@@ -125,7 +126,12 @@ def declare_queue(
     return {"created": False, "queue": _report(caller, queue, answer)}
 
 
-@operation("delete-queue", "queue", permission="configure on the queue")
+@operation(
+    "delete-queue",
+    "queue",
+    permission="configure on the queue",
+    command=Command("queue delete", "orders --if-empty"),
+)
 def delete_queue(
     caller: Caller,
     name: Name,
@@ -170,7 +176,7 @@ def delete_queue(
     return {"message_count": answer.ready if answer.refused is None else 0}
 
 
-@operation("purge-queue", "queue", permission="read on the queue")
+@operation("purge-queue", "queue", permission="read on the queue", command=Command("queue purge", "orders"))
 def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     """Drop the ready messages of a queue.
 
@@ -195,7 +201,7 @@ def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
     "queue",
     permission="any permission on each",
     changes=False,
-    command=Command("name type messages policy --vhost shop"),
+    command=Command("queue list", "name type messages policy --vhost shop"),
 )
 async def list_queues(
     caller: Caller,

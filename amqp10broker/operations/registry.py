@@ -22,6 +22,7 @@ from amqp10broker.operations import (
     policies,
     queues,
     running,
+    upgrade_check,
 )
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import node_named
@@ -31,7 +32,7 @@ _MODULES: Final = [
     module.__name__
     for module in (
         *(queues, exchanges, bindings, accounts, policies, running, cluster),
-        *(members, maintenance, doctor),
+        *(members, maintenance, doctor, upgrade_check),
     )
 ]
 """The modules that register operations, in the order of the help."""

@@ -101,7 +101,7 @@ async def _connections_to(cluster: ClusterNode, number: int) -> list[dict[str, A
         last = part[-1]["id"]
 
 
-@operation("waiting", "waiting", changes=False)
+@operation("waiting", "waiting", changes=False, command=Command("waiting", "--reason no-credit --limit 10"))
 async def waiting(
     caller: Caller,
     connection: Annotated[int | None, "one connection, by its number"] = None,
@@ -204,6 +204,7 @@ def _at(given: Mapping[str, Any]) -> str:
     changes=False,
     at_node="to which it is connected; this one if not given",
     command=Command(
+        "connection close",
         "7 'maintenance at noon'",
         lambda given, closed: f"connection {given['id']}{_at(given)} closed",
         positional=("reason",),
@@ -211,7 +212,7 @@ def _at(given: Mapping[str, Any]) -> str:
 )
 def close_connection(
     caller: Caller,
-    id: Annotated[int, "its number, see list-connections"],
+    id: Annotated[int, "its number, see 'connection list'"],
     reason: Annotated[str, "what the client is told"] = "",
 ) -> dict[str, Any]:
     """Close a client's connection."""
@@ -224,7 +225,7 @@ def close_connection(
     "link",
     changes=False,
     at_node=CLIENTS_NODE,
-    command=Command("link name container_id left_s"),
+    command=Command("link list-suspended", "link name container_id left_s"),
 )
 def list_suspended_links(caller: Caller) -> list[dict[str, Any]]:
     """List links of AMQP 1.0 that are kept though their clients have gone."""
@@ -237,17 +238,25 @@ def list_suspended_links(caller: Caller) -> list[dict[str, Any]]:
     changes=False,
     at_node=CLIENTS_NODE,
     command=Command(
-        "3", "link '{name}' of container '{container_id}' is over; it kept {unsettled} unsettled"
+        "link end-suspended",
+        "3",
+        "link '{name}' of container '{container_id}' is over; it kept {unsettled} unsettled",
     ),
 )
 def end_suspended_link(
-    caller: Caller, link: Annotated[int, "its number, see list-suspended-links"]
+    caller: Caller, link: Annotated[int, "its number, see 'link list-suspended'"]
 ) -> dict[str, Any]:
     """End a suspended link before its time: what it holds gets its default outcome."""
     return document(caller.node.end_suspended_link(link))
 
 
-@operation("record-start", "recording", changes=False, takes_s=60)
+@operation(
+    "record-start",
+    "recording",
+    changes=False,
+    takes_s=60,
+    command=Command("record start", "recording --every 100"),
+)
 async def start_recording(
     caller: Caller,
     folder: Annotated[str, "where to, made if it is not there"],
@@ -265,13 +274,13 @@ async def start_recording(
     return document(await caller.node.start_recording(_path("recording", folder), every, run))
 
 
-@operation("record-stop", "recording", changes=False, takes_s=60)
+@operation("record-stop", "recording", changes=False, takes_s=60, command=Command("record stop"))
 async def stop_recording(caller: Caller) -> dict[str, Any]:
     """End the recording; its files are complete then."""
     return document(await caller.node.stop_recording())
 
 
-@operation("record-status", "recording", changes=False)
+@operation("record-status", "recording", changes=False, command=Command("record status"))
 def show_recording(caller: Caller) -> dict[str, Any]:
     """Show how the recording goes, or how the last one failed."""
     return document(caller.node.recording())
@@ -322,7 +331,7 @@ async def watches(
 @operation("watch-link", "watch", changes=False, at_node=CLIENTS_NODE)
 def watch_link(
     caller: Caller,
-    connection: Annotated[int, "number of its connection, see list-links"],
+    connection: Annotated[int, "number of its connection, see 'link list'"],
     link: Annotated[str | None, "its name; of AMQP 0-9-1 a consumer's tag, or none for a channel"] = None,
     channel: Annotated[int | None, "of its session, if the connection has several; or the channel"] = None,
     role: Annotated[
@@ -365,7 +374,9 @@ def follow_links(
     "inject-fault",
     "fault",
     changes=False,
-    command=Command("limit-credit --queue orders --count 0", "fault {fault} is committed: {kind}"),
+    command=Command(
+        "fault inject", "limit-credit --queue orders --count 0", "fault {fault} is committed: {kind}"
+    ),
 )
 def inject_fault(
     caller: Caller,
@@ -394,7 +405,12 @@ def inject_fault(
     return document(faults.inject(kind, name, queue, client, link, count, condition, code, text))
 
 
-@operation("lift-fault", "fault", changes=False, command=Command("1", "fault {fault} is committed no more"))
+@operation(
+    "lift-fault",
+    "fault",
+    changes=False,
+    command=Command("fault lift", "1", "fault {fault} is committed no more"),
+)
 def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str, Any]:
     """Commit a fault no more.
 
@@ -403,7 +419,7 @@ def lift_fault(caller: Caller, fault: Annotated[int, "its number"]) -> dict[str,
     return document(_faults(caller).lift(fault))
 
 
-@operation("list-faults", "fault", changes=False, command=Command(""))
+@operation("list-faults", "fault", changes=False, command=Command("fault list", ""))
 def list_faults(caller: Caller) -> list[dict[str, Any]]:
     """List faults that are committed.
 
@@ -423,10 +439,9 @@ def _faults(caller: Caller) -> FaultsOnRequest:
 def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
     name, on = given["name"], given["on"]
     if not on and name in result.get("alarms", ()):
-        limit = "vm-memory-high-watermark" if name == "memory" else "disk-free-limit"
         return (
             f"the {name} alarm stays on, for another reason: 'amqp10broker status' says which; "
-            f"'amqp10broker set-{limit}' sets another limit"
+            f"'amqp10broker alarm {name}-limit' sets another limit"
         )
     return f"the {name} alarm is {'on' if on else 'off'}"
 
@@ -436,6 +451,7 @@ def _alarm_said(given: Mapping[str, Any], result: Any) -> str:
     "setting",
     changes=False,
     command=Command(
+        "set",
         "max_link_credit 1000",
         "{name} is now {value}",
         description="Change a flow control setting of a running broker. What it grants from then on follows "
@@ -483,6 +499,7 @@ def set_limit(
     "alarm",
     changes=False,
     command=Command(
+        "alarm set",
         "disk on",
         _alarm_said,
         description="Raise a resource alarm by hand, or take that back. While one is on, publishers are held"

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from itertools import count
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message
-from amqp10broker.queues.settings import QueueSettings
+
+if TYPE_CHECKING:
+    from amqp10broker.message.message import Message
+    from amqp10broker.queues.settings import QueueSettings
 
 ROOM_BYTES: Final = 2 * 1024 * 1024
 """Bytes of contents that a consumer requests at a time, beside a number of messages; the message that exceeds

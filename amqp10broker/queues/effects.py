@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, StrEnum
+from typing import TYPE_CHECKING
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, PublisherRef, RequestRef
+
+if TYPE_CHECKING:
+    from amqp10broker.message.message import Message
+    from amqp10broker.queues.commands import ConsumerRef, PublisherRef, RequestRef
 
 
 @dataclass(slots=True, eq=False)

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from enum import Enum
-from struct import Struct
 from typing import Any, Final
 
 from amqp10broker.layout import (
@@ -20,6 +19,7 @@ from amqp10broker.layout import (
     Field,
     Fixed,
     Layout,
+    Many,
     OneOf,
     Varying,
     as_bytes,
@@ -79,12 +79,7 @@ REQUEST: Final = Layout(c.RequestRef, reply_to=PEER, handle=U64)
 MESSAGES: Final = Varying(_write_messages, _read_messages)
 """A batch, behind its length; of no messages, the length 0."""
 SETTINGS: Final = as_bytes(encode_settings, decode_settings)
-_PLACES: Final = Struct("<4Q")
-SHOWN: Final = Fixed(
-    "?32s",
-    f"{{0}}, {source_name(_PLACES.pack)}(*{{0}}) if {{0}} else b''",
-    f"{source_name(_PLACES.unpack)}({{1}}) if {{0}} else ()",
-)
+SHOWN: Final = Many(U64, tuple)
 """How far a browser was shown (`Deliver.shown`)."""
 _OUTCOME: Final = choice(c.DeliveryOutcome)
 _REFUSAL: Final = choice(e.Refusal)

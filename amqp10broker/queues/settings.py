@@ -62,6 +62,12 @@ class QueueSettings:
         default_priority: of a message without one, in such a queue; at most `max_priority`.
         retry_min_ms: the wait of returned messages, multiplied by the number of failed deliveries.
         confirm_when: of a classic queue; None: as the broker is configured.
+        priority_levels: of a quorum queue: 2, of which the high one gets two turns of three; with another
+            number the order is strict. This and what follows are rules of versions (`emulation.QUORUM`).
+        limit_counts_failed: `delivery_limit` counts failed attempts; false: all returns.
+        unlimited_returns_last: without `delivery_limit`, a returned message goes to the tail.
+        shows_no_failures: a redelivery without a failed attempt has ``x-delivery-count`` 0; false: none.
+        drops_next: a full queue drops the message that is next; false: one of the lowest priority.
     """
 
     message_ttl_ms: int | None = None
@@ -85,6 +91,11 @@ class QueueSettings:
     segment_bytes: int = 500_000_000
     filter_bytes: int = 16
     confirm_when: ConfirmWhen | None = None
+    priority_levels: int = 2
+    limit_counts_failed: bool = False
+    unlimited_returns_last: bool = True
+    shows_no_failures: bool = True
+    drops_next: bool = False
 
 
 DEFAULTS: Final = QueueSettings()

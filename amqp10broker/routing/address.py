@@ -58,8 +58,10 @@ class TopicAddress:
 Address = QueueAddress | ExchangeAddress | TopicAddress
 
 
-def parse(address: str) -> Address:
-    """Parse an address. Raises `BadAddress` if empty, malformed, or with invalid segments."""
+def parse(address: str, *, bare: bool = True) -> Address:
+    """Parse an address. `bare`: it may be a bare name. Raises `BadAddress` if empty, malformed, or with
+    invalid segments.
+    """
     while address.startswith(TOPICS):
         address = address.removeprefix(TOPICS)
         if not address.startswith("/"):
@@ -71,6 +73,11 @@ def parse(address: str) -> Address:
             # A declaration drops line ends: the queue would be another one than permissions are checked for.
             raise BadAddress(f"address {address!r} has a line end in it, which no bare name may")
         _check_length(address, address)
+        if not bare:
+            raise BadAddress(
+                f"address '{address}' is a bare name, which is not permitted: write "
+                f"{queue_address(address)}, or start the broker with permit_amqp_address_v1 = true"
+            )
         return QueueAddress(address, declare=True)
     if "?" in address or "#" in address:
         raise BadAddress(

@@ -17,6 +17,7 @@ unsettled, writers flush, close frames go out); queues end. A deadline cancels w
 from __future__ import annotations
 
 import os
+import platform
 import random
 import secrets
 import socket
@@ -78,6 +79,7 @@ from amqp10broker.runtime.queues.handles import InlineQueue
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
+from amqp10broker.sessions.amqp10.open import identity_of
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
@@ -128,6 +130,7 @@ class Broker:
         """
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())
+        self.identity = identity_of(self.config.rules, __version__, f"Python {platform.python_version()}")
         self.addresses: list[tuple[str, int]] = []
         self.tls_addresses: list[tuple[str, int]] = []
         self.http_addresses: list[tuple[str, int]] = []
@@ -137,6 +140,7 @@ class Broker:
             self,
             default_queue_type=config.default_queue_type,
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
+            rules=config.rules,
             choose=random.randrange,
         )
         self.propose = at_once(self.catalog)
@@ -273,6 +277,7 @@ class Broker:
         async with opened_journal(
             self.data,
             self.clock,
+            file_bytes=self.config.journal_file_bytes,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             inline=self.reply_registry.inline,
             on_full=self._on_disk_full,
@@ -391,8 +396,8 @@ class Broker:
             name = self.cluster.name
             _log.error(
                 "the other nodes have what this one's quorum queues have; without a copy of the folder run "
-                f"'amqp10broker forget-cluster-node {name}' at one of them, start this node with an empty "
-                f"folder, and give it members again with 'amqp10broker grow {name} all'"
+                f"'amqp10broker cluster forget-node {name}' at one of them, start this node with an empty "
+                f"folder, and give it members again with 'amqp10broker member grow {name} all'"
             )
         if self._queues is not None:
             self._queues.storage_failed()

@@ -47,11 +47,13 @@ class ConnectionContext(BrokerContext, Protocol):
 
     Attributes:
         unfinished: bounds what is kept of messages that are not whole, by user.
+        identity: what both protocols announce of the broker (`sessions.amqp10.open.identity_of`).
         journal_task: keeps what durable queues have; None: all is in memory.
         faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
     """
 
     container_id: str
+    identity: dict[str, str]
     propose: Propose
     authenticator: Authenticator
     logins: Logins

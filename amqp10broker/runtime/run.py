@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.config import Config
 from amqp10broker.errors import Stopped
 from amqp10broker.runtime.broker import Broker
@@ -28,7 +29,7 @@ async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
         StorageError: the data folder cannot be used, or not any more.
     """
     ask_for_short_slices()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*portable.STOP_SIGNALS) as signals:
         again = True
         while again:
             broker = Broker(config)

@@ -25,7 +25,7 @@ def no_part_text(queue: DeclaredQueue) -> str:
         )
     return (
         f"{name} takes part in no transaction of this connection: it is on another node. "
-        "Connect to the queue's node, which list-queues shows, or leave the transaction out"
+        "Connect to the queue's node, which 'queue list' shows, or leave the transaction out"
     )
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
-import stat
-import sys
+import shutil
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
+
+from amqp10broker import portable
+from amqp10broker.portable import BINARY, pread, pwrite, pwritev
+from amqp10broker.syncing import sync_file
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 
-# Not every system has it; fsync does more.
-_fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 # FALLOC_FL_KEEP_SIZE of Linux; `os.posix_fallocate` makes the file longer, or writes zeros.
 _KEEP_SIZE: Final = 1
 # The most buffers that Linux takes in one call (IOV_MAX).
@@ -30,9 +30,10 @@ _JOIN_BYTES_MAX: Final = 4096
 
 
 def _find_fallocate() -> Any:
-    if sys.platform != "linux":
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+    except (OSError, TypeError):
         return None
-    library = ctypes.CDLL(None, use_errno=True)
     found = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
     if found is not None:
         found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
@@ -122,13 +123,13 @@ class OsDisk:
     """The files of the operating system."""
 
     def create(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, FILE_MODE)
 
     def open(self, path: str, *, write: bool = False) -> int:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | BINARY)
 
     def open_folder(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return portable.open_folder(path)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -140,23 +141,23 @@ class OsDisk:
             some = pieces[start : start + _PIECES_MAX]
             length = sum(map(len, some))
             if len(some) == 1 or length > len(some) * _JOIN_BYTES_MAX:
-                written = os.pwritev(fd, some, offset)
+                written = pwritev(fd, some, offset)
             else:
                 some = (b"".join(some),)
-                written = os.pwrite(fd, some[0], offset)
+                written = pwrite(fd, some[0], offset)
             if written < length:
                 _write_rest(fd, offset, b"".join(some), written)
             offset += length
 
     def read(self, fd: int, offset: int, length: int) -> bytes:
-        data = os.pread(fd, length, offset)
+        data = pread(fd, length, offset)
         if len(data) == length or not data:
             return data
         parts = [data]
         missing = length - len(data)
         while missing:
             # The system may stop early, at 2 GiB for instance.
-            data = os.pread(fd, missing, offset + length - missing)
+            data = pread(fd, missing, offset + length - missing)
             if not data:
                 break
             parts.append(data)
@@ -179,11 +180,7 @@ class OsDisk:
         raise OSError(code, os.strerror(code))
 
     def sync(self, fd: int) -> None:
-        if stat.S_ISDIR(os.fstat(fd).st_mode):
-            # Not fdatasync: a new name changes no size, and ext4 may then leave it for later.
-            os.fsync(fd)
-        else:
-            _fdatasync(fd)
+        sync_file(fd)
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
@@ -207,20 +204,13 @@ class OsDisk:
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
-        """Take the file or folder for this process alone until the descriptor is closed."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return portable.lock(fd)
 
     def free_bytes(self, path: str) -> int:
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        return shutil.disk_usage(path).free
 
     def total_bytes(self, path: str) -> int:
-        found = os.statvfs(path)
-        return found.f_blocks * found.f_frsize
+        return shutil.disk_usage(path).total
 
     def fresh_id(self) -> int:
         return int.from_bytes(os.urandom(8), "big")
@@ -238,7 +228,7 @@ def sync_folder(disk: Disk, path: str) -> None:
 def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
     view = memoryview(data)
     while written < len(data):
-        more = os.pwrite(fd, view[written:], offset + written)
+        more = pwrite(fd, view[written:], offset + written)
         if not more:
             raise OSError(errno.EIO, "the system writes nothing and gives no reason")
         written += more

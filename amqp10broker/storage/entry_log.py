@@ -352,6 +352,10 @@ class EntryLog:
         # The folder has to be synced next.
         file, old = self._aside, self._file
         assert file is not None
+        # Windows renames no open file, and replaces none.
+        file.close()
+        if old is not None:
+            old.close()
         try:
             self._disk.rename(file.path, self.path)
             self._folder_fd = self._disk.open_folder(self._folder)
@@ -360,8 +364,6 @@ class EntryLog:
         file.path = self.path
         self._file, self._aside = file, None
         self._rewrite_at = 2 * file.written + SPARE_BYTES
-        if old is not None:
-            old.close()
         self._allocate()
 
     def _rewrite(self) -> None:

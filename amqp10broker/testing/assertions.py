@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
+from amqp10broker.errors import BrokerError, hint
 from amqp10broker.testing.frames import OWN
 from amqp10broker.testing.server import Server
 
@@ -66,6 +67,11 @@ class Assertions:
             whole["steps"] += part["steps"]
             whole["ended"] = part["ended"]
         return whole
+
+    def _recorded(self) -> tuple[Iterable[Iterable[str]], Collection[int] | None]:
+        recordings = self._server.recorded(self._began_ns)
+        numbers = {each["id"] for each in self.connections} | {each["connection"] for each in self.links}
+        return recordings, numbers if self._server.is_shared else None
 
     # --- assertions -------------------------------------------------------------------------------
 
@@ -141,12 +147,44 @@ class Assertions:
         __tracebackhide__ = True
         from amqp10broker.testing.linting import finding_text, findings
 
-        recordings = self._server.recorded(self._began_ns)
-        numbers = {each["id"] for each in self.connections} | {each["connection"] for each in self.links}
-        found = findings(recordings, numbers if self._server.is_shared else None, ignore)
+        found = findings(*self._recorded(), ignore)
         if found:
             texts = "\n".join(finding_text(each, self._began_ns) for each in found)
             raise AssertionError(f"the lint finds {len(found)}:\n{texts}")
+
+    def assert_upgradable(self, to: str, *, ignore: Collection[str] = ()) -> None:
+        """Check that no client, queue or policy uses what a version of RabbitMQ refuses or does otherwise.
+
+        Clients are those of `assert_lint_clean`. Deprecated features count, too.
+
+        Args:
+            to: ``4.3``, or another version that `emulate` may be.
+            ignore: names of findings (`docs/testing.md`).
+
+        Raises:
+            BrokerError: there is no such version or finding, or frames are not recorded.
+        """
+        __tracebackhide__ = True
+        from amqp10broker.emulation import ROWS
+        from amqp10broker.testing.linting import upgrade_findings
+
+        known = [row.name for row in ROWS]
+        for name in ignore:
+            if name not in known:
+                raise BrokerError(f"no finding of an upgrade is called {name}; {hint(name, known)}")
+        asked = self.ask("upgrade-check", to=to)
+        found = [
+            each for each in asked["findings"] if each["kind"] != "client" and each["vhost"] == self.vhost
+        ]
+        found += upgrade_findings(to, *self._recorded(), asked["quorum_queues"])
+        lines = [
+            f"  {each['finding']} ({each['state']}): {each['kind']} {each['who']}: {each['what']}\n"
+            f"    to do: {each['to_do']}"
+            for each in found
+            if each["finding"] not in ignore
+        ]
+        if lines:
+            raise AssertionError(f"an upgrade to {to} finds {len(lines)}:\n" + "\n".join(lines))
 
     # --- texts of failures ------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Queue:
 
     @property
     def status(self) -> dict[str, Any]:
-        """Return the values of ``amqp10broker list-queues``."""
+        """Return the values of ``amqp10broker queue list``."""
         found: list[dict[str, Any]] = self.broker.ask("list-queues", names=[self.name])
         if not found:
             raise BrokerError(

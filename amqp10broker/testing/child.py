@@ -17,7 +17,7 @@ from amqp10broker.cli.main import main
 def _end_with_parent() -> None:
     while os.read(0, 1024):
         pass  # the pipe carries no data
-    os.kill(os.getpid(), signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final
 
+from amqp10broker.emulation import Upgrade
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import Record, RecordedFrame, first_line, read_lines
+from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.runtime.observe.trace_sinks import FILE_BYTES_MAX
 from amqp10broker.testing.frames import OWN
 from amqp10broker.testing.server import NOT_KEPT
 from amqp10broker.tools.lint.findings import RULES, Finding
 from amqp10broker.tools.lint.lint import Lint
+from amqp10broker.tools.lint.findings import RULES
+from amqp10broker.tools.upgrade import RecordedUses
 
 # Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.
 LINES_MAX: Final = 50_000
@@ -101,13 +105,32 @@ def findings(
     if unknown:
         raise BrokerError(f"no rule of the lint is called {', '.join(unknown)}; there are {', '.join(RULES)}")
     lint = Lint()
+    for record in _of_clients(recordings, among):
+        lint.take(record)
+    return [each for each in lint.finish(time.time_ns()) if each.rule.id not in ignore]
+
+
+def upgrade_findings(
+    to: str,
+    recordings: Iterable[Iterable[str]],
+    among: Collection[int] | None,
+    quorum_queues: Collection[str],
+) -> list[dict[str, Any]]:
+    """Return what an upgrade changes for a test's clients, as documents of `UpgradeFinding`."""
+    upgrade = Upgrade(to)
+    uses = RecordedUses(upgrade, quorum_queues)
+    for record in _of_clients(recordings, among):
+        uses.take(record)
+    return [document(each) for each in upgrade.findings()]
+
+
+def _of_clients(recordings: Iterable[Iterable[str]], among: Collection[int] | None) -> Iterator[Record]:
     for recording in recordings:
         records = list(read_lines(recording))
         own = {each.connection for each in records if _is_own(each)}
         for record in records:
             if record.connection not in own and (among is None or record.connection in among):
-                lint.take(record)
-    return [each for each in lint.finish(time.time_ns()) if each.rule.id not in ignore]
+                yield record
 
 
 def _is_own(record: Record) -> bool:

@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from amqp10broker import portable
 from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import admin
 from amqp10broker.config.records import SETTINGS
@@ -124,7 +125,7 @@ class Process(_Remote):
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # ctrl-C is for the tests, which then stop it in order
+            **portable.OWN_SESSION,  # ctrl-C is for the tests, which then stop it in order
         )
         up = threading.Event()
         self._reader = threading.Thread(target=self._read_log, args=(self._process, up), daemon=True)
@@ -139,7 +140,7 @@ class Process(_Remote):
     def end(self) -> None:
         """Stop the process in order; durable state remains for the next start."""
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(portable.STOP)
             self._gone(STOP_S)
 
     def kill(self) -> None:

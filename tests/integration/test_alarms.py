@@ -29,7 +29,7 @@ def start(start_broker: StartBroker) -> BrokerProcess:
     """A broker that may use `ROOM_BYTES` more than it uses now."""
     broker = start_broker()
     limit = memory(broker)["used_bytes"] + ROOM_BYTES
-    done = broker.run_command("set-vm-memory-high-watermark", "absolute", str(limit))
+    done = broker.run_command("alarm", "memory-limit", "absolute", str(limit))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"above {limit} bytes of memory" in done.stdout
     return broker
@@ -165,12 +165,12 @@ def test_a_disk_that_is_too_full_blocks_and_another_limit_lets_go(
     channel.queue_declare(queue)
     channel.basic_publish("", queue, b"1", TRANSIENT)
     until(channel, lambda: told, "connection.blocked")
-    done = broker.run_command("alarm", "disk", "off")
+    done = broker.run_command("alarm", "set", "disk", "off")
     assert done.stdout.startswith("the disk alarm stays on, for another reason")
-    refused = broker.run_command("set-disk-free-limit", "little")
+    refused = broker.run_command("alarm", "disk-limit", "little")
     assert refused.returncode == 2
     assert "must be an amount such as 50MB" in refused.stderr
-    done = broker.run_command("set-disk-free-limit", "1kB")
+    done = broker.run_command("alarm", "disk-limit", "1kB")
     assert (
         done.stdout == "disk_free_limit is now 1kB: publishers are held back below 1000 bytes of free disk\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ from celery.result import AsyncResult
 from kombu import Queue, pools
 
 from tests.support import celery_tasks as tasks
-from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.command_line import CommandLine
 from tests.support.deadline import WAIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -166,3 +168,27 @@ def test_a_revoked_task_does_not_run(worker: Worker, app: Celery) -> None:
     revoked = inspect.revoked()
     assert revoked is not None
     assert result.id in revoked[worker.name]
+
+
+def test_an_upgrade_check_finds_what_a_worker_uses(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kombu limits the channel of a broker before 4.0; queues of remote control and events were transient."""
+    broker = start_broker("--emulate", "3.13")
+    monkeypatch.setenv("CELERY_TEST_EXCLUSIVE", "no")
+    worker = Worker(f"amqp://guest:guest@{broker.host}:{broker.port}//", tmp_path, "old", "--task-events")
+    try:
+        broker.wait_until(lambda: b" ready." in worker.log.read_bytes(), "the worker", timeout_s=60.0)
+        done = CommandLine(broker).done("upgrade-check", "--to", "4.3", "--formatter", "json")
+        assert done.returncode == 1
+        found = json.loads(done.stdout)["findings"]
+        (limit,) = [each for each in found if each["finding"] == "global_qos"]
+        assert (limit["state"], limit["kind"]) == ("denied", "client")
+        assert limit["what"].endswith(": 8 messages")
+        assert limit["to_do"]
+        transient = [each for each in found if each["finding"] == "transient_nonexcl_queues"]
+        assert {each["state"] for each in transient} == {"deprecated"}
+        assert f"{worker.name}.celery.pidbox" in {each["who"] for each in transient}
+        assert any(each["who"].startswith("celeryev.") for each in transient)
+    finally:
+        worker.stop()

@@ -20,13 +20,13 @@ def run(broker: BrokerProcess) -> CommandLine:
 
 
 def test_the_articles_table(start_broker: StartBroker) -> None:
-    """``list-queues name type messages`` prints it to the letter, in the order of names."""
+    """``queue list name type messages`` prints it to the letter, in the order of names."""
     run = CommandLine(start_broker())
-    run("declare", "queue", "classic-queue-amqp-10", "--type", "classic")
-    run("declare", "queue", "quorum-queue-amqp-10", "--type", "quorum")
+    run("queue", "declare", "classic-queue-amqp-10", "--type", "classic")
+    run("queue", "declare", "quorum-queue-amqp-10", "--type", "quorum")
     run("publish", "--queue", "classic-queue-amqp-10", "m", "--count", "1089")
     run("publish", "--queue", "quorum-queue-amqp-10", "m", "--count", "148")
-    assert run("list-queues", "name", "type", "messages") == (
+    assert run("queue", "list", "name", "type", "messages") == (
         "┌───────────────────────┬─────────┬──────────┐\n"
         "│ name                  │ type    │ messages │\n"
         "├───────────────────────┼─────────┼──────────┤\n"
@@ -35,8 +35,8 @@ def test_the_articles_table(start_broker: StartBroker) -> None:
         "│ quorum-queue-amqp-10  │ quorum  │ 148      │\n"
         "└───────────────────────┴─────────┴──────────┘\n"
     )
-    assert run("list-queues", "messages", "--format", "plain", "--no-header") == "1089\n148\n"
-    rows = list(csv.DictReader(io.StringIO(run("list-queues", "name", "type", "--format", "csv"))))
+    assert run("queue", "list", "messages", "--format", "plain", "--no-header") == "1089\n148\n"
+    rows = list(csv.DictReader(io.StringIO(run("queue", "list", "name", "type", "--format", "csv"))))
     assert rows == [
         {"name": "classic-queue-amqp-10", "type": "classic"},
         {"name": "quorum-queue-amqp-10", "type": "quorum"},
@@ -47,8 +47,8 @@ def test_the_articles_table(start_broker: StartBroker) -> None:
 def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLine, queue: str) -> None:
     """Typed arguments; declaring it again agrees, or says in what it differs."""
     declare = (
-        "declare",
         "queue",
+        "declare",
         queue,
         "--argument",
         "x-max-length=10",
@@ -57,34 +57,34 @@ def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLi
     )
     assert run(*declare) == f"queue '{queue}' declared\n"
     assert run(*declare) == f"queue '{queue}' is there already, as asked for\n"
-    (row,) = [each for each in run.json("list-queues", "name", "arguments") if each["name"] == queue]
+    (row,) = [each for each in run.json("queue", "list", "name", "arguments") if each["name"] == queue]
     assert row["arguments"]["x-max-length"] == 10
     assert row["arguments"]["x-overflow"] == "drop-head"
-    complaint = run.fails(1, "declare", "queue", queue)
+    complaint = run.fails(1, "queue", "declare", queue)
     assert "inequivalent arg" in complaint
     assert complaint.endswith("(declare it as it is, or delete it first)")
-    complaint = run.fails(1, "declare", "queue", f"{queue}2", "--argument", 'x-max-length="ten"')
+    complaint = run.fails(1, "queue", "declare", f"{queue}2", "--argument", 'x-max-length="ten"')
     assert "x-max-length" in complaint
-    assert "reserved prefix" in run.fails(1, "declare", "queue", "amq.mine")
+    assert "reserved prefix" in run.fails(1, "queue", "declare", "amq.mine")
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "list_bindings")
 def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
     """Declared, bound to a queue and to an exchange, listed, unbound, deleted."""
     one, two = f"{queue}.1", f"{queue}.2"
-    run("declare", "queue", queue)
-    assert run("declare", "exchange", one, "--type", "topic") == f"exchange '{one}' declared\n"
-    run("declare", "exchange", two, "--type", "headers", "--no-durable", "--internal")
-    run("bind", one, queue, "--key", "a.*")
+    run("queue", "declare", queue)
+    assert run("exchange", "declare", one, "--type", "topic") == f"exchange '{one}' declared\n"
+    run("exchange", "declare", two, "--type", "headers", "--no-durable", "--internal")
+    run("binding", "add", one, queue, "--key", "a.*")
     arguments = ("--argument", "x-match=any", "--argument", "n=1")
-    run("bind", one, two, "--to-exchange", "--key", "#")
-    run("bind", two, queue, *arguments)
+    run("binding", "add", one, two, "--to-exchange", "--key", "#")
+    run("binding", "add", two, queue, *arguments)
     columns = ("name", "type", "durable", "internal")
-    assert [each for each in run.json("list-exchanges", *columns) if each["name"] in (one, two)] == [
+    assert [each for each in run.json("exchange", "list", *columns) if each["name"] in (one, two)] == [
         {"name": one, "type": "topic", "durable": True, "internal": False},
         {"name": two, "type": "headers", "durable": False, "internal": True},
     ]
-    mine = [each for each in run.json("list-bindings") if each["source_name"] in (one, two)]
+    mine = [each for each in run.json("binding", "list") if each["source_name"] in (one, two)]
     assert sorted(
         (
             each["source_name"],
@@ -102,15 +102,15 @@ def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
     run("publish", "--exchange", one, "--key", "b", "--header", "n=1", "m")
     run.broker.wait_for_counts(queue, ready=1)
 
-    assert "is not bound so" in run.fails(1, "unbind", two, queue)
-    run("unbind", two, queue, *arguments)
-    assert "in use" in run.fails(1, "delete", "exchange", one, "--if-unused")
-    run("unbind", one, two, "--to-exchange", "--key", "#")
-    assert run("delete", "exchange", one) == f"exchange '{one}' deleted\n"
-    run("delete", "exchange", two, "--if-unused")
-    assert f"no exchange '{one}'" in run.fails(1, "delete", "exchange", one)
-    assert "no exchange 'nothing'" in run.fails(1, "bind", "nothing", queue)
-    assert "x-nonsense" in run.fails(1, "declare", "exchange", one, "--type", "x-nonsense")
+    assert "is not bound so" in run.fails(1, "binding", "delete", two, queue)
+    run("binding", "delete", two, queue, *arguments)
+    assert "in use" in run.fails(1, "exchange", "delete", one, "--if-unused")
+    run("binding", "delete", one, two, "--to-exchange", "--key", "#")
+    assert run("exchange", "delete", one) == f"exchange '{one}' deleted\n"
+    run("exchange", "delete", two, "--if-unused")
+    assert f"no exchange '{one}'" in run.fails(1, "exchange", "delete", one)
+    assert "no exchange 'nothing'" in run.fails(1, "binding", "add", "nothing", queue)
+    assert "x-nonsense" in run.fails(1, "exchange", "declare", one, "--type", "x-nonsense")
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "list_connections")
@@ -121,23 +121,23 @@ def test_what_clients_do_is_listed(run: CommandLine, client: ProtonClient, queue
     client.sender(queue).send("1")
     client.receiver(queue, credit=5).take()
     (link, other) = run.broker.wait_until(
-        lambda: [each for each in run.json("list-links", *LINK) if each["queue"] == queue], "links"
+        lambda: [each for each in run.json("link", "list", *LINK) if each["queue"] == queue], "links"
     )
     assert {link["role"], other["role"]} == {"sender", "receiver"}
     number = link["connection"]
     (connection,) = [
         each
-        for each in run.json("list-connections", "id", "user", "client", "sessions")
+        for each in run.json("connection", "list", "id", "user", "client", "sessions")
         if each["id"] == number
     ]
     assert (connection["user"], connection["sessions"]) == ("guest", 1)
     (session,) = [
-        each for each in run.json("list-sessions", "connection", "links") if each["connection"] == number
+        each for each in run.json("session", "list", "connection", "links") if each["connection"] == number
     ]
     assert session["links"] == 2
-    (consumer,) = [each for each in run.json("list-consumers") if each["connection"] == number]
+    (consumer,) = [each for each in run.json("consumer", "list") if each["connection"] == number]
     assert (consumer["queue"], consumer["prefetch"], consumer["unacknowledged"]) == (queue, 4, 1)
-    assert run.json("list-connections", "--vhost", "nothing") == []
+    assert run.json("connection", "list", "--vhost", "nothing") == []
 
 
 LINK = ("connection", "role", "queue")
@@ -156,11 +156,11 @@ def test_channels_and_their_consumers_are_listed(run: CommandLine, channel: obje
     channel.basic_qos(prefetch_count=7)  # type: ignore[attr-defined]
     channel.basic_consume(queue, lambda *_: None, consumer_tag="mine")  # type: ignore[attr-defined]
     (consumer,) = run.broker.wait_until(
-        lambda: [each for each in run.json("list-consumers") if each["queue"] == queue], "the consumer"
+        lambda: [each for each in run.json("consumer", "list") if each["queue"] == queue], "the consumer"
     )
     assert (consumer["tag"], consumer["prefetch"]) == ("mine", 7)
     columns = ("connection", "channel", "confirm", "consumers")
     (row,) = [
-        each for each in run.json("list-channels", *columns) if each["connection"] == consumer["connection"]
+        each for each in run.json("channel", "list", *columns) if each["connection"] == consumer["connection"]
     ]
     assert (row["channel"], row["confirm"], row["consumers"]) == (consumer["channel"], True, 1)

@@ -26,7 +26,7 @@ def run(broker: BrokerProcess) -> CommandLine:
 @pytest.fixture
 def declared(run: CommandLine, queue: str) -> str:
     """A queue that is there."""
-    run("declare", "queue", queue)
+    run("queue", "declare", queue)
     return queue
 
 
@@ -88,28 +88,28 @@ def test_a_message_of_a_client_of_091_is_shown_in_words_of_10(
 def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Path) -> None:
     """Everything that was declared is there in the other broker, passwords included."""
     one, two = CommandLine(start_broker()), CommandLine(start_broker())
-    one("add-vhost", "v")
-    one("add-user", "u", "--tag", "management", stdin=b"secret")
-    one("set-permissions", "u", ".*", ".*", ".*", "--vhost", "v")
-    one("declare", "queue", "q", "--vhost", "v", "--argument", "x-max-length=5")
-    one("declare", "exchange", "x", "--type", "topic", "--vhost", "v")
-    one("bind", "x", "q", "--key", "a.#", "--vhost", "v")
+    one("vhost", "add", "v")
+    one("user", "add", "u", "--tag", "management", stdin=b"secret")
+    one("permission", "set", "u", ".*", ".*", ".*", "--vhost", "v")
+    one("queue", "declare", "q", "--vhost", "v", "--argument", "x-max-length=5")
+    one("exchange", "declare", "x", "--type", "topic", "--vhost", "v")
+    one("binding", "add", "x", "q", "--key", "a.#", "--vhost", "v")
     file = tmp_path / "definitions.json"
-    told = one("export-definitions", str(file))
+    told = one("definitions", "export", str(file))
     assert "hashes of passwords" in told
     assert "warning: RabbitMQ gives no password to u: it does not read argon2id." in told
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # But for guest's password, which stands in the configuration: it gets a new salt each time.
-    printed, written = json.loads(one("export-definitions", "-")), json.loads(file.read_text())
+    printed, written = json.loads(one("definitions", "export", "-")), json.loads(file.read_text())
     for document in (printed, written):
         assert document["users"].pop(0)["name"] == "guest"
     assert printed == written
 
-    assert two("import-definitions", str(file)).startswith("imported: users 2, vhosts 2, ")
-    two("import-definitions", "-", stdin=file.read_bytes())
+    assert two("definitions", "import", str(file)).startswith("imported: users 2, vhosts 2, ")
+    two("definitions", "import", "-", stdin=file.read_bytes())
     publish = ("--exchange", "x", "--key", "a.b", "m", "--vhost", "v", "--user", "u", "--password", "secret")
     two("publish", *publish)
-    for columns in ("list-queues name arguments", "list-bindings", "list-exchanges"):
+    for columns in ("queue list name arguments", "binding list", "exchange list"):
         words = (*columns.split(), "--vhost", "v")
         assert two.json(*words) == one.json(*words)
 
@@ -121,10 +121,10 @@ def test_definitions_with_a_fault_change_nothing(run: CommandLine, queue: str) -
         "vhosts": [{"name": queue}],
         "queues": [{"name": "q", "vhost": queue, "durable": "yes", "auto_delete": False, "arguments": {}}],
     }
-    complaint = run.fails(1, "import-definitions", "-", stdin=json.dumps(document).encode())
+    complaint = run.fails(1, "definitions", "import", "-", stdin=json.dumps(document).encode())
     assert "definitions: queues[0].durable" in complaint
-    assert queue not in [row["name"] for row in run.json("list-vhosts")]
-    assert "standard input is not JSON" in run.fails(2, "import-definitions", "-", stdin=b"{")
+    assert queue not in [row["name"] for row in run.json("vhost", "list")]
+    assert "standard input is not JSON" in run.fails(2, "definitions", "import", "-", stdin=b"{")
 
 
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a big file)")
@@ -145,8 +145,8 @@ def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
     queue = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
     document = json.dumps({"queues": [queue], "bindings": bindings}).encode()
     assert len(document) > 2_000_000
-    assert "bindings 20000" in run("import-definitions", "-", stdin=document)
-    assert len(run.json("list-bindings", "routing_key")) == 20_001  # with that of the default exchange
+    assert "bindings 20000" in run("definitions", "import", "-", stdin=document)
+    assert len(run.json("binding", "list", "routing_key")) == 20_001  # with that of the default exchange
 
 
 # --- where there is no broker ---------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_a_reader_that_has_had_enough_is_no_failure(run: CommandLine) -> None:
     command = f'"{sys.executable}" -m amqp10broker "$@" | true; exit ${{PIPESTATUS[0]}}'
     where = ("--admin-socket", run.broker.admin_socket)
     done = subprocess.run(
-        [bash, "-c", command, "bash", "list-exchanges", "--format", "json", *where],
+        [bash, "-c", command, "bash", "exchange", "list", "--format", "json", *where],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

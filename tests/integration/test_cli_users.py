@@ -24,9 +24,9 @@ def run(broker: BrokerProcess) -> CommandLine:
 @pytest.fixture
 def user(run: CommandLine, queue: str) -> Any:
     """A user without permissions; gone after the test."""
-    run("add-user", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
+    run("user", "add", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
     yield queue
-    run.done("delete-user", queue)
+    run.done("user", "delete", queue)
 
 
 def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
@@ -36,35 +36,35 @@ def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
 def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> None:
     """From nothing to publishing to one queue, and back."""
     mine = f"{user}-mine"
-    run("declare", "queue", mine)
+    run("queue", "declare", mine)
     publish = ("publish", "--queue", mine, "m", *as_user(user))
     assert f"access to vhost '/' refused for user '{user}'" in run.fails(1, *publish)
-    assert run("set-permissions", user, "", ".*", "^never$") == f"permissions of user '{user}' set\n"
+    assert run("permission", "set", user, "", ".*", "^never$") == f"permissions of user '{user}' set\n"
     assert run(*publish) == f"1 message accepted by queue '{mine}'\n"
     complaint = run.fails(1, "get", mine, *as_user(user))
     assert f"read access to queue '{mine}' in vhost '/' refused for user '{user}'" in complaint
-    rows = run.json("list-permissions")
+    rows = run.json("permission", "list")
     assert {"user": user, "configure": "", "write": ".*", "read": "^never$"} in rows
-    run("clear-permissions", user)
-    assert user not in [row["user"] for row in run.json("list-permissions")]
+    run("permission", "clear", user)
+    assert user not in [row["user"] for row in run.json("permission", "list")]
     assert "refused" in run.fails(1, *publish)
 
 
 def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
     """Never from the command line; the new one counts at once, and the log knows neither."""
     since = len(run.broker.log)
-    run("set-permissions", user, ".*", ".*", ".*")
-    run("declare", "queue", user)
+    run("permission", "set", user, ".*", ".*", ".*")
+    run("queue", "declare", user)
     run("publish", "--queue", user, "m", *as_user(user))
     (tmp_path / "p").write_text("swordfish\n")
-    run("change-password", user, "--password-file", str(tmp_path / "p"))
+    run("user", "set-password", user, "--password-file", str(tmp_path / "p"))
     assert "refused user and password" in run.fails(1, "publish", "--queue", user, "m", *as_user(user))
     run("publish", "--queue", user, "m", "--user", user, "--password-file", str(tmp_path / "p"))
-    run("change-password", user, "--no-password")
+    run("user", "set-password", user, "--no-password")
     refused = run.fails(1, "publish", "--queue", user, "m", *as_user(user, "swordfish"))
     assert "refused user and password" in refused
-    assert "the password is empty" in run.fails(2, "change-password", user, stdin=b"\n")
-    assert "exists" in run.fails(1, "add-user", user, stdin=b"x")
+    assert "the password is empty" in run.fails(2, "user", "set-password", user, stdin=b"\n")
+    assert "exists" in run.fails(1, "user", "add", user, stdin=b"x")
     logged = str(run.broker.log[since:])
     assert user in logged
     assert "swordfish" not in logged
@@ -73,35 +73,39 @@ def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str
 
 def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any) -> None:
     """The connection hears why, and nobody logs in any more."""
-    run("set-permissions", user, ".*", ".*", ".*")
+    run("permission", "set", user, ".*", ".*", ".*")
     client = clients(run.broker, user=user, password=FIRST_PASSWORD)
-    assert run("delete", "user", user) == f"user '{user}' deleted\n"
+    assert run("user", "delete", user) == f"user '{user}' deleted\n"
     client.wait(lambda: client.connection.remote_condition, "close")
     assert client.connection.remote_condition.description == f"Connection forced: user '{user}' is deleted"
-    assert f"no user '{user}'" in run.fails(1, "delete-user", user)
-    for command in (("set-tags", user), ("set-permissions", user, "", "", ""), ("clear-permissions", user)):
-        assert "(see 'amqp10broker list-users')" in run.fails(1, *command)
+    assert f"no user '{user}'" in run.fails(1, "user", "delete", user)
+    for command in (
+        ("user", "set-tags", user),
+        ("permission", "set", user, "", "", ""),
+        ("permission", "clear", user),
+    ):
+        assert "(see 'amqp10broker user list')" in run.fails(1, *command)
 
 
 def test_a_virtual_host_is_a_world_of_its_own(run: CommandLine, queue: str) -> None:
     """Its queues are no others', its limits count, and with it all goes."""
     vhost = f"v {queue}/ü"
-    run("add-vhost", vhost, "--description", "for tests", "--default-queue-type", "quorum")
-    assert "exists" in run.fails(1, "add-vhost", vhost)
+    run("vhost", "add", vhost, "--description", "for tests", "--default-queue-type", "quorum")
+    assert "exists" in run.fails(1, "vhost", "add", vhost)
     in_it = ("--vhost", vhost)
     assert "refused for user 'guest'" in run.fails(1, "publish", "--queue", queue, "m", *in_it)
-    run("set-permissions", "guest", ".*", ".*", ".*", *in_it)
-    run("declare", "queue", queue, *in_it)
+    run("permission", "set", "guest", ".*", ".*", ".*", *in_it)
+    run("queue", "declare", queue, *in_it)
     run("publish", "--queue", queue, "m", *in_it)
-    assert run.json("list-queues", "name", "type", "messages", *in_it) == [
+    assert run.json("queue", "list", "name", "type", "messages", *in_it) == [
         {"name": queue, "type": "quorum", "messages": 1}
     ]
-    assert queue not in [row["name"] for row in run.json("list-queues")]
-    run("set-vhost-limits", *in_it, "--max-queues", "1")
-    assert "queue limit" in run.fails(1, "declare", "queue", "r", *in_it)
-    (row,) = [each for each in run.json("list-vhosts", "name", "queues", "limits") if each["name"] == vhost]
+    assert queue not in [row["name"] for row in run.json("queue", "list")]
+    run("vhost", "set-limits", *in_it, "--max-queues", "1")
+    assert "queue limit" in run.fails(1, "queue", "declare", "r", *in_it)
+    (row,) = [each for each in run.json("vhost", "list", "name", "queues", "limits") if each["name"] == vhost]
     assert row == {"name": vhost, "queues": 1, "limits": {"max-queues": 1}}
-    assert run("delete", "vhost", vhost) == f"vhost '{vhost}' deleted with 1 queue\n"
-    for command in (("list-queues",), ("declare", "queue", queue), ("list-permissions",)):
+    assert run("vhost", "delete", vhost) == f"vhost '{vhost}' deleted with 1 queue\n"
+    for command in (("queue", "list"), ("queue", "declare", queue), ("permission", "list")):
         complaint = run.fails(1, *command, *in_it)
-        assert complaint.endswith("not found (see 'amqp10broker list-vhosts')")
+        assert complaint.endswith("not found (see 'amqp10broker vhost list')")

@@ -16,7 +16,7 @@ def lead(nodes: ClusterProcess, name: str) -> None:
     """Let a node lead; it may have to be reached first."""
 
     def leads() -> bool:
-        nodes.run_command(nodes.node("a"), "transfer-leadership", "q", name)
+        nodes.run_command(nodes.node("a"), "member", "transfer-leadership", "q", name)
         return leader(nodes, "q") == name
 
     nodes.wait_until(leads, f"node {name} leads")
@@ -34,7 +34,7 @@ def test_messages_live_on_when_a_node_leads_whose_clock_is_hours_ahead(tmp_path:
         wrong.start()
         nodes.wait_until_up(wrong, at=nodes.node("a"))
         declare(nodes, "q", 3)
-        run(nodes, "a", "set-policy", "hour", "^q$", '{"message-ttl": 3600000}')
+        run(nodes, "a", "policy", "set", "hour", "^q$", '{"message-ttl": 3600000}')
         publish(nodes.node("a"), "q", 3)
         lead(nodes, "c")
         publish(nodes.node("b"), "q", 1, first=3)

@@ -59,14 +59,16 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
     """Z1, Z2: two of three are lost; an old one that comes back is of another cluster."""
     with ClusterProcess(tmp_path) as cluster:
         a, b, c = cluster.nodes
-        assert cluster.run_command(b, "declare", "queue", "kept", "--type", "quorum").returncode == 0
-        assert cluster.run_command(c, "declare", "queue", "elsewhere").returncode == 0
-        cluster.wait_until(lambda: "elsewhere" in cluster.run_command(a, "list-queues").stdout, "it is known")
+        assert cluster.run_command(b, "queue", "declare", "kept", "--type", "quorum").returncode == 0
+        assert cluster.run_command(c, "queue", "declare", "elsewhere").returncode == 0
+        cluster.wait_until(
+            lambda: "elsewhere" in cluster.run_command(a, "queue", "list").stdout, "it is known"
+        )
         publish(b, "kept", *map(str, range(20)))
         cluster.wait_until(
             lambda: all(
                 row["Last Applied"] == row["Last Log Index"]
-                for row in cluster.ask(a, "quorum-status", "kept")
+                for row in cluster.ask(a, "queue", "quorum-status", "kept")
             ),
             "all members have all of it",
         )
@@ -92,11 +94,11 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         a.start()
         cluster.wait_until_up(a)
         assert cluster.status(a)["disk_nodes"] == ["a"]
-        queues = cluster.ask(a, "list-queues", "name", "members")
+        queues = cluster.ask(a, "queue", "list", "name", "members")
         assert [row["name"] for row in queues] == ["kept"]
         cluster.wait_until(lambda: len(look(a, "kept")) == 20, "what a lost client had is back")
         assert [text for text, _ in look(a, "kept")] == [str(number) for number in range(20)]
-        assert cluster.run_command(a, "declare", "queue", "new", "--type", "quorum").returncode == 0
+        assert cluster.run_command(a, "queue", "declare", "new", "--type", "quorum").returncode == 0
         publish(a, "new", "one")
         publish(a, "kept", "20")
         # A lost node that comes back is refused.
@@ -109,14 +111,14 @@ def test_what_is_left_of_a_cluster_goes_on_alone_and_lets_others_join(tmp_path: 
         b.start()
         cluster.wait_until_up(b, at=a)
         assert sorted(cluster.status(b)["disk_nodes"]) == ["a", "b"]
-        assert cluster.run_command(a, "add-member", "kept", "b").returncode == 0
+        assert cluster.run_command(a, "member", "add", "kept", "b").returncode == 0
         assert len(look(b, "kept")) == 21
         # Once more through a start: what was made alone stays as it has become.
         a.stop()
         a.start()
         cluster.wait_until_up(a, b)
         cluster.wait_until(
-            lambda: len(cluster.ask(a, "quorum-status", "kept")) == 2, "both members are there again"
+            lambda: len(cluster.ask(a, "queue", "quorum-status", "kept")) == 2, "both members are there again"
         )
         assert len(look(a, "kept")) == 21
 
@@ -125,7 +127,7 @@ def test_a_node_with_a_damaged_journal_says_how_it_is_replaced(tmp_path: Path) -
     """Z3: it is forgotten, begins empty under its old name, and has members again."""
     with ClusterProcess(tmp_path) as cluster:
         a, b, _ = cluster.nodes
-        assert cluster.run_command(a, "declare", "queue", "kept", "--type", "quorum").returncode == 0
+        assert cluster.run_command(a, "queue", "declare", "kept", "--type", "quorum").returncode == 0
         publish(a, "kept", *map(str, range(20)))
         b.stop()
         journal = min((b.folder / "journal").iterdir())
@@ -135,9 +137,9 @@ def test_a_node_with_a_damaged_journal_says_how_it_is_replaced(tmp_path: Path) -
         b.start()
         cluster.wait_until(lambda: b.said("forget-cluster-node b"), "it says what to do")
         cluster.wait_until(lambda: b.pid is None, "it has ended")
-        assert cluster.run_command(a, "forget-cluster-node", "b").returncode == 0
+        assert cluster.run_command(a, "cluster", "forget-node", "b").returncode == 0
         b.empty()
         b.start()
         cluster.wait_until_up(b, at=a)
-        assert cluster.run_command(a, "grow", "b", "all").returncode == 0
+        assert cluster.run_command(a, "member", "grow", "b", "all").returncode == 0
         assert len(look(b, "kept")) == 20

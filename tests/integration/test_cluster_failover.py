@@ -411,7 +411,7 @@ def test_dead_letters_wait_for_their_target_and_move_with_the_leader(
         for _ in range(3):
             channel.basic_reject(get(channel, queue).tag, requeue=False)
         cluster.wait_until(lambda: _dead(cluster, b, queue) == 3, "dead letters that are kept")
-        done = cluster.run_command(b, "transfer-leadership", queue, b.name)
+        done = cluster.run_command(b, "member", "transfer-leadership", queue, b.name)
         assert done.returncode == 0, done.stderr
         assert _dead(cluster, a, queue) == 3
         c.start()
@@ -423,7 +423,7 @@ def test_dead_letters_wait_for_their_target_and_move_with_the_leader(
 
 
 def _dead(cluster: ClusterProcess, node: ClusterNode, queue: str) -> int | None:
-    rows = cluster.ask(node, "list-queues", "name", "messages_dlx")
+    rows = cluster.ask(node, "queue", "list", "name", "messages_dlx")
     return next(row["messages_dlx"] for row in rows if row["name"] == queue)
 
 
@@ -503,7 +503,7 @@ def test_metadata_has_one_order_while_nodes_are_killed(cluster: ClusterProcess, 
 
     for _ in range(2):
         wait_for_answers()
-        rows = cluster.ask(cluster.nodes[0], "metadata-store-status")
+        rows = cluster.ask(cluster.nodes[0], "cluster", "metadata-store-status")
         (leader,) = (cluster.node(row["Node Name"]) for row in rows if row["Raft State"] == "leader")
         leader.kill()
         wait_for_answers()

@@ -85,7 +85,7 @@ class Load:
     def leader(self) -> str:
         """The name of the node that leads the queue, as one that answers has it."""
         node = next(node for node in self.cluster.nodes if node.accepts)
-        rows = self.cluster.ask(node, "list-queues", "name", "leader")
+        rows = self.cluster.ask(node, "queue", "list", "name", "leader")
         (leader,) = (row["leader"] for row in rows if row["name"] == self.notes.queue)
         return str(leader)
 

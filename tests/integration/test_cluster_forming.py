@@ -62,22 +62,22 @@ def test_a_queue_of_one_node_is_used_at_the_others(cluster: ClusterProcess, kind
     """W1: declared at one, published at the next, consumed at the third."""
     a, b, c = cluster.nodes
     name = f"formed-{kind}"
-    assert cluster.run_command(a, "declare", "queue", name, "--type", kind).returncode == 0
-    cluster.wait_until(lambda: name in cluster.run_command(b, "list-queues").stdout, "it is known")
+    assert cluster.run_command(a, "queue", "declare", name, "--type", kind).returncode == 0
+    cluster.wait_until(lambda: name in cluster.run_command(b, "queue", "list").stdout, "it is known")
     publish(b, name, "one", "two")
     assert bodies(c, name, 2) == [b"one", b"two"]
-    assert cluster.run_command(c, "delete", "queue", name).returncode == 0
+    assert cluster.run_command(c, "queue", "delete", name).returncode == 0
 
 
 def test_the_cluster_has_one_name_which_clients_hear(cluster: ClusterProcess) -> None:
     """N7: the founder's unless it is given another."""
     a, b, _ = cluster.nodes
     assert cluster.status(b)["cluster_name"] == "a"
-    assert cluster.run_command(b, "set-cluster-name", "shop").returncode == 0
+    assert cluster.run_command(b, "cluster", "set-name", "shop").returncode == 0
     cluster.wait_until(lambda: cluster.status(a)["cluster_name"] == "shop", "the name at another node")
     with connected(a) as connection:
         assert connection._impl.server_properties["cluster_name"] == "shop"
-    assert cluster.run_command(a, "set-cluster-name", "a").returncode == 0
+    assert cluster.run_command(a, "cluster", "set-name", "a").returncode == 0
 
 
 # --- looking at it --------------------------------------------------------------------------------
@@ -91,11 +91,11 @@ def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProce
         ports = {each["port"] for listeners in status["listeners"].values() for each in listeners}
         assert {each.port for each in cluster.nodes} <= ports
         assert set(status["maintenance_status"].values()) == {"not under maintenance"}
-    rows = cluster.ask(cluster.nodes[1], "metadata-store-status")
+    rows = cluster.ask(cluster.nodes[1], "cluster", "metadata-store-status")
     assert sorted(row["Raft State"] for row in rows) == ["follower", "follower", "leader"]
     assert {row["Membership"] for row in rows} == {"voter"}
-    assert cluster.run_command(cluster.nodes[2], "await-online-nodes", "3").returncode == 0
-    late = cluster.run_command(cluster.nodes[2], "await-online-nodes", "4", "--timeout", "0")
+    assert cluster.run_command(cluster.nodes[2], "cluster", "await-online-nodes", "3").returncode == 0
+    late = cluster.run_command(cluster.nodes[2], "cluster", "await-online-nodes", "4", "--timeout", "0")
     assert late.returncode == 70
     assert "Not enough nodes joined" in late.stderr
 
@@ -105,13 +105,13 @@ def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProce
 
 def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProcess) -> None:
     """L2, M7, S5: the others go on without the metadata's leader; what it missed it has when it serves."""
-    rows = cluster.ask(cluster.nodes[0], "metadata-store-status")
+    rows = cluster.ask(cluster.nodes[0], "cluster", "metadata-store-status")
     (lost,) = (cluster.node(row["Node Name"]) for row in rows if row["Raft State"] == "leader")
     one, other = cluster.others(lost)
     lost.kill()
     cluster.wait_until(lambda: lost.name not in cluster.status(one)["running_nodes"], "its end is seen")
     assert lost.name in cluster.status(one)["disk_nodes"]
-    assert cluster.run_command(other, "declare", "queue", "missed", "--type", "quorum").returncode == 0
+    assert cluster.run_command(other, "queue", "declare", "missed", "--type", "quorum").returncode == 0
     with connected(one) as connection:
         channel = connection.channel()
         for number in range(20):
@@ -120,7 +120,7 @@ def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProces
     lost.start()
     cluster.wait_until_up(lost)
     assert bodies(lost, "missed", 1) == [b"one"]
-    assert cluster.run_command(one, "delete", "queue", "missed").returncode == 0
+    assert cluster.run_command(one, "queue", "delete", "missed").returncode == 0
     with connected(lost) as connection:
         channel = connection.channel()
         for number in range(20):
@@ -131,7 +131,7 @@ def test_a_killed_node_comes_back_by_its_own_command_line(cluster: ClusterProces
 def test_all_killed_at_once_are_there_again_in_any_order(cluster: ClusterProcess) -> None:
     """S1, S2: with what was confirmed, and all that was declared."""
     a, b, c = cluster.nodes
-    assert cluster.run_command(a, "declare", "queue", "kept", "--type", "quorum").returncode == 0
+    assert cluster.run_command(a, "queue", "declare", "kept", "--type", "quorum").returncode == 0
     with connected(a) as connection:
         channel = connection.channel()
         for number in range(30):
@@ -146,7 +146,7 @@ def test_all_killed_at_once_are_there_again_in_any_order(cluster: ClusterProcess
     a.start()
     cluster.wait_until_up()
     assert bodies(a, "kept", 20) == [str(number).encode() for number in range(20)]
-    assert cluster.run_command(a, "delete", "queue", "kept").returncode == 0
+    assert cluster.run_command(a, "queue", "delete", "kept").returncode == 0
     for node in cluster.nodes:
         with connected(node) as connection:
             channel = connection.channel()
@@ -223,7 +223,7 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
 ) -> None:
     """F5, J4, J6, J8."""
     a = cluster.nodes[0]
-    assert cluster.run_command(a, "declare", "queue", "older", "--type", "quorum").returncode == 0
+    assert cluster.run_command(a, "queue", "declare", "older", "--type", "quorum").returncode == 0
     publish(a, "older", "one")
     joiner = Joiner(cluster, tmp_path, "d")
     process = joiner.start()
@@ -232,17 +232,17 @@ def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
         cluster.wait_until_up(d, at=a)
         assert bodies(d, "older", 1) == [b"one"]
         (row,) = [
-            each for each in cluster.ask(a, "list-queues", "name", "members") if each["name"] == "older"
+            each for each in cluster.ask(a, "queue", "list", "name", "members") if each["name"] == "older"
         ]
         assert "d" not in row["members"]
-        assert cluster.run_command(a, "delete", "queue", "older").returncode == 0
-        runs = cluster.run_command(a, "forget-cluster-node", "d")
+        assert cluster.run_command(a, "queue", "delete", "older").returncode == 0
+        runs = cluster.run_command(a, "cluster", "forget-node", "d")
         assert runs.returncode == 70
         assert "runs: stop it first" in runs.stderr
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=END_S)
         cluster.wait_until(lambda: "d" not in cluster.status(a)["running_nodes"], "it has gone")
-        done = cluster.run_command(a, "forget-cluster-node", "d")
+        done = cluster.run_command(a, "cluster", "forget-node", "d")
         assert done.returncode == 0, done
         assert cluster.status(a)["disk_nodes"] == ["a", "b", "c"]
         assert "it was forgotten; give it an empty folder" in joiner.refusal()

@@ -23,7 +23,7 @@ def test_while_the_leader_s_disk_is_full_publishes_wait_and_settlements_do_not(t
         a, b, c = cluster.nodes
 
         def queue() -> tuple[str, int]:
-            rows = cluster.ask(c, "list-queues", "name", "leader", "messages")
+            rows = cluster.ask(c, "queue", "list", "name", "leader", "messages")
             # The node may hear of the queue later than its client.
             found = ((row["leader"], row["messages"]) for row in rows if row["name"] == "q")
             return next(found, ("", 0))
@@ -38,7 +38,8 @@ def test_while_the_leader_s_disk_is_full_publishes_wait_and_settlements_do_not(t
             cluster.fill(a)
             publishing.channel().basic_publish("", "q", HUGE.encode(), pika.BasicProperties(delivery_mode=2))
             cluster.wait_until(
-                lambda: "disk" in str(cluster.ask(c, "cluster-status")["alarms"]), "the disk counts as full"
+                lambda: "disk" in str(cluster.ask(c, "cluster", "status")["alarms"]),
+                "the disk counts as full",
             )
             inbox = Inbox(channel, "q")
             for message in inbox.take(COUNT // 2):

@@ -174,7 +174,7 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
     return any(
         row["Raft State"] == "leader"
         for queue in queues
-        for row in nodes.ask(node, "quorum-status", queue)
+        for row in nodes.ask(node, "queue", "quorum-status", queue)
         if row["Node Name"] == node.name
     )
 
@@ -182,8 +182,8 @@ def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
 def _state(nodes: ClusterProcess, node: ClusterNode, queue: str) -> tuple[str, str | None, set[str]]:
     """How a queue is, who leads it, and the nodes of members that run: told alike by all that tell it."""
     columns = ("leader", "members", "online", "state")
-    (listed,) = [each for each in nodes.ask(node, "list-queues", "name", *columns) if each["name"] == queue]
-    status = nodes.ask(node, "quorum-status", queue)
+    (listed,) = [each for each in nodes.ask(node, "queue", "list", "name", *columns) if each["name"] == queue]
+    status = nodes.ask(node, "queue", "quorum-status", queue)
     over_http = [
         http(node, "GET", f"/queues/%2F/{queue}"),
         *(each for each in http(node, "GET", "/queues") if each["name"] == queue),
@@ -204,5 +204,5 @@ def _state(nodes: ClusterProcess, node: ClusterNode, queue: str) -> tuple[str, s
 
 
 def _members(nodes: ClusterProcess, node: ClusterNode, queue: str) -> set[str]:
-    rows = nodes.ask(node, "list-queues", "name", "members")
+    rows = nodes.ask(node, "queue", "list", "name", "members")
     return next(set(row["members"]) for row in rows if row["name"] == queue)

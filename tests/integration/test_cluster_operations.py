@@ -33,8 +33,8 @@ def declare(nodes: ClusterProcess, name: str, size: int, at: str = "a") -> None:
     run(
         nodes,
         at,
-        "declare",
         "queue",
+        "declare",
         name,
         "--type",
         "quorum",
@@ -51,7 +51,7 @@ def run(nodes: ClusterProcess, at: str, *words: str, code: int = 0) -> str:
 
 def states(nodes: ClusterProcess, queue: str, at: str = "a") -> dict[str, tuple[str, str]]:
     """Raft state and membership of each member."""
-    rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "quorum-status", queue)
+    rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "queue", "quorum-status", queue)
     return {row["Node Name"]: (row["Raft State"], row["Membership"]) for row in rows}
 
 
@@ -87,9 +87,9 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
     """Section 9: whichever node is asked; G2: publishers notice nothing; the leader, too, can be removed."""
     declare(nodes, "grows", 1)
     publish(nodes.node("c"), "grows", 3)
-    run(nodes, "c", "add-member", "grows", "b", "--membership", "voter")
-    assert "had a member already" in run(nodes, "c", "add-member", "grows", "b")
-    rows = nodes.ask(nodes.node("b"), "grow", "c", "all", "--queue-pattern", "^grows$")
+    run(nodes, "c", "member", "add", "grows", "b", "--membership", "voter")
+    assert "had a member already" in run(nodes, "c", "member", "add", "grows", "b")
+    rows = nodes.ask(nodes.node("b"), "member", "grow", "c", "all", "--queue-pattern", "^grows$")
     assert rows == [{"vhost": "/", "name": "grows", "size": 3, "result": "ok"}]
     nodes.wait_until(
         lambda: (
@@ -99,15 +99,15 @@ def test_a_queue_grows_and_shrinks_and_keeps_what_it_has(nodes: ClusterProcess) 
         "three voters",
     )
     publish(nodes.node("b"), "grows", 3, first=3)
-    run(nodes, "b", "delete-member", "grows", "a")
+    run(nodes, "b", "member", "delete", "grows", "a")
     assert leader(nodes, "grows") in ("b", "c")
     publish(nodes.node("a"), "grows", 3, first=6)
-    rows = nodes.ask(nodes.node("a"), "shrink", "b")
+    rows = nodes.ask(nodes.node("a"), "member", "shrink", "b")
     assert {"vhost": "/", "name": "grows", "size": 1, "result": "ok"} in rows
-    assert "last_node" in run(nodes, "a", "delete-member", "grows", "c", code=70)
+    assert "last_node" in run(nodes, "a", "member", "delete", "grows", "c", code=70)
     assert drained(nodes.node("a"), "grows") == list(range(9))
     # A member that comes back is another one, and begins with nothing.
-    run(nodes, "a", "add-member", "grows", "a", "--membership", "voter")
+    run(nodes, "a", "member", "add", "grows", "a", "--membership", "voter")
     publish(nodes.node("b"), "grows", 1)
     assert drained(nodes.node("a"), "grows") == [0]
 
@@ -130,10 +130,10 @@ def test_a_leadership_moves_and_clients_notice_nothing(nodes: ClusterProcess) ->
 
     consumer.basic_consume("moves", take)
     changes = (
-        ("transfer-leadership", "moves", "b"),
-        ("delete-member", "moves", "b"),
-        ("add-member", "moves", "b", "--membership", "voter"),
-        ("transfer-leadership", "moves", "b"),
+        ("member", "transfer-leadership", "moves", "b"),
+        ("member", "delete", "moves", "b"),
+        ("member", "add", "moves", "b", "--membership", "voter"),
+        ("member", "transfer-leadership", "moves", "b"),
     )
     number = 0
     for words in changes:
@@ -189,7 +189,7 @@ def test_what_is_held_and_what_is_shown_goes_with_the_leader(nodes: ClusterProce
         for former, now in (("a", "b"), ("b", "c")):
             method, _, body = channel.basic_get(queue)
             assert body == b"0"
-            run(nodes, "a", "transfer-leadership", queue, now)
+            run(nodes, "a", "member", "transfer-leadership", queue, now)
             channel.basic_reject(method.delivery_tag, requeue=True)
             nodes.wait_until(
                 lambda now=now, former=former: (
@@ -210,10 +210,10 @@ def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> 
     every = [nodes.node(name) for name in "abc"]
 
     def made() -> None:
-        run(nodes, "a", "add-vhost", "twice")
-        run(nodes, "a", "set-permissions", "guest", ".*", ".*", ".*", "--vhost", "twice")
+        run(nodes, "a", "vhost", "add", "twice")
+        run(nodes, "a", "permission", "set", "guest", ".*", ".*", ".*", "--vhost", "twice")
         for name in ("one", "two"):
-            run(nodes, "a", "declare", "queue", name, "--type", "quorum", "--vhost", "twice")
+            run(nodes, "a", "queue", "declare", name, "--type", "quorum", "--vhost", "twice")
 
     def opened(node: ClusterNode, vhost: str) -> pika.BlockingConnection:
         return pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port, vhost))
@@ -244,17 +244,18 @@ def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> 
         assert 204 in codes
     for node in every:
         nodes.wait_until(
-            lambda node=node: "twice" not in nodes.run_command(node, "list-vhosts").stdout, "it is gone"
+            lambda node=node: "twice" not in nodes.run_command(node, "vhost", "list").stdout, "it is gone"
         )
-        done = nodes.run_command(node, "quorum-status", "thrice")
+        done = nodes.run_command(node, "queue", "quorum-status", "thrice")
         assert done.returncode == 67, done
     made()
     nodes.wait_until(
-        lambda: "one" in nodes.run_command(every[2], "list-queues", "--vhost", "twice").stdout, "it is known"
+        lambda: "one" in nodes.run_command(every[2], "queue", "list", "--vhost", "twice").stdout,
+        "it is known",
     )
     with opened(every[2], "twice") as connection:
         assert connection.channel().basic_get("one") == (None, None, None)
-    run(nodes, "b", "delete-vhost", "twice")
+    run(nodes, "b", "vhost", "delete", "twice")
 
 
 def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: ClusterProcess) -> None:
@@ -264,24 +265,26 @@ def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: Cluster
     assert leader(nodes, "kept") == "a"
     parameters = pika.ConnectionParameters(node.host, node.port)
     connection = pika.BlockingConnection(parameters)
-    run(nodes, "a", "drain")
+    run(nodes, "a", "cluster", "drain")
     with pytest.raises(pika.exceptions.ConnectionClosed, match="maintenance mode") as closed:
         connection.process_data_events(time_limit=5)
     assert closed.value.args[0] == 320
     assert not node.accepts
     assert leader(nodes, "kept", "b") != "a"
-    metadata = nodes.ask(nodes.node("b"), "metadata-store-status")
+    metadata = nodes.ask(nodes.node("b"), "cluster", "metadata-store-status")
     assert [row["Raft State"] for row in metadata if row["Node Name"] == "a"] == ["follower"]
-    assert nodes.ask(nodes.node("c"), "cluster-status")["maintenance_status"]["a"] != "not under maintenance"
+    assert (
+        nodes.ask(nodes.node("c"), "cluster", "status")["maintenance_status"]["a"] != "not under maintenance"
+    )
     publish(nodes.node("b"), "kept", 3)
 
     def index(name: str) -> int:
-        rows = nodes.ask(nodes.node("b"), "quorum-status", "kept")
+        rows = nodes.ask(nodes.node("b"), "queue", "quorum-status", "kept")
         return int(next(row["Last Applied"] for row in rows if row["Node Name"] == name))
 
     nodes.wait_until(lambda: index("a") == index("b"), "the drained node follows")
-    assert "maintenance" in run(nodes, "a", "check-if-node-is-quorum-critical")
-    run(nodes, "a", "revive")
+    assert "maintenance" in run(nodes, "a", "check", "quorum-critical")
+    run(nodes, "a", "cluster", "revive")
     assert drained(node, "kept") == [0, 1, 2]
 
 
@@ -289,11 +292,11 @@ def test_a_start_ends_maintenance(nodes: ClusterProcess) -> None:
     """V3: the node may lead again."""
     declare(nodes, "led-again", 3)
     node = nodes.node("a")
-    run(nodes, "a", "drain")
+    run(nodes, "a", "cluster", "drain")
     node.stop()
     node.start()
     nodes.wait_until_up()
-    run(nodes, leader(nodes, "led-again", "a"), "transfer-leadership", "led-again", "a")
+    run(nodes, leader(nodes, "led-again", "a"), "member", "transfer-leadership", "led-again", "a")
     assert leader(nodes, "led-again") == "a"
 
 
@@ -314,10 +317,10 @@ def test_a_node_whose_disk_hangs_leads_no_more(nodes: ClusterProcess) -> None:
 
 def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
     """R1, R5: whichever node is asked, and whatever size was asked for."""
-    run(nodes, "b", "declare", "queue", "stays", "--type", "stream", "--argument=x-initial-cluster-size=3")
+    run(nodes, "b", "queue", "declare", "stays", "--type", "stream", "--argument=x-initial-cluster-size=3")
     publish(nodes.node("c"), "stays", 3)
     for at in ("a", "b"):
-        (row,) = nodes.ask(nodes.node(at), "stream-status", "stays")
+        (row,) = nodes.ask(nodes.node(at), "queue", "stream-status", "stays")
         seen = [row[each] for each in ("role", "node", "first_offset", "offset", "segments")]
         assert seen == ["leader", "b", 0, 2, 1]
 
@@ -331,9 +334,9 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
     channel = connection.channel()
     channel.basic_consume(channel.queue_declare("", exclusive=True).method.queue, lambda *told: None)
     for at in ("a", "b"):
-        (row,) = nodes.ask(nodes.node(at), "list-connections", "node", "id")
+        (row,) = nodes.ask(nodes.node(at), "connection", "list", "node", "id")
         assert row["node"] == "b"
-        (consumer,) = nodes.ask(nodes.node(at), "list-consumers", "node", "connection")
+        (consumer,) = nodes.ask(nodes.node(at), "consumer", "list", "node", "connection")
         assert consumer == {"node": "b", "connection": row["id"]}
         (web,) = http(nodes.node(at), "GET", "/connections")
         assert (web["node"], http(nodes.node(at), "GET", "/overview")["object_totals"]["consumers"]) == (
@@ -345,7 +348,7 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
         (queue,) = http(nodes.node(at), "GET", "/users/guest/queues")
         owner = http(nodes.node(at), "GET", f"/queues/%2F/{queue['name']}")["owner_pid_details"]
         assert owner["name"] == web["name"]
-    run(nodes, "c", "alarm", "memory", "on")
+    run(nodes, "c", "alarm", "set", "memory", "on")
 
     def told() -> list[Any]:
         channel.basic_publish("", "nowhere", b"1")
@@ -354,9 +357,9 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
 
     nodes.wait_until(told, "an alarm of another node blocks publishers", 10)
     assert blocked == ["low on memory"]
-    assert nodes.ask(nodes.node("a"), "list-alarms") == [{"node": "c", "alarm": "memory"}]
-    run(nodes, "c", "alarm", "memory", "off")
-    nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "list-alarms") == [], "no alarm")
+    assert nodes.ask(nodes.node("a"), "alarm", "list") == [{"node": "c", "alarm": "memory"}]
+    run(nodes, "c", "alarm", "set", "memory", "off")
+    nodes.wait_until(lambda: nodes.ask(nodes.node("a"), "alarm", "list") == [], "no alarm")
     for at in ("a", "b"):
         found = http(nodes.node(at), "GET", f"/waiting?idle=true&queue={queue['name']}")
         assert [(each["node"], each["waits"]) for each in found["waiting"]] == [
@@ -382,7 +385,7 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
     other = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))
     (second,) = [each for each in http(nodes.node("a"), "GET", "/connections") if each["name"] != web["name"]]
     http(nodes.node("a"), "DELETE", f"/connections/{quote(second['name'])}")
-    run(nodes, "a", "close-connection", str(row["id"]), "enough", "--node", "b")
+    run(nodes, "a", "connection", "close", str(row["id"]), "enough", "--node", "b")
     for ended, why in ((connection, "enough"), (other, "Closed via management plugin")):
         with pytest.raises(pika.exceptions.ConnectionClosed, match=why):
             ended.process_data_events(time_limit=5)
@@ -391,12 +394,12 @@ def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterPr
 def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path) -> None:
     """U1, N3: logging in at another node, and put out there when the user is deleted."""
     (tmp_path / "password").write_text("secret\n")
-    run(nodes, "a", "add-user", "bob", "--password-file", str(tmp_path / "password"))
-    run(nodes, "b", "set-permissions", "bob", ".*", ".*", ".*")
+    run(nodes, "a", "user", "add", "bob", "--password-file", str(tmp_path / "password"))
+    run(nodes, "b", "permission", "set", "bob", ".*", ".*", ".*")
     node = nodes.node("c")
     login = pika.PlainCredentials("bob", "secret")
     connection = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port, credentials=login))
-    run(nodes, "a", "delete-user", "bob")
+    run(nodes, "a", "user", "delete", "bob")
     with pytest.raises(pika.exceptions.ConnectionClosed):
         connection.process_data_events(time_limit=5)
 
@@ -406,10 +409,10 @@ def test_a_user_of_one_node_is_one_of_all(nodes: ClusterProcess, tmp_path: Path)
 def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
     """U4, W3: who is connected elsewhere loses what is taken away, and counts."""
     for words in (
-        ("add-vhost", "shop"),
-        ("add-user", "ann", "--no-password"),
-        ("set-permissions", "guest", ".*", ".*", ".*", "--vhost", "shop"),
-        ("set-vhost-limits", "--vhost", "shop", "--max-connections", "1"),
+        ("vhost", "add", "shop"),
+        ("user", "add", "ann", "--no-password"),
+        ("permission", "set", "guest", ".*", ".*", ".*", "--vhost", "shop"),
+        ("vhost", "set-limits", "--vhost", "shop", "--max-connections", "1"),
     ):
         run(nodes, "a", *words)
     here, there = nodes.node("a"), nodes.node("b")
@@ -426,10 +429,10 @@ def test_rights_and_limits_count_at_every_node(nodes: ClusterProcess) -> None:
 
     connection = connect(there)
     assert "connection limit" in nodes.wait_until(refusal, "a connection at another node counts", 10)
-    run(nodes, "a", "delete-vhost", "shop")
+    run(nodes, "a", "vhost", "delete", "shop")
     with pytest.raises(pika.exceptions.ConnectionClosed, match="shop"):
         connection.process_data_events(time_limit=5)
-    assert "ann" in run(nodes, "c", "list-users")
+    assert "ann" in run(nodes, "c", "user", "list")
 
 
 def test_queues_grow_by_themselves(tmp_path: Path) -> None:
@@ -437,7 +440,7 @@ def test_queues_grow_by_themselves(tmp_path: Path) -> None:
     options = ["--quorum-reconciliation", "--quorum-reconciliation-trigger-interval-ms", "100"]
     with ClusterProcess(tmp_path, 4, options) as nodes:
         declare(nodes, "wanted", 1)
-        run(nodes, "b", "set-policy", "p", "^wanted$", '{"target-group-size": 4}')
+        run(nodes, "b", "policy", "set", "p", "^wanted$", '{"target-group-size": 4}')
         nodes.wait_until(
             lambda: [kind for _, kind in states(nodes, "wanted").values()] == ["voter"] * 4,
             "four voters",
@@ -457,20 +460,20 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     publish(nodes.node("b"), "lost", 3)
     nodes.node("c").kill()
     nodes.wait_until(
-        lambda: nodes.run_command(nodes.node("b"), "check-if-node-is-quorum-critical").returncode == 69,
+        lambda: nodes.run_command(nodes.node("b"), "check", "quorum-critical").returncode == 69,
         "the loss is noticed",
         20,
     )
-    assert "would lose" in run(nodes, "a", "check-if-node-is-quorum-critical", code=69)
-    run(nodes, "b", "delete-member", "two", "c", "--timeout", "20")
+    assert "would lose" in run(nodes, "a", "check", "quorum-critical", code=69)
+    run(nodes, "b", "member", "delete", "two", "c", "--timeout", "20")
     assert set(states(nodes, "two", "b")) == {"a", "b"}
-    run(nodes, other, "force-shrink-member-to-current-member", "lost")
+    run(nodes, other, "member", "force-shrink", "lost")
     nodes.wait_until(lambda: states(nodes, "lost", other) == {other: ("leader", "voter")}, "one member")
     assert drained(nodes.node("a"), "lost") == [0, 1, 2]
     nodes.node("c").start()
     nodes.wait_until(lambda: nodes.node("c").accepts, "the node is back")
     assert set(states(nodes, "lost", "c")) == {other}
-    run(nodes, "c", "add-member", "lost", "c", "--membership", "voter")
+    run(nodes, "c", "member", "add", "lost", "c", "--membership", "voter")
     publish(nodes.node("c"), "lost", 1)
 
 

@@ -42,22 +42,22 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
 
 def count(nodes: ClusterProcess, queue: str, at: str) -> int:
     """Messages of a queue, as its leader has them."""
-    rows = nodes.ask(nodes.node(at), "list-queues", "name", "messages")
+    rows = nodes.ask(nodes.node(at), "queue", "list", "name", "messages")
     return int(next(row["messages"] or 0 for row in rows if row["name"] == queue))
 
 
 def two_members(nodes: ClusterProcess, name: str) -> None:
     """A queue at b and c, so that it has no majority without c."""
     declare(nodes, name, 1, at="b")
-    run(nodes, "b", "add-member", name, "c", "--membership", "voter", "--timeout", "20")
+    run(nodes, "b", "member", "add", name, "c", "--membership", "voter", "--timeout", "20")
 
 
 def test_queues_of_the_founders_configuration_have_all_their_members(nodes: ClusterProcess) -> None:
     """F7: they are declared when all nodes of the list run, and not by the first alone."""
-    nodes.wait_until(lambda: "founding" in run(nodes, "c", "list-queues", "name"), "it is declared")
+    nodes.wait_until(lambda: "founding" in run(nodes, "c", "queue", "list", "name"), "it is declared")
     assert set(states(nodes, "founding")) == {"a", "b", "c"}
     # The queue is there as soon as two have agreed on it: b may hear the third later.
-    target = ("has-reached-target-cluster-size",)
+    target = ("cluster", "has-reached-target-size")
     nodes.wait_until(lambda: nodes.run_command(nodes.node("b"), *target).returncode == 0, "b hears all")
     assert "has been reached on node b" in run(nodes, "b", *target)
 
@@ -65,7 +65,7 @@ def test_queues_of_the_founders_configuration_have_all_their_members(nodes: Clus
 def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Path) -> None:
     """U3: exported anywhere the same, imported anywhere for all; again it changes nothing."""
     declare(nodes, "defined", 3)
-    exported = json.loads(run(nodes, "a", "export-definitions", "-"))
+    exported = json.loads(run(nodes, "a", "definitions", "export", "-"))
     exported["exchanges"].append(
         {
             "name": "imported.x",
@@ -89,10 +89,10 @@ def test_definitions_are_those_of_all_nodes(nodes: ClusterProcess, tmp_path: Pat
     )
     (tmp_path / "definitions").write_text(json.dumps(exported))
     for at in ("c", "b"):
-        run(nodes, at, "import-definitions", str(tmp_path / "definitions"))
+        run(nodes, at, "definitions", "import", str(tmp_path / "definitions"))
 
     def in_order(at: str) -> Any:
-        found = json.loads(run(nodes, at, "export-definitions", "-"))
+        found = json.loads(run(nodes, at, "definitions", "export", "-"))
         return {key: sorted(each, key=str) if isinstance(each, list) else each for key, each in found.items()}
 
     nodes.wait_until(lambda: in_order("a") == in_order("b") == in_order("c"), "all have the same")
@@ -115,7 +115,7 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
     publish(a, "again", 3)
     for name in ("waits", "forced"):
         two_members(nodes, name)
-    run(nodes, "a", "set-policy", "short", "^stops$", '{"max-length": 2}')
+    run(nodes, "a", "policy", "set", "short", "^stops$", '{"max-length": 2}')
     publish(nodes.node("b"), "stops", 5)
     nodes.wait_until(lambda: count(nodes, "stops", "b") == 2, "a policy of another node acts at the leader")
     older = pika.BlockingConnection(pika.ConnectionParameters(c.host, c.port))
@@ -129,25 +129,25 @@ def test_a_node_that_is_stopped_says_so_and_hands_over_and_comes_back(nodes: Clu
     assert "the broker is shutting down" in closed.value.args[1]
     nodes.wait_until(lambda: c.pid is None, "it has ended")
     assert leader(nodes, "stops") in ("a", "b")
-    assert "2 of 3 nodes are online" in run(nodes, "a", "has-reached-target-cluster-size", code=69)
+    assert "2 of 3 nodes are online" in run(nodes, "a", "cluster", "has-reached-target-size", code=69)
     (handed,) = [each for each in c.log() if each["event"] == "leaderships were handed over"]
     assert handed["kept"] == 0
-    led = ("check-for-quorum-queues-without-an-elected-leader", "^waits$")
+    led = ("check", "leaders", "^waits$")
     nodes.wait_until(
         lambda: "'waits' in vhost '/' has no" in nodes.run_command(nodes.node("b"), *led).stdout, "no leader"
     )
-    run(nodes, "a", "delete", "queue", "gone")
-    run(nodes, "a", "delete", "queue", "again")
-    run(nodes, "a", "delete", "queue", "forced")
+    run(nodes, "a", "queue", "delete", "gone")
+    run(nodes, "a", "queue", "delete", "again")
+    run(nodes, "a", "queue", "delete", "forced")
     declare(nodes, "again", 3)
     publish(a, "again", 1, first=9)
-    run(nodes, "a", "set-policy", "late", "^waits$", '{"max-length": 1}')
+    run(nodes, "a", "policy", "set", "late", "^waits$", '{"max-length": 1}')
     c.start()
     nodes.wait_until_up()
-    assert "no queue 'gone'" in run(nodes, "c", "quorum-status", "gone", code=67)
-    assert "no queue 'forced'" in run(nodes, "c", "quorum-status", "forced", code=67)
+    assert "no queue 'gone'" in run(nodes, "c", "queue", "quorum-status", "gone", code=67)
+    assert "no queue 'forced'" in run(nodes, "c", "queue", "quorum-status", "forced", code=67)
     nodes.wait_until(lambda: states(nodes, "again", "c").get("c") == ("follower", "voter"), "its member runs")
-    run(nodes, "b", "transfer-leadership", "again", "c")
+    run(nodes, "b", "member", "transfer-leadership", "again", "c")
     assert drained(c, "again") == [9]
     publish(a, "waits", 3)
     nodes.wait_until(lambda: count(nodes, "waits", "a") == 1, "a policy acts that was set without a leader")
@@ -181,7 +181,7 @@ def test_the_leadership_goes_round_while_one_node_after_the_other_is_away(nodes:
     nodes.wait_until(lambda: leader(nodes, "round") in ("a", "c"), "another one leads")
     publish(a, "round", 2, first=1)
     nodes.wait_until(
-        lambda: nodes.run_command(a, "delete", "queue", "left").returncode in (0, 67), "the queue is deleted"
+        lambda: nodes.run_command(a, "queue", "delete", "left").returncode in (0, 67), "the queue is deleted"
     )
     for back, goes, stays in ((b, c, a), (c, a, b)):
         goes.stop()
@@ -238,39 +238,39 @@ def test_a_running_node_joins_and_leaves(nodes: ClusterProcess, tmp_path: Path) 
             assert done.returncode == code, (words, done)
             return done.stdout + done.stderr
 
-        at_d("declare", "queue", "mine")
-        assert "cannot cluster node with itself: d" in at_d("join-cluster", "d", code=70)
-        assert "give it as NAME=HOST:PORT" in at_d("join-cluster", "a", code=64)
+        at_d("queue", "declare", "mine")
+        assert "cannot cluster node with itself: d" in at_d("cluster", "join", "d", code=70)
+        assert "give it as NAME=HOST:PORT" in at_d("cluster", "join", "a", code=64)
         b.kill()
         c.kill()
-        assert "no majority" in at_d("join-cluster", address, code=75)
-        assert "mine" in at_d("list-queues", "name")
-        assert "is a member still" in run(nodes, "a", "reset", code=75)
+        assert "no majority" in at_d("cluster", "join", address, code=75)
+        assert "mine" in at_d("queue", "list", "name")
+        assert "is a member still" in run(nodes, "a", "cluster", "reset", code=75)
         a.kill()
         a.start()
         # It has an owner's socket before it has a majority, and no port for clients.
         nodes.wait_until(
-            lambda: nodes.run_command(a, "cluster-status").returncode == 0, "the process of it answers"
+            lambda: nodes.run_command(a, "cluster", "status").returncode == 0, "the process of it answers"
         )
-        assert nodes.ask(a, "cluster-status")["running_nodes"] == ["a"]
+        assert nodes.ask(a, "cluster", "status")["running_nodes"] == ["a"]
         assert not a.accepts
         assert nodes.run_command(a, "ping").returncode == 1
         b.start()
         c.start()
         nodes.wait_until_up()
         client = pika.BlockingConnection(pika.ConnectionParameters(d.host, d.port))
-        at_d("join-cluster", address)
+        at_d("cluster", "join", address)
         with pytest.raises(pika.exceptions.ConnectionClosed, match="shutting down"):
             client.process_data_events(time_limit=END_S)
         nodes.wait_until_up(d, at=a)
         assert nodes.status(d)["disk_nodes"] == ["a", "b", "c", "d"]
-        assert "already a member of this cluster" in at_d("join-cluster", "a")
-        assert "mine" not in at_d("list-queues", "name")
+        assert "already a member of this cluster" in at_d("cluster", "join", "a")
+        assert "mine" not in at_d("queue", "list", "name")
         assert drained(d, "older") == [0]
         nodes.wait_until_up(d, at=b)
-        run(nodes, "b", "add-member", "older", "d", "--membership", "voter", "--timeout", "20")
-        run(nodes, "b", "transfer-leadership", "older", "d")
-        assert "has no data any more" in at_d("reset")
+        run(nodes, "b", "member", "add", "older", "d", "--membership", "voter", "--timeout", "20")
+        run(nodes, "b", "member", "transfer-leadership", "older", "d")
+        assert "has no data any more" in at_d("cluster", "reset")
         assert process.wait(END_S) == 0
         assert nodes.status(a)["disk_nodes"] == ["a", "b", "c"]
         assert set(states(nodes, "older", "b")) <= {"a", "b", "c"}

@@ -120,7 +120,7 @@ class Load:
         """Who leads, as a node has it that sees a majority, and since which term."""
 
         def found() -> Any:
-            rows = self.cluster.ask(seer, "quorum-status", self.notes.queue)
+            rows = self.cluster.ask(seer, "queue", "quorum-status", self.notes.queue)
             return [row for row in rows if row["Raft State"] == "leader"]
 
         (row,) = self.cluster.wait_until(found, f"a leader, as {seer.name} sees it")
@@ -297,7 +297,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
 
     with ThreadPoolExecutor(len(changes) + 2) as pool:
         heard = {text: pool.submit(refused, change) for text, change in changes.items()}
-        command = pool.submit(cluster.run_beside, a, "declare", "queue", f"{queue}.4")
+        command = pool.submit(cluster.run_beside, a, "queue", "declare", f"{queue}.4")
         answer = pool.submit(put_queue, a, f"{queue}.5")
         with connected(a) as connection:
             channel = connection.channel()
@@ -306,7 +306,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
             channel.confirm_delivery()
             channel.basic_publish(f"{queue}.x", "", b"kept", pika.BasicProperties(delivery_mode=2))
             assert channel.basic_get(f"{queue}.q", auto_ack=True)[2] == b"kept"
-        assert cluster.run_command(a, "list-queues").returncode == 0
+        assert cluster.run_command(a, "queue", "list").returncode == 0
         for text, future in heard.items():
             code, said = future.result()
             assert (code, text in said) == (541, True), said
@@ -319,7 +319,7 @@ def test_a_node_that_is_cut_off_refuses_changes_and_does_the_rest(cluster: CutCl
     cluster.network.mend()
 
     def knows() -> bool:
-        return f"{queue}.there" in cluster.run_command(a, "list-exchanges").stdout
+        return f"{queue}.there" in cluster.run_command(a, "exchange", "list").stdout
 
     cluster.wait_until(knows, "what was declared meanwhile is known")
     with connected(a) as connection:
@@ -339,18 +339,18 @@ def test_an_alarm_beyond_a_cut_holds_nobody_back(cluster: CutCluster, queue: str
             channel.basic_publish("", "nowhere", b"1")
             return heard[-1:] == [last]
 
-        assert cluster.run_command(c, "alarm", "memory", "on").returncode == 0
+        assert cluster.run_command(c, "alarm", "set", "memory", "on").returncode == 0
         try:
             until(channel, lambda: told("low on memory"), "blocked")
             cluster.network.cut(c.name, a.name)
             until(channel, lambda: told("unblocked"), "unblocked by the cut")
-            assert cluster.ask(a, "list-alarms") == []
-            assert cluster.ask(b, "list-alarms") == [{"node": "c", "alarm": "memory"}]
+            assert cluster.ask(a, "alarm", "list") == []
+            assert cluster.ask(b, "alarm", "list") == [{"node": "c", "alarm": "memory"}]
             cluster.network.mend()
             until(channel, lambda: told("low on memory"), "blocked again")
         finally:
             cluster.network.mend()
-            assert cluster.run_command(c, "alarm", "memory", "off").returncode == 0
+            assert cluster.run_command(c, "alarm", "set", "memory", "off").returncode == 0
         until(channel, lambda: told("unblocked"), "the alarm ends")
     # A machine at its limit may miss a node for a moment more often than it is cut off.
     assert heard == ["low on memory", "unblocked"] * (len(heard) // 2)
@@ -363,14 +363,14 @@ def test_a_node_that_was_forgotten_beyond_a_cut_is_refused(cluster: CutCluster, 
     declare(a, queue)
     cluster.network.cut(c.name)
     cluster.wait_until(lambda: "c" not in cluster.status(a)["running_nodes"], "c is missed")
-    done = cluster.run_command(a, "forget-cluster-node", "c")
+    done = cluster.run_command(a, "cluster", "forget-node", "c")
     assert done.returncode == 0, done
     with connected(a) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("", queue, b"one")
     cluster.network.mend()
-    assert {"name": queue, "members": ["a", "b"]} in cluster.ask(a, "list-queues", "name", "members")
+    assert {"name": queue, "members": ["a", "b"]} in cluster.ask(a, "queue", "list", "name", "members")
     # It does not know, and goes on as one in minority.
     with connected(c) as connection:
         inner = connection.channel()._impl

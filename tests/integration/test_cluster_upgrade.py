@@ -37,7 +37,9 @@ def run(cluster: ClusterProcess, node: ClusterNode, *words: str) -> None:
 
 def machine_versions(cluster: ClusterProcess, node: ClusterNode, queue: str) -> set[Any]:
     """Of the members of a queue, and of the metadata."""
-    rows = cluster.ask(node, "quorum-status", queue) + cluster.ask(node, "metadata-store-status")
+    rows = cluster.ask(node, "queue", "quorum-status", queue) + cluster.ask(
+        node, "cluster", "metadata-store-status"
+    )
     return {row["Machine Version"] for row in rows}
 
 
@@ -82,8 +84,8 @@ def test_an_upgrade_node_by_node_under_load(tmp_path: Path) -> None:
             if node is a:
                 assert machine_versions(cluster, other, "q") == {NEWEST}
                 assert purged(other, "probe") == (3, 0)
-            run(cluster, node, "await-online-quorum-plus-one")
-            run(cluster, node, "drain")
+            run(cluster, node, "check", "quorum-plus-one")
+            run(cluster, node, "cluster", "drain")
             node.stop()
             install(node, NEXT)
             node.start()

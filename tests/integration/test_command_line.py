@@ -91,7 +91,7 @@ def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
     client = clients(broker)
     sender = client.sender(queue)
     sender.send("before")
-    assert run(broker, "alarm", "memory", "on") == "the memory alarm is on\n"
+    assert run(broker, "alarm", "set", "memory", "on") == "the memory alarm is on\n"
     link = waits(broker, queue, "sender", "blocked-by-alarm")
     assert "alarm" in link["waits_why"]
     text = run(broker, "status")
@@ -111,7 +111,7 @@ def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
     assert tag not in sender.outcomes
     assert late_tag not in late_sender.outcomes
 
-    assert run(broker, "alarm", "memory", "off") == "the memory alarm is off\n"
+    assert run(broker, "alarm", "set", "memory", "off") == "the memory alarm is off\n"
     assert sender.outcome(tag).state == Delivery.ACCEPTED
     assert late_sender.outcome(late_tag).state == Delivery.ACCEPTED
     receiver.take(2)
@@ -124,10 +124,10 @@ def test_alarm_shuts_the_window_of_publishers_and_clearing_opens_it(
         (("set", "max_link_credit", "0"), 2, "must be an integer from 1 to 4294967295"),
         (("set", "max_link_credit", "many"), 2, "must be an integer from 1 to 4294967295"),
         (("set", "max_message_size_bytes", "5"), 2, "max_link_credit, max_incoming_window, max_queue_credit"),
-        (("alarm", "cpu", "on"), 2, "memory"),
+        (("alarm", "set", "cpu", "on"), 2, "memory"),
         (("status", "--watch", "0"), 2, "must be 0.1 to 3600 seconds"),
         (("nonsense",), 2, "there is no command nonsense"),
-        (("declare", "queue", "q", "--argument", "x-max-lenght=5"), 1, "did you mean x-max-length?"),
+        (("queue", "declare", "q", "--argument", "x-max-lenght=5"), 1, "did you mean x-max-length?"),
     ],
 )
 def test_mistakes_are_answered_by_what_is_right(
@@ -195,7 +195,7 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
     """Into the terminal until it is switched off elsewhere, and into a file; the password is in neither."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "amqp10broker", "trace", "guest", "on"),
+            *(sys.executable, "-m", "amqp10broker", "frames", "trace", "guest", "on"),
             *("--admin-socket", broker.admin_socket),
         ],
         cwd=REPOSITORY,
@@ -207,15 +207,15 @@ def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_pat
         assert process.stderr is not None
         assert process.stderr.readline() == "tracing user guest until ctrl-C\n"
         file = tmp_path / "trace.txt"
-        assert run(broker, "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
+        assert run(broker, "frames", "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
             "tracing peer 127.0.0.1"
         )
         assert "tracing user guest  into a terminal  lines 0" in run(broker, "status")
         with connect("127.0.0.1", broker.port, user="guest", password="guest") as client:
             client.sender(client.receiver(None, credit=1).address).send(data_message(b"m"))
-        ended = run(broker, "trace", "127.0.0.1", "off")
+        ended = run(broker, "frames", "trace", "127.0.0.1", "off")
         assert re.fullmatch(rf"peer 127\.0\.0\.1 was traced into {file}: \d+ lines\n", ended)
-        run(broker, "trace", "guest", "off")
+        run(broker, "frames", "trace", "guest", "off")
         shown, complaint = process.communicate(timeout=20)
     finally:
         process.kill()
@@ -232,7 +232,7 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
     """Until its time is over, or what it looks at is not traced any more."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "amqp10broker", "lint", "127.0.0.1", "--for", "600"),
+            *(sys.executable, "-m", "amqp10broker", "frames", "lint", "127.0.0.1", "--for", "600"),
             *("--admin-socket", broker.admin_socket),
         ],
         cwd=REPOSITORY,
@@ -245,7 +245,7 @@ def test_lint_looks_at_frames_while_the_broker_runs(broker: BrokerProcess) -> No
         assert process.stderr.readline() == "looking at peer 127.0.0.1 for 600 s\n"
         with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port, heartbeat=0)):
             pass
-        run(broker, "trace", "127.0.0.1", "off")
+        run(broker, "frames", "trace", "127.0.0.1", "off")
         shown, complaint = process.communicate(timeout=20)
     finally:
         process.kill()

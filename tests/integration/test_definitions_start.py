@@ -243,9 +243,13 @@ def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
         (None, "cannot be read: No such file or directory; must be a JSON file"),
         ("{", "is not JSON: "),
         ("[]", "cannot be imported: definitions: is "),
+        (
+            '{"services": {}}',
+            "definitions: there are none, but services; give a file of 'amqp10broker definitions",
+        ),
         (without_vhost, "cannot be imported: "),
     ],
-    ids=["no file", "no JSON", "a list", "no such virtual host"],
+    ids=["no file", "no JSON", "a list", "another file", "no such virtual host"],
 )
 def test_a_file_that_cannot_be_taken_over_ends_the_start(tmp_path: Path, content: Any, problem: str) -> None:
     """One sentence on standard error that names the file and the place in it, and exit code 1."""

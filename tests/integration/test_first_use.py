@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -185,3 +186,43 @@ def test_programs_of_other_languages_start_a_broker(
     if found is None or (tool == "java" and shutil.which("javac") is None):
         pytest.skip(f"{tool} is not installed")
     assert expected in run(found, *arguments, folder=EXAMPLES / "ready_file")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("port", "choose another port with --port"),
+        ("http-port", "choose another, 0 for any free one, or turn HTTP off with --no-http"),
+        ("prometheus-port", "choose another, 0 for any free one, or turn metrics off with --no-prometheus"),
+    ],
+)
+def test_two_brokers_with_one_port_get_a_sentence_that_says_what_to_do(
+    setting: str, said: str, tmp_path: Path
+) -> None:
+    """The second one; the first goes on."""
+    file = tmp_path / "ready.json"
+    first = ("serve", "--port", "0", "--http-port", "0", "--prometheus-port", "0", "--ready-file", str(file))
+    with started(*first) as one:
+        ports = ports_in(file, one)
+        taken = {"port": "port", "http-port": "http_port", "prometheus-port": "metrics_port"}[setting]
+        other = [] if setting == "port" else ["--port", "0"]
+        with started("serve", *other, f"--{setting}", str(ports[taken])) as two:
+            _, errors = two.communicate(timeout=20)
+            assert two.returncode == 1
+            assert said in errors
+            assert str(ports[taken]) in errors
+            assert errors.count("\n") == 1
+        assert one.poll() is None
+
+
+def test_a_port_that_is_taken_while_the_broker_starts_is_a_sentence_too() -> None:
+    """The kernel lets two bind to one address, and refuses the second that listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    with started("serve", "--port", port, "--http-port", port) as process:
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert f"http_port cannot be used at 127.0.0.1:{port}" in errors
+        assert "choose another" in errors
+        assert "Traceback" not in errors

@@ -43,9 +43,9 @@ def test_a_channel_error_stands_once_in_the_log_and_in_status(
 def test_commands_name_their_object_and_their_door(broker: BrokerProcess, queue: str) -> None:
     """What was declared by whom; what was refused, too."""
     run = CommandLine(broker)
-    run("declare", "queue", queue, "--argument", "x-max-length=5")
+    run("queue", "declare", queue, "--argument", "x-max-length=5")
     entry = broker.wait_for_log("operation", object=f"queue name='{queue}'")
     assert (entry["operation"], entry["vhost"], entry["by"]) == ("declare-queue", "/", "admin socket")
-    complaint = run.fails(1, "declare", "queue", queue, "--argument", "x-max-length=6")
+    complaint = run.fails(1, "queue", "declare", queue, "--argument", "x-max-length=6")
     refused = broker.wait_for_log("operation refused", object=f"queue name='{queue}'")
     assert refused["text"] in complaint

@@ -301,6 +301,18 @@ VIEWS: Final = {
 """What stands in a row of each; None: it has no table."""
 
 
+def test_nodes_show_what_an_upgrade_changes(ada: Page, broker: BrokerProcess) -> None:
+    """As `amqp10broker upgrade-check`."""
+    parameters = pika.ConnectionParameters(broker.host, broker.port, credentials=ADA)
+    with pika.BlockingConnection(parameters) as connection:
+        connection.channel().queue_declare("transient", auto_delete=True)
+        view(ada, "Nodes")
+        ada.get_by_role("button", name="Upgrade to 4.3").click()
+        row = ada.get_by_role("dialog").get_by_role("row", name="transient_nonexcl_queues")
+        expect(row).to_contain_text("queue transient")
+        expect(row).to_contain_text("Do: declare the queue durable or exclusive")
+
+
 def test_every_view_shows_what_the_api_says(ada: Page, broker: BrokerProcess) -> None:
     """Nothing is left out of the navigation, and no view complains."""
     broker.ask("set-policy", name="limits", pattern="^none$", definition={"max-length": 5})

@@ -71,16 +71,16 @@ def test_a_publisher_is_blocked_by_an_alarm_and_goes_on_after_it(
     consumer = connect(broker).channel()
     inbox = Inbox(consumer, queue, auto_ack=True)
 
-    assert broker.run_command("alarm", "memory", "on").returncode == 0
-    assert broker.run_command("alarm", "disk", "on").returncode == 0
+    assert broker.run_command("alarm", "set", "memory", "on").returncode == 0
+    assert broker.run_command("alarm", "set", "disk", "on").returncode == 0
     channel.basic_publish("", queue, b"first")
     channel.basic_publish("", queue, b"second")
     until(channel, lambda: told, "connection.blocked")
     assert told == ["low on memory & low on disk"]
     # The consumers' connection is not touched.
     consumer.basic_qos(prefetch_count=3)
-    assert broker.run_command("alarm", "memory", "off").returncode == 0
-    assert broker.run_command("alarm", "disk", "off").returncode == 0
+    assert broker.run_command("alarm", "set", "memory", "off").returncode == 0
+    assert broker.run_command("alarm", "set", "disk", "off").returncode == 0
     until(channel, lambda: len(told) > 1, "connection.unblocked")
     assert told == ["low on memory & low on disk", "unblocked"]
     inbox.take(2)

@@ -28,12 +28,12 @@ def run(broker: BrokerProcess) -> CommandLine:
 def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
     """Sets a policy, or an operator policy, for names that begin as the test's queue; both go after it."""
 
-    def put(definition: dict[str, Any], *options: str, command: str = "set-policy") -> str:
-        return run(command, queue, f"^{queue}", json.dumps(definition), *options)
+    def put(definition: dict[str, Any], *options: str, command: str = "set") -> str:
+        return run("policy", command, queue, f"^{queue}", json.dumps(definition), *options)
 
     yield put
-    for command in ("clear-policy", "clear-operator-policy"):
-        run.done(command, queue)
+    for command in ("clear", "clear-operator"):
+        run.done("policy", command, queue)
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def confirming(channel: BlockingChannel) -> BlockingChannel:
 
 
 def shown(run: CommandLine, queue: str) -> dict[str, Any]:
-    """What `list-queues` says of a queue."""
+    """What `queue list` says of a queue."""
     columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
-    return next(row for row in run.json("list-queues", *columns) if row["name"] == queue)
+    return next(row for row in run.json("queue", "list", *columns) if row["name"] == queue)
 
 
 def test_a_length_limit_comes_and_goes(
@@ -59,7 +59,7 @@ def test_a_length_limit_comes_and_goes(
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["2", "3"]
     assert shown(run, queue)["policy"] == queue
-    assert run("clear-policy", queue) == f"policy '{queue}' cleared\n"
+    assert run("policy", "clear", queue) == f"policy '{queue}' cleared\n"
     assert shown(run, queue)["effective_policy_definition"] == {}
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["1", "2", "3"]
@@ -83,9 +83,9 @@ def test_an_alternate_exchange_by_policy_gets_what_has_no_way(
         set_policy({"alternate-exchange": f"{queue}-ae"}, "--apply-to", "exchanges")
         publish("2")
         assert get_all(confirming, queue) == ["2"]
-        rows = run.json("list-exchanges", "name", "policy")
+        rows = run.json("exchange", "list", "name", "policy")
         assert {"name": f"{queue}-x", "policy": queue} in rows
-        run("clear-policy", queue)
+        run("policy", "clear", queue)
         with pytest.raises(UnroutableError):
             publish("3")
     finally:
@@ -98,10 +98,10 @@ def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
     overrides = ("qq-overrides", r"^qq\.", '{"delivery-limit": 50}')
     options = ("--priority", "123", "--apply-to", "quorum_queues")
     try:
-        run("set-policy", *overrides, *options)
-        run("set-policy", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
+        run("policy", "set", *overrides, *options)
+        run("policy", "set", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
         (row, unlimited) = (
-            row for row in run.json("list-policies") if row["name"] in ("qq-overrides", "qq-unlimited")
+            row for row in run.json("policy", "list") if row["name"] in ("qq-overrides", "qq-unlimited")
         )
         assert row == {
             "name": "qq-overrides",
@@ -112,23 +112,23 @@ def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
         }
         assert unlimited["definition"] == {"delivery-limit": -1}
         dead_letters = '{"delivery-limit": 50, "dead-letter-exchange": "redeliveries.limit.dlx"}'
-        run("set-policy", *overrides[:2], dead_letters, *options)
+        run("policy", "set", *overrides[:2], dead_letters, *options)
     finally:
-        run.done("clear-policy", "qq-overrides")
-        run.done("clear-policy", "qq-unlimited")
+        run.done("policy", "clear", "qq-overrides")
+        run.done("policy", "clear", "qq-unlimited")
 
 
 def test_a_mistake_is_refused_with_what_is_allowed(run: CommandLine, queue: str) -> None:
     """And nothing is set."""
-    complaint = run.fails(1, "set-policy", queue, ".*", '{"overflow": "drop-tail"}')
+    complaint = run.fails(1, "policy", "set", queue, ".*", '{"overflow": "drop-tail"}')
     assert complaint == (
         f"the broker refuses: policy '{queue}': 'overflow' is 'drop-tail'; must be one of drop-head, "
         "reject-publish, reject-publish-dlx"
     )
-    complaint = run.fails(1, "set-policy", queue, ".*", '{"max-lenght": 5}')
+    complaint = run.fails(1, "policy", "set", queue, ".*", '{"max-lenght": 5}')
     assert (
         f"policy '{queue}': 'max-lenght' is not recognised as a setting of policies; did you mean max-length?"
         in complaint
     )
-    assert run.fails(1, "clear-policy", queue) == f"the broker refuses: no policy '{queue}'"
-    assert queue not in [row["name"] for row in run.json("list-policies")]
+    assert run.fails(1, "policy", "clear", queue) == f"the broker refuses: no policy '{queue}'"
+    assert queue not in [row["name"] for row in run.json("policy", "list")]

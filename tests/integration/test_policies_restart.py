@@ -23,9 +23,9 @@ def test_policies_act_after_a_restart(tmp_path: Path) -> None:
         return broker, CommandLine(broker), BlockingConnection(parameters(broker))
 
     broker, run, connection = start("first")
-    run("set-policy", "p", "^q", '{"max-length": 5, "overflow": "drop-head"}', "--priority", "3")
-    run("set-operator-policy", "o", "^q", '{"max-length": 2}', "--apply-to", "queues")
-    run("set-policy", "a", "^x", '{"alternate-exchange": "ae"}', "--apply-to", "exchanges")
+    run("policy", "set", "p", "^q", '{"max-length": 5, "overflow": "drop-head"}', "--priority", "3")
+    run("policy", "set-operator", "o", "^q", '{"max-length": 2}', "--apply-to", "queues")
+    run("policy", "set", "a", "^x", '{"alternate-exchange": "ae"}', "--apply-to", "exchanges")
     channel = connection.channel()
     channel.queue_declare("q", durable=True)
     channel.exchange_declare("x", "direct", durable=True)
@@ -36,19 +36,19 @@ def test_policies_act_after_a_restart(tmp_path: Path) -> None:
 
     broker, run, connection = start("second")
     try:
-        (row,) = run.json("list-queues", "name", "policy", "operator_policy", "effective_policy_definition")
+        (row,) = run.json("queue", "list", "name", "policy", "operator_policy", "effective_policy_definition")
         assert row == {
             "name": "q",
             "policy": "p",
             "operator_policy": "o",
             "effective_policy_definition": {"max-length": 2, "overflow": "drop-head"},
         }
-        assert [each["name"] for each in run.json("list-policies")] == ["a", "p"]
+        assert [each["name"] for each in run.json("policy", "list")] == ["a", "p"]
         channel = connection.channel()
         put(channel, "q", "1", "2")
         channel.basic_publish("x", "nowhere", b"3")
         assert get_all(channel, "q") == ["2", "3"]
-        run("clear-operator-policy", "o")
+        run("policy", "clear-operator", "o")
         put(channel, "q", *"123456")
         assert get_all(channel, "q") == list("23456")
     finally:

@@ -29,12 +29,12 @@ def run(broker: BrokerProcess) -> CommandLine:
 def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
     """Sets a policy, or an operator policy, for names that begin as the test's queue; both go after it."""
 
-    def put(definition: dict[str, Any], *options: str, command: str = "set-policy") -> str:
-        return run(command, queue, f"^{queue}", json.dumps(definition), *options)
+    def put(definition: dict[str, Any], *options: str, command: str = "set") -> str:
+        return run("policy", command, queue, f"^{queue}", json.dumps(definition), *options)
 
     yield put
-    for command in ("clear-policy", "clear-operator-policy"):
-        run.done(command, queue)
+    for command in ("clear", "clear-operator"):
+        run.done("policy", command, queue)
 
 
 def declare(channel: BlockingChannel, queue: str, kind: str = "classic", **arguments: Any) -> None:
@@ -52,7 +52,7 @@ def ready(channel: BlockingChannel, queue: str) -> int:
 
 def effective(run: CommandLine, queue: str) -> dict[str, Any]:
     """What its policies set."""
-    rows = run.json("list-queues", "name", "effective_policy_definition")
+    rows = run.json("queue", "list", "name", "effective_policy_definition")
     found: dict[str, Any] = next(row for row in rows if row["name"] == queue)["effective_policy_definition"]
     return found
 
@@ -69,11 +69,11 @@ def test_expires_of_a_policy_deletes_the_queue(
 ) -> None:
     """is_supported_operator_policy_expires: a queue that nobody uses goes."""
     declare(channel, queue, kind)
-    set_policy({"expires": 50}, command="set-operator-policy")
+    set_policy({"expires": 50}, command="set-operator")
 
     def gone() -> bool:
         channel.connection.process_data_events(0)
-        return queue not in [row["name"] for row in run.json("list-queues")]
+        return queue not in [row["name"] for row in run.json("queue", "list")]
 
     until(channel, gone, "the queue to go")
 
@@ -103,7 +103,7 @@ def test_a_policy_that_goes_resets_to_the_default(
     put(channel, queue, "1")
     with pytest.raises(NackError):
         put(channel, queue, "2")
-    run("clear-policy", queue)
+    run("policy", "clear", queue)
     put(channel, queue, "3")
     assert get_all(channel, queue) == ["3"]
 

@@ -60,7 +60,7 @@ def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(
     sender.send("kept")
     name = f"subscription:{queue}:sub"
     command_line = CommandLine(broker)
-    listed = command_line.json("list-queues", "name", "arguments")
+    listed = command_line.json("queue", "list", "name", "arguments")
     queues = {each["name"]: each["arguments"] for each in listed}
     assert queues[name]["x-subscription"] == {
         "topic": queue,
@@ -70,8 +70,8 @@ def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(
     }
     again = client.receiver(queue, name="sub", apply=[topic, durable])
     assert bodies(again, 1) == ["kept"]
-    assert name in command_line("list-bindings")
-    command_line("delete", "queue", name)
+    assert name in command_line("binding", "list")
+    command_line("queue", "delete", name)
     assert again.wait_refused() == "amqp:resource-deleted"
 
 

@@ -134,7 +134,7 @@ def test_client_that_does_not_read_holds_back_nobody_else(
     broker: BrokerProcess, clients: Any, connect: Any, queue: str, kind: str
 ) -> None:
     """Its deliveries stay in the queue but for one batch; others are served; then it gets all, in order."""
-    assert broker.run_command("declare", "queue", queue, "--type", kind).returncode == 0
+    assert broker.run_command("queue", "declare", queue, "--type", kind).returncode == 0
     publisher, other = clients(broker), clients(broker)
     sender = publisher.sender(queue)
     tags = [sender.transfer(Message(body=bytes(20_000), id=at)) for at in range(600)]

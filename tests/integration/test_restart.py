@@ -96,14 +96,14 @@ def secret(folder: Path, password: str) -> str:
 def test_what_is_durable_survives_a_kill(restart: Restarts, tmp_path: Path) -> None:
     """Declared by AMQP 0-9-1 and by the command line; what is transient is gone."""
     broker = restart()
-    run(broker, "add-vhost", "shop", "--description", "a shop")
-    run(broker, "add-user", "ann", "--password-file", secret(tmp_path, "pencil"), "--tag", "monitoring")
-    run(broker, "set-permissions", "ann", "^a", ".*", ".*", "--vhost", "shop")
-    run(broker, "set-permissions", "guest", ".*", ".*", ".*", "--vhost", "shop")
+    run(broker, "vhost", "add", "shop", "--description", "a shop")
+    run(broker, "user", "add", "ann", "--password-file", secret(tmp_path, "pencil"), "--tag", "monitoring")
+    run(broker, "permission", "set", "ann", "^a", ".*", ".*", "--vhost", "shop")
+    run(broker, "permission", "set", "guest", ".*", ".*", ".*", "--vhost", "shop")
     policy = {"vhost": "shop", "name": "short", "pattern": "^d", "definition": {"max-length": 3}}
     definitions = tmp_path / "policies.json"
     definitions.write_text(json.dumps({"policies": [policy]}), encoding="utf-8")
-    run(broker, "import-definitions", str(definitions))
+    run(broker, "definitions", "import", str(definitions))
     channel = restart.pika(virtual_host="shop").channel()
     channel.queue_declare("durable", durable=True, arguments={"x-max-length": 5})
     channel.queue_declare("quorum", durable=True, arguments={"x-queue-type": "quorum"})
@@ -122,7 +122,7 @@ def test_what_is_durable_survives_a_kill(restart: Restarts, tmp_path: Path) -> N
     entry = broker.wait_for_log("catalog recovered")
     assert (entry["vhosts"], entry["users"], entry["queues"]) == (2, 2, 2)
     assert (entry["exchanges"], entry["bindings"], entry["policies"]) == (1, 2, 1)
-    exported = json.loads(run(broker, "export-definitions", "-"))
+    exported = json.loads(run(broker, "definitions", "export", "-"))
     assert [each["name"] for each in exported["policies"]] == ["short"]
     assert ["monitoring"] in [user["tags"] for user in exported["users"]]
     assert {queue["name"] for queue in broker.status()["queues"]} == {"durable", "quorum"}
@@ -153,10 +153,10 @@ def test_amqp_1_0_declares_durably_too(restart: Restarts) -> None:
 def test_users_stay_as_an_administrator_left_them(restart: Restarts, tmp_path: Path) -> None:
     """Changed passwords and deleted users, over several kills."""
     broker = restart()
-    run(broker, "add-user", "ann", "--password-file", secret(tmp_path, "pencil"))
-    run(broker, "set-permissions", "ann", ".*", ".*", ".*")
-    run(broker, "change-password", "ann", "--password-file", secret(tmp_path, "crayon"))
-    run(broker, "delete-user", "guest")
+    run(broker, "user", "add", "ann", "--password-file", secret(tmp_path, "pencil"))
+    run(broker, "permission", "set", "ann", ".*", ".*", ".*")
+    run(broker, "user", "set-password", "ann", "--password-file", secret(tmp_path, "crayon"))
+    run(broker, "user", "delete", "guest")
     for _ in range(2):
         restart()
         restart.pika(user="ann", password="crayon").close()

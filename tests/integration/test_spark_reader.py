@@ -312,9 +312,9 @@ def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
     fill(broker, "s", 10)
     given = {"url": f"amqp://reader:secret@{broker.host}:{broker.port}", "stream": "s"}
     reader = batch_reader(parse_source(given, streaming=False))  # type: ignore[arg-type]
-    assert broker.run_command("set-permissions", "reader", "^$", "^$", "^s$").returncode == 0
+    assert broker.run_command("permission", "set", "reader", "^$", "^$", "^s$").returncode == 0
     assert len(rows(reader, reader.partitions())) == 10
-    assert broker.run_command("set-permissions", "reader", "^$", "^$", "^$").returncode == 0
+    assert broker.run_command("permission", "set", "reader", "^$", "^$", "^$").returncode == 0
     with pytest.raises(BrokerRefused, match="read access to queue 's' .* refused for user 'reader'"):
         reader.partitions()
 
@@ -339,7 +339,7 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
     batches = read_range(given, StreamRange(0, COUNT, True), None)
     found = next(batches).to_pylist()
     (entry,) = reading(broker)
-    closed = broker.run_command("close-connection", str(entry["id"]))
+    closed = broker.run_command("connection", "close", str(entry["id"]))
     assert closed.returncode == 0, closed.stderr
     for each in batches:
         found += each.to_pylist()

@@ -181,7 +181,7 @@ def test_a_broker_that_is_killed_and_comes_back_has_every_row(queue: str, task: 
     folder.mkdir()
     own = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"))
     port = own.port
-    own.run_command("declare", "queue", queue)
+    own.run_command("queue", "declare", queue)
     started = [own]
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -223,7 +223,7 @@ def test_a_broker_that_stays_away_fails_the_task_in_time(
 def test_no_credit_is_told_apart_from_silence(start_broker: StartBroker, queue: str, task: Task) -> None:
     """A broker with a memory alarm gives no credit; the error says to look."""
     own = start_broker()
-    assert own.run_command("alarm", "memory", "on").returncode == 0
+    assert own.run_command("alarm", "set", "memory", "on").returncode == 0
     writer = SinkStreamWriter(options(own, address=queue, idleTimeout="300ms"), BODY, overwrite=False)
     with pytest.raises((NotDelivered, SparkSourceError), match="amqp10broker status"):
         writer.write(batches([b"x"]))

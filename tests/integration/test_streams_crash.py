@@ -105,7 +105,7 @@ def test_what_was_accepted_survives_every_kill(tmp_path: Path) -> None:
         broker = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"))
         try:
             if number == 0:
-                declare = ["declare", "queue", STREAM, "--type", "stream"]
+                declare = ["queue", "declare", STREAM, "--type", "stream"]
                 limit = "x-stream-max-segment-size-bytes=20000"
                 assert broker.run_command(*declare, "--argument", limit).returncode == 0
             last = number == ROUNDS

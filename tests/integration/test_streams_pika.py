@@ -342,7 +342,7 @@ def test_the_id_of_a_stream_stays_as_long_as_the_stream(runs: Any, queue: str) -
     """Over a kill; declared again, it is another one."""
 
     def declaration_id(broker: BrokerProcess) -> str:
-        listed = broker.run_command("list-queues", "name", "declaration_id", "--format", "json")
+        listed = broker.run_command("queue", "list", "name", "declaration_id", "--format", "json")
         (row,) = [row for row in json.loads(listed.stdout) if row["name"] == queue]
         return str(row["declaration_id"])
 

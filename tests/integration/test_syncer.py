@@ -16,9 +16,9 @@ import pytest
 import trio
 import trio.testing
 
+from amqp10broker import syncing
 from amqp10broker.errors import StorageFailed
 from amqp10broker.runtime.journal import syncer as syncer_module
-from amqp10broker.runtime.journal import syncer_child
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.short_slices import SLICE_NS
 from amqp10broker.runtime.journal.syncer import Syncer, open_syncer
@@ -37,7 +37,7 @@ def _helper(of: int | str = "self") -> int:
         for file in Path(f"/proc/{of}/task").glob("*/children"):
             with suppress(FileNotFoundError, ProcessLookupError):
                 for child in map(int, file.read_text().split()):
-                    if b"syncer_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    if b"syncing.py" in Path(f"/proc/{child}/cmdline").read_bytes():
                         found.add(child)
     (child,) = found
     return child
@@ -66,11 +66,11 @@ async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -
     with trio.fail_after(20):
         async with open_syncer() as syncer:
             await syncer.sync([])
-            await syncer.sync([file] * (2 * syncer_child.FDS_MAX + 1))
+            await syncer.sync([file] * (2 * syncing.FDS_MAX + 1))
             with pytest.raises(StorageFailed, match="Invalid argument"):
-                await syncer.sync([*[file] * (2 * syncer_child.FDS_MAX), writing])
+                await syncer.sync([*[file] * (2 * syncing.FDS_MAX), writing])
             with pytest.raises(StorageFailed, match="Invalid argument"):
-                await syncer.sync([writing, *[file] * syncer_child.FDS_MAX])
+                await syncer.sync([writing, *[file] * syncing.FDS_MAX])
             # All is answered for: the next is not taken for one of those.
             await syncer.sync([file])
     for fd in (file, reading, writing):
@@ -116,7 +116,7 @@ async def test_a_cancelled_sync_does_not_answer_for_the_next(tmp_path: Path) -> 
 async def test_the_helper_is_deaf_to_signals_that_stop_a_service_and_ends_with_the_socket() -> None:
     ours, theirs = socket.socketpair()
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-I", "-S", syncer_child.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        [sys.executable, "-I", "-S", syncing.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
     theirs.close()
     ours.setblocking(False)

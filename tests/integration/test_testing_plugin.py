@@ -112,6 +112,29 @@ def test_settings_come_from_the_configuration_and_from_the_nearest_marker(run: R
     result.assert_outcomes(passed=4)
 
 
+def test_a_marker_names_the_version_that_is_emulated(run: Run) -> None:
+    result = run(
+        """
+        import pika
+        import pytest
+
+        @pytest.mark.amqp_broker(emulate="rabbitmq-4.0")
+        def test_marked(amqp_broker):
+            with pika.BlockingConnection(pika.URLParameters(amqp_broker.url)) as connection:
+                assert connection._impl.server_properties["version"] == "4.0.9"
+
+        @pytest.mark.amqp_broker(emulate=4.3)
+        def test_a_number(amqp_broker):
+            amqp_broker.declare("q", "quorum", arguments={"x-max-length": 5})
+            amqp_broker.assert_upgradable("4.3")
+            with pytest.raises(AssertionError, match="drops_next"):
+                amqp_broker.assert_upgradable("4.2")
+        """,
+        "--strict-markers",
+    )
+    result.assert_outcomes(passed=2)
+
+
 @pytest.mark.parametrize(
     ("ini", "marker", "said"),
     [
@@ -120,6 +143,7 @@ def test_settings_come_from_the_configuration_and_from_the_nearest_marker(run: R
         ("amqp_broker_frames = many", "", "must be 0 or a positive number"),
         ("", "@pytest.mark.amqp_broker(max_link_credit=0)", "must be"),
         ("", "@pytest.mark.amqp_broker('quorum')", "takes settings by name"),
+        ("", "@pytest.mark.amqp_broker(emulate='4.1')", "is '4.1'; must be one of 3.13, 4.0, 4.2, 4.3"),
     ],
 )
 def test_an_option_that_cannot_be_says_what_it_may_be(run: Run, ini: str, marker: str, said: str) -> None:

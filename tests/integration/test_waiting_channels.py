@@ -64,7 +64,7 @@ def test_a_prefetch_that_is_used_up(channel: BlockingChannel, broker: BrokerProc
             f"3 messages ready in queue '{queue}'",
         ),
     )
-    rows = CommandLine(broker).json("list-consumers", "tag", "waits", "waits_why")
+    rows = CommandLine(broker).json("consumer", "list", "tag", "waits", "waits_why")
     row = next(row for row in rows if row["tag"] == queue)
     assert row["waits"] == "prefetch-full"
     assert "the client has acknowledged none" in row["waits_why"]
@@ -102,7 +102,7 @@ def test_acknowledgements_that_an_alarm_keeps_unread(start_broker: StartBroker, 
         channel.basic_qos(prefetch_count=2)
         inbox = Inbox(channel, queue, consumer_tag=queue)
         held = inbox.take(2)
-        run("alarm", "memory", "on")
+        run("alarm", "set", "memory", "on")
         channel.basic_publish("", queue, b"d", TRANSIENT)
         client.process_data_events(0)
         channel_of(broker, queue, 1, "blocked-by-alarm")
@@ -114,7 +114,7 @@ def test_acknowledgements_that_an_alarm_keeps_unread(start_broker: StartBroker, 
             queue,
             says=("it holds 2 deliveries, and acknowledgements have to wait: the alarm of memory is on",),
         )
-        run("alarm", "memory", "off")
+        run("alarm", "set", "memory", "off")
         inbox.take(2)
 
 
@@ -154,5 +154,5 @@ def test_a_queue_that_does_not_follow(start_broker: StartBroker, queue: str) -> 
         assert f"has not confirmed {waiting['unconfirmed']} messages" in waiting["waits_why"]
         assert waiting["unconfirmed"] >= 400
         channel_of(broker, queue, 2, "reader-held", "because channel 1 of it takes nothing")
-        rows = CommandLine(broker).json("list-channels", "channel", "waits")
+        rows = CommandLine(broker).json("channel", "list", "channel", "waits")
         assert {row["channel"]: row["waits"] for row in rows} == {1: "credit-flow", 2: "reader-held"}

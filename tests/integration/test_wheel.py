@@ -5,89 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.installed_wheel import PROGRAM, Installed, build, run
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
-# Without the folder that it is run in, which has the sources.
-PROGRAM = ("-I", "-m", "amqp10broker")
-
-
-def run(*words: object) -> str:
-    """A command that must succeed; what it printed."""
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=REPOSITORY,
-        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+WHEEL_BYTES_MAX = 1_900_000
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made as `python -m build` makes it: the source package first, and the wheel from that.
-
-    Without isolation, which would fetch hatchling from an index.
-    """
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder)
-    assert len(list(folder.glob("*.tar.gz"))) == 1
-    (made,) = folder.glob("*.whl")
-    return made
-
-
-def needed(package: Distribution, extra: str = "") -> dict[str, Distribution]:
-    """What a package requires with an extra, and all that this requires, by name."""
-    found: dict[str, Distribution] = {}
-    left = [(package, extra)]
-    while left:
-        each, extra = left.pop()
-        for requirement in map(Requirement, each.requires or ()):
-            meant = requirement.marker is None or requirement.marker.evaluate({"extra": extra})
-            if meant and requirement.name not in found:
-                found[requirement.name] = distribution(requirement.name)
-                left.append((found[requirement.name], ""))
-    return found
-
-
-class Installed:
-    """An environment with the wheel, and nothing but what that requires."""
-
-    def __init__(self, folder: Path, wheel: Path) -> None:
-        self.folder = folder
-        run(sys.executable, "-m", "venv", "--without-pip", folder)
-        self.python = folder / "bin" / "python"
-        pip = ("-m", "pip", "--python", self.python, "install", "--quiet")
-        run(sys.executable, *pip, "--no-index", "--no-deps", "--no-compile", wheel)
-        self.packages = Path(run(self.python, "-c", "import site; print(site.getsitepackages()[0])").strip())
-        self.have()
-
-    def have(self, extra: str = "") -> None:
-        """Have the packages that it requires, with an extra: linked, for an index would be asked."""
-        (itself,) = distributions(path=[str(self.packages)], name="amqp10broker")
-        for found in needed(itself, extra).values():
-            for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
-                place, here = self.packages / top, Path(str(found.locate_file(top)))
-                if here.exists() and not place.exists():
-                    place.symlink_to(here)
-
-    def __call__(self, *words: object) -> str:
-        """A command of the wheel's; what it printed."""
-        return run(self.folder / "bin" / "amqp10broker", *words)
+    """The one of a release (`make release`), or one that is made."""
+    released = os.environ.get("AMQP10BROKER_WHEEL")
+    return Path(released) if released else build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +45,7 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> No
     assert {"amqp10broker/py.typed", "amqp10broker/tools/analysis/report.html"} < wanted
     assert {name for name in found if (REPOSITORY / name).exists()} == found
     assert wanted - found == set()
+    assert wheel.stat().st_size < WHEEL_BYTES_MAX
 
 
 def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
@@ -120,7 +58,7 @@ def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
     broker = BrokerProcess(tmp_path, python=installed.python, program=PROGRAM)
     try:
         there = ("--admin-socket", broker.admin_socket)
-        installed("declare", "queue", "q", *there)
+        installed("queue", "declare", "q", *there)
         installed("publish", "--queue", "q", "a message", "--port", broker.port)
         assert "a message" in installed("get", "q", "--ack-mode", "ack", "--port", broker.port)
     finally:

@@ -77,6 +77,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     ).map(sorted),
     snapshot.UNSETTLED: st.dictionaries(NUMBERS, NUMBERS, max_size=3),
     snapshot.SELECTION: st.none(),
+    snapshot.ENDS: st.none() | st.lists(NUMBERS, max_size=5),
     command_codec.FILTERS: st.none() | st.binary(min_size=1, max_size=5),
     link_codec.FILTERS: st.none()
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)

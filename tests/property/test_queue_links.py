@@ -82,7 +82,7 @@ def test_browsers_are_shown_all_whoever_leads(seed: int, share: float) -> None:
     messages, _, _ = machine.parts()
     waiting = [
         index
-        for number, line in enumerate(messages.ready.in_order())
+        for number, line in enumerate(messages.ready.lines)
         for index in messages.ready.indexes_of(number, list(line.columns()[0]))
     ]
     bodies = [content for _, content in messages.read(waiting)] if waiting else []

@@ -502,7 +502,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def waiting(self) -> list[int]:
         """Numbers of all ready and delayed messages."""
         ready, bodies = self.queue.parts()[0].ready, self.queue.parts()[0].bodies
-        indexes = [*ready.indexes_of_returns(), *ready.high.columns()[0], *normal_level(ready)]
+        indexes = [*ready.indexes_of_returns(), *ready.lines[1].columns()[0], *normal_level(ready)]
         indexes += [entry[2] for entry in ready.delayed_entries()]
         indexes += ready.later.indexes()
         return [int(body) for _, body in bodies.fetch(indexes)] if indexes else []

@@ -16,9 +16,9 @@ from amqp10broker.runtime.admin import admin, inspection
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.syncer import Syncer
-from amqp10broker.runtime.journal.syncer_child import ANSWER
 from amqp10broker.runtime.observe import clock_watch
 from amqp10broker.runtime.observe.clock_watch import LOOK_S
+from amqp10broker.syncing import ANSWER
 from tests.runtime.conftest import LogRecorder
 from tests.support.trioclient import quiet_config
 

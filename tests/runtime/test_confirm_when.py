@@ -24,7 +24,7 @@ from amqp10broker.sessions.messages import SessionMessage
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss
-from tests.support.journals import LONG
+from tests.support.journals import LONG, files_of
 from tests.support.kept_queues import make_message
 from tests.support.node import History, Kind, Node, Seat
 
@@ -170,7 +170,7 @@ def test_what_was_written_is_lost_with_the_power_only_and_only_the_last_of_it(
 def test_a_confirm_of_what_is_written_waits_for_no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever others wait for."""
     node = Confirming(monkeypatch, 7)
-    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.FILE_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(1_000_000))
     node.live(random.Random(1), 1)
     node.killed = True
     node.disk = node.disk.after_kill()

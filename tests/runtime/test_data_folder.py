@@ -305,7 +305,7 @@ async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, da
         assert broker.passwords.slow("guest", b"guest")()
         assert broker.authenticator.anonymous_user == "ann"
     ((event, fields),) = data_log.of("warning")
-    assert "amqp10broker change-password" in event
+    assert "amqp10broker user set-password" in event
     assert fields == {"user": "guest"}
 
 

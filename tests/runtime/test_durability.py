@@ -33,6 +33,7 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.messages import SessionMessage
 from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
+from tests.support.journals import files_of
 from tests.support.trioclient import eventually
 
 pytestmark = pytest.mark.real_clock
@@ -322,7 +323,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
-    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.FILE_BYTES_MAX", 4_000)
+    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(4_000))
     async with broker_on(folder) as broker:
         client = queue_of(broker, arguments={"x-queue-type": "quorum"})
         client.publish(1, 2, 3)
@@ -395,9 +396,7 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
 async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from amqp10broker.runtime.journal import journal_task
-
-    monkeypatch.setattr(journal_task, "FILE_BYTES_MAX", 2000)
+    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(2000))
     async with broker_on(folder) as broker:
         assert broker.journal_task is not None
         stays = queue_of(broker, "stays")
@@ -466,3 +465,17 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
     async with broker_on(folder) as broker:
         assert await queue_of(broker, "dead").get(99) == list(range(0, 30, 2))
         assert await queue_of(broker).get(99) == list(range(30, 50))
+
+
+async def test_the_configuration_says_how_long_files_are_and_how_many_dead_letters_are_on_their_way(
+    folder: str,
+) -> None:
+    """Also of a quorum queue that comes from the disk."""
+    for _ in range(2):
+        async with broker_on(folder, journal_file_bytes=1024**2, dead_letter_prefetch=7) as broker:
+            assert broker.journal_task is not None
+            assert broker.journal_task.journal._file_bytes_max == 1024**2
+            client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+            client.publish(1)
+            await client.listen(until=1)
+            assert client.queue.handle.backend.queue.dead_letter_prefetch == 7  # type: ignore[attr-defined]

@@ -102,10 +102,10 @@ async def test_a_cluster_in_minority_is_asked_again() -> None:
 
 
 async def test_a_name_that_is_taken_ends_the_start() -> None:
-    with pytest.raises(ClusterRefused, match="'amqp10broker forget-cluster-node b' at node 'a'"):
+    with pytest.raises(ClusterRefused, match="'amqp10broker cluster forget-node b' at node 'a'"):
         await former("b", Wires(a=member("a", taken=True))).find()
     raced = member("a", refusals=[RefusedError(NAME_TAKEN, "it is taken")])
-    with pytest.raises(ClusterRefused, match="forget-cluster-node b"):
+    with pytest.raises(ClusterRefused, match="cluster forget-node b"):
         await former("b", Wires(a=raced)).find()
 
 

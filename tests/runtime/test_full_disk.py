@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import Delete, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import Confirmed, Deliver, Settled, Unconfirmed
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import journal_task as journal_module
+from amqp10broker.runtime.journal.journal_task import journal_sizes
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.declaring import declare, remove
 from tests.support.disks import SimDisk
@@ -206,7 +207,7 @@ def test_a_first_start_on_a_full_disk_says_what_to_do_and_the_next_one_works(nod
 def test_a_file_system_that_does_not_say_its_size_has_files_of_the_usual_length(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 32 * 1024 * 1024)
+    monkeypatch.setattr(journal_module, "journal_sizes", journal_sizes)
     monkeypatch.setattr(node.disk, "total_bytes", lambda path: 0)
 
     async def body(broker: Broker) -> None:

@@ -466,7 +466,8 @@ async def test_deprecated_features_are_told_and_whether_one_is_in_use() -> None:
     async with running_broker(permit_global_qos=False) as broker, http_user(broker) as user:
         told = {each["name"]: each["state"] for each in await user.get("/deprecated-features")}
         transient = "transient_nonexcl_queues"
-        assert told == {"amqp_address_v1": "denied", "global_qos": "denied", transient: "permitted"}
+        permitted = dict.fromkeys(("amqp_address_v1", "queue_master_locator", transient), "permitted")
+        assert told == {"global_qos": "denied", **permitted}
         assert await user.put("/queues/%2F/kept", {"durable": True}) == 201
         assert await user.get("/deprecated-features/used") == []
         assert await user.put("/queues/%2F/q", {}) == 201

@@ -11,6 +11,7 @@ import trio
 
 from amqp10broker.api.looks import Looks
 from amqp10broker.config import FlowSettings
+from amqp10broker.emulation import UNSET
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
@@ -239,7 +240,7 @@ async def test_the_overview_says_what_clients_look_for(broker: Broker, user: Htt
     add_vhost(broker.catalog, "v")
     declare(broker.catalog, "/", "q")
     shown = await user.get("/overview")
-    assert shown["rabbitmq_version"] == "4.3.6"
+    assert shown["rabbitmq_version"] == UNSET.version
     assert shown["product_name"] == "amqp10broker"
     assert shown["node"] == "broker"
     assert shown["object_totals"]["queues"] == 1
@@ -431,6 +432,19 @@ async def test_the_settings_are_told_without_secrets() -> None:
         assert told["default_vhost"] == "/"
         assert b"s3cret" not in heard.body
         assert b"# tls_key_password is not shown\n" in heard.body
+
+
+async def test_an_upgrade_check_is_for_administrators(broker: Broker, verify_passwords_at_once: None) -> None:
+    """What `amqp10broker upgrade-check` says, the worst first."""
+    add_login(broker, "mon:pw", "monitoring")
+    async with http_user(broker) as guest, http_user(broker, "mon:pw") as mon:
+        assert await guest.put("/queues/%2F/q", {}) == 201
+        said = await guest.get("/upgrade-check/4.3")
+        assert [(each["finding"], each["who"]) for each in said["findings"]] == [
+            ("transient_nonexcl_queues", "q")
+        ]
+        assert (await guest.ask("GET", "/upgrade-check/5.0")).status == 400
+        assert (await mon.ask("GET", "/upgrade-check/4.3")).status == 401
 
 
 async def test_the_checklist_of_production_is_for_administrators(

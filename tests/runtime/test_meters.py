@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.runtime.observe import meters
+from amqp10broker import portable
 from amqp10broker.runtime.observe.meters import Meter, memory_total, rss_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -144,5 +144,5 @@ def test_freed_memory_leaves_the_resident_set_when_it_is_given_back() -> None:
 
 def test_without_the_function_nothing_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A C library that has no malloc_trim."""
-    monkeypatch.setattr(meters, "_malloc_trim", lambda: None)
+    monkeypatch.setattr(portable, "libc", lambda: None)
     Meter().give_back()

@@ -41,6 +41,7 @@ from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues import queues
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
+from tests.support.journals import files_of
 from tests.support.rawframes import attach_receiver, begin, credit
 from tests.support.trioclient import connect
 
@@ -395,7 +396,7 @@ async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str)
 @pytest.mark.real_clock
 async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log is cut by snapshots with what lives: a queue that is consumed does not grow on the disk."""
-    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.FILE_BYTES_MAX", 20_000)
+    monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(20_000))
     async with broker_on(folder) as broker:
         client = client_of(broker)
         client.publish(0)

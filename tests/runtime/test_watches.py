@@ -201,7 +201,7 @@ async def test_what_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
         await client.idle()
         for given, kind, text in (
             ({"connection": 9, "link": "in"}, "NotFound", "no connection 9"),
-            ({"connection": 1, "link": "no"}, "NotFound", "list-links"),
+            ({"connection": 1, "link": "no"}, "NotFound", "link list"),
             ({"connection": 1}, "BadRequest", "name one of its links"),
             ({"connection": 1, "link": "in", "channel": 5}, "NotFound", "no attached link 'in'"),
             ({"connection": 1, "link": "in", "role": "receiver"}, "NotFound", "no attached link 'in'"),

@@ -1,4 +1,4 @@
-"""``amqp10broker analyse`` as people start it: a process of its own, with a JVM of its own."""
+"""``amqp10broker record analyse`` as people start it: a process of its own, with a JVM of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_command_recommends_and_writes_the_report(tmp_path: Path) -> None:
     synthetic.write(folder, plants)
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "amqp10broker", "analyse", str(folder), "--master", "local[1]"],
+        [sys.executable, "-m", "amqp10broker", "record", "analyse", str(folder), "--master", "local[1]"],
         capture_output=True,
         text=True,
         timeout=_LIMIT_S,

@@ -17,7 +17,7 @@ from amqp10broker.observe.recording.errors import NotARecording
 from amqp10broker.tools.analysis.cells import read_events
 from amqp10broker.tools.analysis.errors import FollowFailed
 from amqp10broker.tools.analysis.follow import WINDOWS, SecondWindow, follow, line_of, windowed, windows_of
-from amqp10broker.tools.analysis.progress import ProgressLines
+from amqp10broker.tools.analysis.job import ProgressLines
 from tests.support import synthetic
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.job import analyse, look_for_waits
-from amqp10broker.tools.analysis.progress import ProgressLines
+from amqp10broker.tools.analysis.job import ProgressLines
 from amqp10broker.tools.analysis.recommend import Aim
-from amqp10broker.tools.analysis.waits import LinkWait, name_waits
+from amqp10broker.tools.analysis.tables import LinkWait, name_waits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,11 @@ from celery import Celery, Task
 QUEUE = "celery-tests"
 
 app = Celery("celery_tests", broker=os.environ.get("CELERY_TEST_BROKER", "amqp://"), backend="rpc://")
+EXCLUSIVE = os.environ.get("CELERY_TEST_EXCLUSIVE") != "no"
+"""Whether a worker has queues of its own exclusively, as by default since Celery 5.6."""
 app.conf.update(
+    control_queue_exclusive=EXCLUSIVE,
+    event_queue_exclusive=EXCLUSIVE,
     task_default_queue=QUEUE,
     worker_prefetch_multiplier=4,
     worker_send_task_events=True,

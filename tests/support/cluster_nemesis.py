@@ -289,11 +289,11 @@ class Nemesis:
         """Queues of these kinds, and their consumers, as each node tells them."""
         wanted = {self.notes[kind].queue for kind in kinds if kind in self.notes}
         columns = {
-            "list-queues": (
+            "queue list": (
                 *("name", "leader", "online", "messages_ready", "messages_unacknowledged", "consumers"),
                 "single_active_consumer_tag",
             ),
-            "list-consumers": (
+            "consumer list": (
                 *("queue", "node", "connection", "protocol", "tag", "prefetch", "unacknowledged"),
                 *("waits", "waits_why", "waits_for_s"),
             ),
@@ -311,7 +311,7 @@ class Nemesis:
         """Of one of the queues."""
         for node in self.cluster.nodes:
             if node.accepts:
-                rows = self.cluster.ask(node, "list-queues", "name", "leader")
+                rows = self.cluster.ask(node, "queue", "list", "name", "leader")
                 wanted = self.rng.choice(list(self.notes.values())).queue
                 leaders = [row["leader"] for row in rows if row["name"] == wanted and row["leader"]]
                 if leaders:
@@ -429,13 +429,13 @@ class Nemesis:
     def _move(self, node: ClusterNode) -> None:
         self.hurt.count["move"] = self.hurt.count.get("move", 0) + 1
         queue = self.rng.choice(list(self.notes.values())).queue
-        done = self.cluster.run_command(node, "transfer-leadership", queue, node.name)
+        done = self.cluster.run_command(node, "member", "transfer-leadership", queue, node.name)
         _log.info("%d %s%s", done.returncode, done.stdout, done.stderr)
 
     def _drain(self, node: ClusterNode) -> None:
         self.hurt.begin([node], "drain")
         for command in ("drain", "revive"):
-            done = self.cluster.run_command(node, command)
+            done = self.cluster.run_command(node, "cluster", command)
             _log.info("%s: %d %s%s", command, done.returncode, done.stdout, done.stderr)
             time.sleep(self.rng.uniform(0.0, 3.0))
         self.hurt.end([node])
@@ -483,14 +483,14 @@ def undone(notes: TotalQueue) -> list[str]:
 
 
 def definitions(cluster: ClusterProcess, node: ClusterNode) -> Any:
-    done = cluster.run_command(node, "export-definitions", "-")
+    done = cluster.run_command(node, "definitions", "export", "-")
     assert done.returncode == 0, f"{node.name}: {done.stderr}"
     return json.loads(done.stdout)
 
 
 def counts(cluster: ClusterProcess, node: ClusterNode) -> dict[str, int | None]:
     """Messages of each quorum queue, as the node says; None: it does not hear of the queue's leader now."""
-    rows = cluster.ask(node, "list-queues", "name", "type", "messages")
+    rows = cluster.ask(node, "queue", "list", "name", "type", "messages")
     return {row["name"]: row["messages"] for row in rows if row["type"] == "quorum"}
 
 
@@ -569,7 +569,7 @@ def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
     first = cluster.nodes[0]
 
     def settled() -> bool:
-        listed = cluster.ask(first, "list-queues", "name", "messages", "messages_unacknowledged")
+        listed = cluster.ask(first, "queue", "list", "name", "messages", "messages_unacknowledged")
         rows = {row["name"]: row for row in listed}
         names = {kind: notes.queue for kind, notes in nemesis.notes.items()}
         free = all(rows[name]["messages_unacknowledged"] == 0 for name in names.values())

@@ -295,8 +295,8 @@ class ClusterProcess:
         return json.loads(done.stdout)
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
-        """What ``cluster-status`` says there."""
-        document: dict[str, Any] = self.ask(node, "cluster-status")
+        """What ``cluster status`` says there."""
+        document: dict[str, Any] = self.ask(node, "cluster", "status")
         return document
 
     def look(self, node: ClusterNode, notes: TotalQueue) -> list[tuple[str, bool]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from amqp10broker.errors import StorageError
@@ -25,6 +26,11 @@ FOLDER = "/journal"
 GROUP, KIND, TERM = 7, 3, 11
 
 file_name = JOURNAL.name
+
+
+def files_of(count: int) -> Callable[..., tuple[int, int]]:
+    """In place of `journal_task.journal_sizes`: files of so many bytes, fewer than the setting allows."""
+    return lambda *_: (count, count + count // 2)
 
 
 def new_disk(seed: int = 0) -> SimDisk:

@@ -45,6 +45,7 @@ from amqp10broker.storage.folder import inspect_data_folder
 from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
+from tests.support.journals import files_of
 from tests.support.kept_queues import is_persistent, make_message, number_of, shorten_pages
 
 FOLDER: Final = "/data"
@@ -250,7 +251,7 @@ class Node:
         self._faults: list[str] = []
         monkeypatch.setattr(data_module, "OsDisk", lambda: self.disk)
         monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
-        monkeypatch.setattr(journal_module, "FILE_BYTES_MAX", 3000)
+        monkeypatch.setattr(journal_module, "journal_sizes", files_of(3000))
         shorten_pages(monkeypatch)
         for module in (
             "queues.queues",

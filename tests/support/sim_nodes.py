@@ -49,6 +49,7 @@ from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
 from tests.support.disks import PowerLoss, SimDisk
+from tests.support.journals import files_of
 from tests.support.node import NoMeter
 from tests.support.sim_clients import SimClient, UsedQueue
 from tests.support.sim_network import SimNetwork
@@ -445,7 +446,7 @@ class Simulation:
 
             put(data_module, "OsDisk", lambda: NODE.get().watched_disk())
             put(journal_module, "open_syncer", lambda **given: NODE.get().open_syncer(**given))
-            put(journal_module, "FILE_BYTES_MAX", self._file_bytes)
+            put(journal_module, "journal_sizes", files_of(self._file_bytes))
             put(quorum_store, "SNAPSHOT_AFTER_BYTES", self._snapshot_after)
             put(QuorumStore, "apply", apply)
             put(broker_module, "pid_file", lambda path: contextlib.nullcontext())

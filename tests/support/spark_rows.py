@@ -54,7 +54,7 @@ def publish(broker: BrokerProcess, name: str, count: int, *, first: int = 0) -> 
 def declare(broker: BrokerProcess, name: str, kind: str, **arguments: object) -> None:
     """Declare a queue of a type with ``amqp10broker declare``."""
     options = [word for key, value in arguments.items() for word in ("--argument", f"{key}={value}")]
-    done = broker.run_command("declare", "queue", name, "--type", kind, *options)
+    done = broker.run_command("queue", "declare", name, "--type", kind, *options)
     assert done.returncode == 0, done.stderr
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker import portable
 from amqp10broker.errors import AdminSocketError
 from amqp10broker.runtime.admin import path as adminpath
 
@@ -87,7 +88,7 @@ class TestSocket:
         with listening(path):
             ours = os.getuid()
             monkeypatch.setattr(adminpath, "peer_uid", lambda stream: ours + 5)
-            monkeypatch.setattr(os, "getuid", lambda: ours or 1)
+            monkeypatch.setattr(portable, "user_id", lambda: ours or 1)
             monkeypatch.setattr(adminpath, "directories", lambda environ=None: ())
             with pytest.raises(AdminSocketError, match="belongs to user"):
                 adminpath.connect(path, timeout_s=1)

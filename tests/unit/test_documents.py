@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.emulation import ROWS
+
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     [
@@ -60,3 +62,14 @@ def test_files_named_in_backticks_are_there() -> None:
         if name not in there
     }
     assert sorted(missing) == []
+
+
+def test_the_page_of_versions_has_the_rows_of_the_table() -> None:
+    """A value that another version of the broker has is another line."""
+    page = (REPOSITORY / "docs" / "differences-from-rabbitmq.md").read_text()
+    words = {True: "yes", False: "no", None: "none", "": "this broker's"}
+    for row in ROWS:
+        shown = [
+            str(each) if type(each) is int else words.get(each, each) for each in (*row.values, row.unset)
+        ]
+        assert "| " + " | ".join([f"`{row.name}`", *shown, row.change]) + " |\n" in page

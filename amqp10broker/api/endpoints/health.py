@@ -173,6 +173,12 @@ async def doctor(call: EndpointCall) -> HttpResponse:
     return HttpResponse.of_json(await call.administer("doctor", by_itself=False))
 
 
+@route("GET", "/upgrade-check/{version}", tag=Tag.ADMINISTRATOR)
+async def upgrade_check(call: EndpointCall) -> HttpResponse:
+    """Say what a version of RabbitMQ refuses or does otherwise, an extension of RabbitMQ's API."""
+    return HttpResponse.of_json(await call.administer("upgrade-check", to=call.values["version"]))
+
+
 def _no_alarms(rows: list[dict[str, Any]]) -> HttpResponse:
     if not rows:
         return _passed()

@@ -13,7 +13,7 @@ from amqp10broker.api.front import JSON_TYPES, Tag
 from amqp10broker.api.live import EVENT_HEADERS, EVENT_TYPES, Following
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.api.samples import KEPT_MS, client_stats
-from amqp10broker.metadata.definitions_export import RABBIT_VERSION
+from amqp10broker.emulation import Rules
 from amqp10broker.operations.snapshot import NodeView
 from amqp10broker.routing.registry import EXCHANGE_TYPES
 
@@ -45,7 +45,7 @@ async def overview(call: EndpointCall) -> HttpResponse:
     if not call.has(Tag.MONITORING):
         seen = [each for each in seen if each.user == call.user.name]
     shown: dict[str, Any] = {
-        **_versions(node),
+        **_versions(node, call.broker_api.catalog.rules),
         "product_name": "amqp10broker",
         "product_version": node.version,
         "node": call.broker_api.node_name,
@@ -191,7 +191,7 @@ async def _node(call: EndpointCall, name: str) -> dict[str, Any]:
     listeners = await _listeners(call)
     return {
         **shown,
-        **_versions(node),
+        **_versions(node, call.broker_api.catalog.rules),
         "running": True,
         "uptime": int(node.uptime_s * 1000),
         "os_pid": str(node.pid),
@@ -240,11 +240,11 @@ def _memory(node: NodeView) -> dict[str, Any]:
     }
 
 
-def _versions(node: NodeView) -> dict[str, str]:
+def _versions(node: NodeView, rules: Rules) -> dict[str, str]:
     return {
-        "management_version": RABBIT_VERSION,
-        "rabbitmq_version": RABBIT_VERSION,
-        "erlang_version": "none",
+        "management_version": rules.version,
+        "rabbitmq_version": rules.version,
+        "erlang_version": rules.platform.rpartition("/OTP ")[2] or "none",
         "erlang_full_version": f"none: amqp10broker {node.version}",
         "crypto_lib_version": "",
     }

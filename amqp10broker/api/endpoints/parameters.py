@@ -11,7 +11,9 @@ from amqp10broker.api.fields import require, table, text
 from amqp10broker.api.front import Tag, check_tag
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.errors import RefusedError
+from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
 from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.queue import deprecated_features
 from amqp10broker.metadata.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.metadata.definitions_export import parameter_entries
 from amqp10broker.metadata.entries import global_parameter_entry, nearest, policy_value
@@ -39,11 +41,10 @@ _FLAGS: Final = {
     "virtual_host_metadata": "description and tags of virtual hosts",
 }
 
-TRANSIENT: Final = "transient_nonexcl_queues"
-GLOBAL_QOS: Final = "global_qos"
 _DEPRECATED: Final = {
-    "amqp_address_v1": ("addresses of RabbitMQ 3.13 and before in AMQP 1.0", "denied_by_default"),
+    ADDRESS_V1: ("bare names of queues as addresses in AMQP 1.0", "denied_by_default"),
     GLOBAL_QOS: ("basic.qos for all consumers of a channel together", "denied_by_default"),
+    MASTER_LOCATOR: ("the argument and the policy key queue-master-locator", "denied_by_default"),
     TRANSIENT: ("queues that are neither durable nor exclusive", "permitted_by_default"),
 }
 
@@ -65,9 +66,8 @@ def _flags() -> list[dict[str, Any]]:
     ]
 
 
-def _deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
-    """Return all deprecated features; `global_qos` is whether that one is permitted."""
-    permitted = {TRANSIENT, GLOBAL_QOS} if global_qos else {TRANSIENT}
+def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
+    """Return all deprecated features; `denied`: those that are not permitted."""
     return [
         {
             "name": name,
@@ -75,7 +75,7 @@ def _deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
             "deprecation_phase": phase,
             "doc_url": "",
             "provided_by": "amqp10broker",
-            "state": "permitted" if name in permitted else "denied",
+            "state": "denied" if name in denied else "permitted",
         }
         for name, (told, phase) in _DEPRECATED.items()
     ]
@@ -83,8 +83,9 @@ def _deprecated(*, global_qos: bool) -> list[dict[str, Any]]:
 
 def _used(catalog: Catalog) -> frozenset[str]:
     """Return the names of the deprecated features that declared objects use."""
-    uses = any(not (queue.durable or queue.exclusive or queue.kind.volatile) for queue in catalog)
-    return frozenset({TRANSIENT} if uses else ())
+    return frozenset(
+        name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)
+    )
 
 
 @route(
@@ -248,16 +249,15 @@ async def enable_feature(call: EndpointCall) -> HttpResponse:
 @route("GET", "/deprecated-features")
 async def list_deprecated(call: EndpointCall) -> HttpResponse:
     """List RabbitMQ's deprecated features, and whether they are permitted here."""
-    return call.listed(_deprecated(global_qos=call.broker_api.permits_global_qos))
+    return call.listed(_deprecated(call.broker_api.catalog.rules.denied))
 
 
 @route("GET", "/deprecated-features/used")
 async def list_deprecated_in_use(call: EndpointCall) -> HttpResponse:
     """List the deprecated features that declared objects use."""
-    used = _used(call.broker_api.catalog)
-    return call.listed(
-        [each for each in _deprecated(global_qos=call.broker_api.permits_global_qos) if each["name"] in used]
-    )
+    catalog = call.broker_api.catalog
+    used = _used(catalog)
+    return call.listed([each for each in _deprecated(catalog.rules.denied) if each["name"] in used])
 
 
 def _global(call: EndpointCall) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from amqp10broker.api.front import FORM_TYPE, Tag, form_credentials
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.auth.grants import CatalogGrants
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.definitions_export import RABBIT_VERSION
 from amqp10broker.metadata.entries import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.observe.metrics.gather import PROTOCOLS
@@ -283,7 +282,7 @@ def user_object(call: EndpointCall) -> dict[str, Any]:
 @route("GET", "/version")
 async def version(call: EndpointCall) -> HttpResponse:
     """Return the version of RabbitMQ with this API: clients choose their requests by it."""
-    return HttpResponse.of_json(RABBIT_VERSION)
+    return HttpResponse.of_json(call.broker_api.catalog.rules.version)
 
 
 @route("POST", "/login", login=form_credentials, forms=(FORM_TYPE,))

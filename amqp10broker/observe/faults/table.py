@@ -159,7 +159,9 @@ class Faults:
     ) -> FaultView:
         """Inject a fault until `lift`. Raises `BadRequest`."""
         if len(self._on) >= FAULTS_MAX:
-            raise BadRequest("fault", f"{FAULTS_MAX} faults are on already: lift one with lift-fault")
+            raise BadRequest(
+                "fault", f"{FAULTS_MAX} faults are on already: lift one with 'amqp10broker fault lift'"
+            )
         try:
             reply = ReplyCode(code)
         except ValueError:

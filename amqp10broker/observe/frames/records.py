@@ -185,7 +185,9 @@ def read_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 def _check_first(fields: dict[str, Any]) -> None:
     if fields.get("format") != FORMAT:
-        raise NoFrames(1, "it does not begin as one: make it with 'amqp10broker trace WHAT on --frames FILE'")
+        raise NoFrames(
+            1, "it does not begin as one: make it with 'amqp10broker frames trace WHAT on --frames FILE'"
+        )
     if fields.get("version") != VERSION:
         raise NoFrames(1, f"version {fields.get('version')!r}, and version {VERSION} is known here")
 

@@ -360,7 +360,8 @@ class Gathering:
         node = self._node
         identity = (node.name, node.cluster, node.cluster_id, self._wanted.form.value)
         yield _one(table.IDENTITY, 1.0, *identity)
-        yield _one(table.BUILD, 1.0, "4.3.6", node.version, node.client_version, "")
+        announced = self._source.catalog.rules.version
+        yield _one(table.BUILD, 1.0, announced, node.version, node.client_version, "")
 
     def _of_node(self) -> Iterator[MetricSamples]:
         node, clients = self._node, self._clients

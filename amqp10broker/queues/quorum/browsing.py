@@ -30,7 +30,6 @@ from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER
-from amqp10broker.queues.quorum.ready import LINES
 from amqp10broker.queues.round_robin import SCAN_MAX
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Browser:
         wanted: filter of its messages; None: all.
         room: bytes of contents that it may be shown now.
         delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
-        at: by line of waiting messages (`Ready.in_order`) the key before which everything was looked at.
+        at: by line of waiting messages (`ReadyIndexes.lines`) the key before which everything was looked at.
         on_its_way: index -> (line, key) of messages that its session may not have.
         ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
     """
@@ -69,7 +68,7 @@ class Browser:
         "wanted",
     )
 
-    def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str) -> None:
+    def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:
         self.ref = ref
         self.wanted = wanted
         self.name = name
@@ -78,7 +77,7 @@ class Browser:
         self.delivery_count = 0
         self.epoch = 0
         self.handed_out = 0
-        self.at = [0] * LINES
+        self.at = [0] * lines
         self.behind: list[tuple[int, int]] = []
         self.on_its_way: dict[int, tuple[int, int]] = {}
         self.ends: list[int] | None = None
@@ -161,7 +160,7 @@ class Browsers:
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         ref = command.consumer
-        browser = self.by_ref[ref] = Browser(ref, wanted, command.name)
+        browser = self.by_ref[ref] = Browser(ref, wanted, command.name, len(self._messages.ready.lines))
         if command.shown:
             browser.at[:] = command.shown
         if command.answer:
@@ -230,7 +229,7 @@ class Browsers:
     def _has_more(self, browser: Browser) -> bool:
         if browser.behind:
             return True
-        lines = self._messages.ready.in_order()
+        lines = self._messages.ready.lines
         return any(line.look(at, 1)[0] for line, at in zip(lines, browser.at, strict=True))
 
     def _has_passed(self, browser: Browser) -> bool:
@@ -244,10 +243,10 @@ class Browsers:
         ends = browser.looked_at + budget
         while browser.behind and browser.credit and browser.looked_at < ends:
             number, key = heappop(browser.behind)
-            keys, expiries = ready.in_order()[number].look(key, 1)
+            keys, expiries = ready.lines[number].look(key, 1)
             if keys == [key]:
                 self._look_through(browser, number, keys, expiries)
-        for number, line in enumerate(ready.in_order()):
+        for number, line in enumerate(ready.lines):
             step = max(1, browser.credit)
             while browser.credit and browser.looked_at < ends:
                 most = min(step, WINDOW_MAX, ends - browser.looked_at)

@@ -44,7 +44,6 @@ from amqp10broker.queues.quorum.commands import (
     Selected,
     SessionGone,
 )
-from amqp10broker.queues.quorum.ready import LINES
 from amqp10broker.queues.selecting import encoded
 
 
@@ -95,9 +94,7 @@ _COMMANDS: Final = {
     _RAISE: Layout(RaiseVersion, version=U32),
     21: Layout(
         Selected,
-        looks=Many(
-            Layout(SearchResult, consumer=CONSUMER, at=row(*[U64] * (LINES + 1)), taken=Many(row(U8, U64)))
-        ),
+        looks=Many(Layout(SearchResult, consumer=CONSUMER, at=Many(U64, tuple), taken=Many(row(U8, U64)))),
     ),
 }
 _COMMAND: Final[OneOf[QuorumChange]] = OneOf("command", _COMMANDS)

@@ -27,9 +27,9 @@ _OLD_RANKS_MAX: Final = 64
 
 
 class ConsumerSelection:
-    """A consumer's selection, and its progress. `at`: by line of `Ready.in_order`, and of `selecting.Again`,
-    the key before which everything was looked at. `ends`: of a drain: the keys up to which it must have
-    looked; None: no drain is under way.
+    """A consumer's selection, and its progress. `at`: by line of `ReadyIndexes.lines`, and of
+    `selecting.Again`, the key before which everything was looked at. `ends`: of a drain: the keys up to which
+    it must have looked; None: no drain is under way.
     """
 
     __slots__ = ("_filter", "at", "ends", "looked_at", "passed", "wanted")

@@ -1,8 +1,8 @@
 """Dead messages of a quorum queue.
 
 At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
-against its limits, and an internal consumer takes them, `PREFETCH` at a time, until all target queues have
-confirmed them (docs/queue-features.md, section 6).
+against its limits, and an internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time, until
+all target queues have confirmed them (docs/queue-features.md, section 6).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 
 PREFETCH: Final = 32
-"""Dead messages that the internal consumer holds at a time, as in RabbitMQ."""
+"""Dead messages that the internal consumer holds at a time if no setting says, as in RabbitMQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class PendingDeadLetters:
         self.entries[index] = reason, size
         self.size_bytes += size
 
-    def next(self) -> list[tuple[int, DeadLetterReason]]:
+    def next(self, prefetch: int) -> list[tuple[int, DeadLetterReason]]:
         """Return the next messages for the internal consumer, up to its prefetch."""
-        room = PREFETCH - len(self._handed_out)
+        room = prefetch - len(self._handed_out)
         if room <= 0 or len(self.entries) == len(self._handed_out):
             return []
         found: list[tuple[int, DeadLetterReason]] = []

@@ -264,9 +264,9 @@ class QuorumInLog(QuorumInMemory):
         return self._snapshots is not None and not self._store.alone
 
     def recover(self, now_ms: int) -> Iterator[int]:
-        scan_max = self.queue.browsers.scan_max
-        self.queue = self._store.recovered(self.queue.settings, now_ms)
-        self.queue.browsers.scan_max = scan_max
+        recovered = self._store.recovered(self.queue.settings, now_ms)
+        recovered.limit_as(self.queue)
+        self.queue = recovered
         self.recovered = True
         self._committed = self._store.applied
         if not self.queue.deleted:
@@ -441,7 +441,7 @@ class QuorumInLog(QuorumInMemory):
             self._snapshots.begin(self._store.group, to)
 
     def _installed(self, queue: QuorumQueue) -> None:
-        queue.browsers.scan_max = self.queue.browsers.scan_max
+        queue.limit_as(self.queue)
         self.queue = queue
         self._early = 0
         self._unpublished.clear()

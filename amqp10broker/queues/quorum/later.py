@@ -33,8 +33,8 @@ class DueMessage(NamedTuple):
     size: int
     expiry: int
     """Time of its expiry in ms, or `NEVER`."""
-    high: int
-    """1: of high priority; 0: of normal."""
+    line: int
+    """The level of its priority in `ReadyIndexes.lines`; 0: that of a message without one."""
 
 
 class _DuePage(NamedTuple):
@@ -47,12 +47,12 @@ class _DuePage(NamedTuple):
     sizes: array[int]
     expiries: array[int] | None
     """None: no message expires."""
-    highs: array[int] | None
-    """None: no message is of high priority."""
+    lines: array[int] | None
+    """None: all messages are of the normal level."""
 
     def messages(self) -> Iterator[DueMessage]:
         nothing = bytes(len(self.whens))
-        columns = self.whens, self.indexes, self.sizes, self.expiries or nothing, self.highs or nothing
+        columns = self.whens, self.indexes, self.sizes, self.expiries or nothing, self.lines or nothing
         return map(DueMessage._make, zip(*columns, strict=True))
 
 
@@ -124,21 +124,21 @@ class LaterMessages:
             del soon[SOON_MAX // 2 :]
 
     def columns(self) -> tuple[array[int], ...]:
-        """Return indexes, times, sizes, expiries and high-priority flags, in order of the indexes.
+        """Return indexes, times, sizes, expiries and levels, in order of the indexes.
 
         In this order most of them are ranges, or one number many times.
         """
         parts = [_packed(self._soon)] if self._soon else []
         parts += self._pages
         columns = array("Q"), array("Q"), array("I"), array("Q"), array("B")
-        indexes, whens, sizes, expiries, highs = columns
+        indexes, whens, sizes, expiries, lines = columns
         for page in parts:
             count = len(page.whens)
             indexes.extend(page.indexes)
             whens.extend(page.whens)
             sizes.extend(page.sizes)
             expiries.extend(array("Q", bytes(8 * count)) if page.expiries is None else page.expiries)
-            highs.extend(array("B", bytes(count)) if page.highs is None else page.highs)
+            lines.extend(array("B", bytes(count)) if page.lines is None else page.lines)
         order = sorted(range(len(indexes)), key=indexes.__getitem__)
         return tuple(array(each.typecode, map(each.__getitem__, order)) for each in columns)
 
@@ -151,7 +151,7 @@ class LaterMessages:
 
 
 def _packed(messages: Sequence[DueMessage]) -> _DuePage:
-    whens, indexes, sizes, expiries, highs = zip(*messages, strict=True)
+    whens, indexes, sizes, expiries, lines = zip(*messages, strict=True)
     return _DuePage(
         whens[0],
         indexes[0],
@@ -159,5 +159,5 @@ def _packed(messages: Sequence[DueMessage]) -> _DuePage:
         array("Q", indexes),
         array("I", sizes),
         array("Q", expiries) if any(expiry != NEVER for expiry in expiries) else None,
-        array("B", highs) if any(highs) else None,
+        array("B", lines) if any(lines) else None,
     )

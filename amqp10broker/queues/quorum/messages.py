@@ -21,7 +21,7 @@ from amqp10broker.queues.quorum.dead_letters import PendingDeadLetters, at_least
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import DueMessage
 from amqp10broker.queues.quorum.ordered_entries import NEVER
-from amqp10broker.queues.quorum.ready import HIGH, NORMAL, PRIORITY_NORMAL_MAX, Place, ReadyIndexes
+from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
 from amqp10broker.queues.round_robin import that_fill
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 
@@ -71,7 +71,7 @@ class Messages:
         self.expired_at = now_ms
         self.expired_ms: int | None = None
         self.next_index = 0
-        self.ready = ReadyIndexes()
+        self.ready = ReadyIndexes(settings.priority_levels)
         self.counts: dict[int, Counts] = {}
         self.pending = PendingDeadLetters()
         self.full = False
@@ -80,7 +80,7 @@ class Messages:
         self._shared_counts: dict[Counts, Counts] = {}
 
     def clear(self) -> None:
-        self.ready = ReadyIndexes()
+        self.ready = ReadyIndexes(self.ready.levels)
         self.counts.clear()
         self.pending.clear()
         self.full = False
@@ -91,7 +91,7 @@ class Messages:
         self.bodies.put(first, messages)
         heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
-        kinds: dict[bytes, tuple[bool, int, int]] = {}
+        kinds: dict[bytes, tuple[int, int, int]] = {}
         delayed = False
         for head in heads:
             _, priority, ttl, delay = traits_of(head)
@@ -101,38 +101,40 @@ class Messages:
             when = 0
             if delay is not None and (due := delay.due_ms(self.now_ms)) > self.now_ms:
                 when, delayed = due, True
-            kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry, when
+            kinds[head] = self.ready.line_of(priority), expiry, when
         different = dict.fromkeys(kinds.values())
         indexes = range(first, first + len(messages))
         if delayed:
             self._keep_for_later(indexes, messages, sizes, kinds)
         elif len(different) == 1:
-            ((high, expiry, _),) = different
-            self.ready.add(indexes, sizes, [expiry] * len(sizes) if expiry else None, high=high)
+            ((line, expiry, _),) = different
+            self.ready.add(line, indexes, sizes, [expiry] * len(sizes) if expiry else None)
             return
-        for high in (True, False):
+        for line in sorted(dict.fromkeys(line for line, _, when in different if not when)):
             chosen = [
                 (index, size, kinds[message[0]][1])
                 for index, size, message in zip(indexes, sizes, messages, strict=True)
-                if kinds[message[0]][0] is high and not kinds[message[0]][2]
+                if kinds[message[0]][0] == line and not kinds[message[0]][2]
             ]
             if chosen:
                 own_indexes, own_sizes, expiries = zip(*chosen, strict=True)
-                self.ready.add(own_indexes, own_sizes, expiries if any(expiries) else None, high=high)
+                self.ready.add(line, own_indexes, own_sizes, expiries if any(expiries) else None)
 
     def _keep_for_later(
         self,
         indexes: Sequence[int],
         messages: Sequence[Message],
         sizes: Sequence[int],
-        kinds: dict[bytes, tuple[bool, int, int]],
+        kinds: dict[bytes, tuple[int, int, int]],
     ) -> None:
         later: list[DueMessage] = []
         for index, (head, _), size in zip(indexes, messages, sizes, strict=True):
-            high, expiry, when = kinds[head]
+            line, expiry, when = kinds[head]
             if when:
                 when = expiry if NEVER < expiry < when else when
-                later.append(DueMessage(when, index, size, expiry, int(high)))
+                later.append(
+                    DueMessage(when, index, size, expiry, 0 if line == self.ready.normal_line else line)
+                )
         self.ready.later.add(later)
 
     def before_later(self, messages: Sequence[Message]) -> int:
@@ -165,11 +167,11 @@ class Messages:
         """Return messages as consumers receive them, with their delivery counts and annotations."""
         messages = self.bodies.fetch(indexes)
         if self.counts:
-            find = self.counts.get
+            find, shows_0 = self.counts.get, self.settings.shows_no_failures
             for at, index in enumerate(indexes):
                 counts = find(index)
                 if counts is not None:
-                    messages[at] = redelivered(messages[at], *counts)
+                    messages[at] = redelivered(messages[at], *counts, shows_0=shows_0)
         return messages
 
     def put_back_unknown(self, index: int, message: Message) -> Place:
@@ -179,9 +181,9 @@ class Messages:
         _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
-        high = priority is not None and priority > PRIORITY_NORMAL_MAX
-        self.ready.put_back_unknown(index, len(message[1]), expiry, high=high)
-        return (HIGH if high else NORMAL), index
+        line = self.ready.line_of(priority)
+        self.ready.put_back_unknown(index, len(message[1]), expiry, line)
+        return line, index
 
     def decide(
         self, held: Sequence[tuple[int, int]], delivery_outcome: DeliveryOutcome, annotations: bytes = b""
@@ -202,9 +204,9 @@ class Messages:
             return
         limit = self.settings.delivery_limit
         if limit is not None:
-            over = [(key, value) for key, value in held if self.counts[key][0] > limit]
+            over = [(key, value) for key, value in held if self._counted(key) > limit]
             if over:
-                held = [item for item in held if self.counts[item[0]][0] <= limit]
+                held = [item for item in held if self._counted(item[0]) <= limit]
                 sizes = [size_of(value) for _, value in over]
                 self._die(DeadLetterReason.DELIVERY_LIMIT, [key for key, _ in over], sizes)
         due = delivery_time_ms(annotations) if annotations else None
@@ -229,6 +231,10 @@ class Messages:
             shared = self._shared_counts[counts] = counts
         self.counts[index] = shared
 
+    def _counted(self, index: int) -> int:
+        acquired, failures, _ = self.counts[index]
+        return failures if self.settings.limit_counts_failed else acquired
+
     def _retry_at(self, index: int, *, failed: bool) -> int:
         settings = self.settings
         kind = settings.retry_type
@@ -241,12 +247,12 @@ class Messages:
 
     def line_up_again(self, entries: list[tuple[int, int, int]]) -> None:
         """Make messages ready for another delivery: index, size, expiry."""
-        if self.settings.delivery_limit is not None:
+        if self.settings.delivery_limit is not None or not self.settings.unlimited_returns_last:
             for entry in entries:
                 self.ready.give_return(*entry)
         else:
             # Without a limit a loop of returns does not end, and must not keep others from being served: the
-            # message goes to the tail, as in RabbitMQ.
+            # message goes to the tail, as in RabbitMQ 4.0 to 4.2.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)
@@ -357,13 +363,13 @@ class Messages:
         if settings.max_length is not None:
             over = min(self.counted()[0] - settings.max_length, ready.length)
             if over > 0:
-                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(over))
+                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(over, drops_next=settings.drops_next))
             over = min(self.counted()[0] - settings.max_length, ready.later.count)
             if over > 0:
                 self._drop_later(over)
         if settings.max_length_bytes is not None:
             while ready.length and self.counted()[1] > settings.max_length_bytes:
-                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(1))
+                self._die(DeadLetterReason.MAXLEN, *ready.take_heads(1, drops_next=settings.drops_next))
             while ready.later.count and self.counted()[1] > settings.max_length_bytes:
                 self._drop_later(1)
 

@@ -69,7 +69,7 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
+from amqp10broker.queues.quorum.dead_letters import PREFETCH, DeadMessage, at_least_once
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
@@ -99,6 +99,12 @@ class QuorumQueue(QueueMachine):
         self._links = NodeLinks()
         self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._links, now_ms)
         self.browsers = Browsers(name, self._messages, self._outbox)
+        self.dead_letter_prefetch = PREFETCH
+
+    def limit_as(self, other: QuorumQueue) -> None:
+        """Take over the limits that are this node's configuration, and not part of the state."""
+        self.browsers.scan_max = other.browsers.scan_max
+        self.dead_letter_prefetch = other.dead_letter_prefetch
 
     @property
     def settings(self) -> QueueSettings:
@@ -243,7 +249,7 @@ class QuorumQueue(QueueMachine):
         """
         if self.replaying:
             return []
-        found = self._messages.pending.next()
+        found = self._messages.pending.next(self.dead_letter_prefetch)
         messages = self._messages.read([index for index, _ in found]) if found else []
         self.counters.dead_lettered.update(reason for _, reason in found)
         return [
@@ -256,8 +262,8 @@ class QuorumQueue(QueueMachine):
         ready = self._messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
-        indexes += ready.high.columns()[0]
-        indexes += ready.normal.columns()[0]
+        for line in ready.lines[1:-1]:
+            indexes += line.columns()[0]
         indexes += [entry[2] for entry in ready.delayed_entries()]
         indexes += ready.later.indexes()
         indexes += self._messages.pending.entries

@@ -1,12 +1,13 @@
 """The waiting messages of a quorum queue, and the order in which they are served.
 
-There are six places. `returns` holds what consumers gave back, in order of return, and is served first.
-`high` and `normal` hold new messages by priority; of two levels that wait, high gets two turns and normal
-one, high first, and a high message published before the oldest normal one goes first even in normal's turn,
-as in RabbitMQ 4.0 to 4.2. `tail` holds returns to a queue without a delivery limit, in order of return, and
-messages published for later delivery that are due: it is part of the normal level, behind all that had been
-published when they came there and before what was published since. `delayed` holds returned messages that
-must not be delivered yet, `later` those that were published so.
+`returns` holds what consumers gave back, in order of return, and is served first. `levels` hold new messages
+by priority, the highest first; `normal` is the level of a message without one. With two levels, as in
+RabbitMQ 4.0 to 4.2, high gets two turns and normal one, high first, and a high message published before the
+oldest normal one goes first even in normal's turn. With another number of levels the order is strict.
+`tail` holds returns to a queue without a delivery limit, in order of return, and messages published for later
+delivery that are due: it is part of the normal level, behind all that had been published when they came there
+and before what was published since. `delayed` holds returned messages that must not be delivered yet, `later`
+those that were published so.
 
 A message that a consumer holds has left its place; the place is remembered, so that a message which never
 reached the client goes back to it.
@@ -26,14 +27,13 @@ from amqp10broker.queues.quorum.ordered_entries import NEVER, OrderedEntries
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""
 
-PRIORITY_NORMAL_MAX: Final = 4
-"""Messages above this priority are of the high level."""
+FAIR_LEVELS: Final = 2
+PRIORITY: Final = 4
+"""The priority of a message without one, and of two levels the highest that is normal."""
 
-_FROM_HIGH: Final = -1
 _NOTHING: Final = OrderedEntries()
-RETURNS, HIGH, NORMAL, TAIL = range(4)
-"""The lines, in the order of `ReadyIndexes.in_order`."""
-LINES: Final = 4
+RETURNS: Final = 0
+"""The first line in the order of `ReadyIndexes.lines`; the levels follow, and then the tail."""
 
 Place = tuple[int, int]
 """A place of a waiting message: line, and key in it. It stays the same unless the message comes back from a
@@ -45,6 +45,8 @@ Delayed = tuple[int, int, int, int, int]
 
 
 class ReadyIndexes:
+    """See the module. `levels`: their number. `normal_line`, `tail_line`: positions in `lines`."""
+
     __slots__ = (
         "_behind",
         "_delayed",
@@ -54,19 +56,22 @@ class ReadyIndexes:
         "_places",
         "_returns_made",
         "delayed_bytes",
-        "high",
         "later",
+        "levels",
+        "lines",
         "normal",
+        "normal_line",
         "returns",
         "size_bytes",
         "tail",
+        "tail_line",
     )
 
-    def __init__(self) -> None:
-        self.returns = OrderedEntries()
-        self.high = OrderedEntries()
-        self.normal = OrderedEntries()
-        self.tail = OrderedEntries()
+    def __init__(self, levels: int = FAIR_LEVELS) -> None:
+        self.levels = levels
+        self.tail_line = levels + 1
+        self.normal_line = self.line_of(None)
+        self._use([OrderedEntries() for _ in range(levels + 2)])
         self.size_bytes = 0
         self.delayed_bytes = 0
         self.later = LaterMessages()
@@ -74,8 +79,8 @@ class ReadyIndexes:
         self._index_of_return: dict[int, int] | Numbers = {}
         self._returns_made = 0
         self._places: dict[int, int] = {}
-        """By index of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent:
-        normal.
+        """By index of messages that consumers hold: the number of their return, or minus the line of their
+        level; absent: normal.
         """
         self._behind: dict[int, int] | Numbers = {}
         """By number of a return to the tail, also while a consumer holds the message: the index of the next
@@ -86,9 +91,22 @@ class ReadyIndexes:
         self._high_turns = 0
         """Turns of the high level since the last of the normal one."""
 
+    def line_of(self, priority: int | None) -> int:
+        """Return the position of a priority's level in `lines`."""
+        if self.levels == FAIR_LEVELS:
+            return 1 if priority is not None and priority > PRIORITY else 2
+        return self.levels - min(PRIORITY if priority is None else priority, self.levels - 1)
+
+    def _use(self, lines: list[OrderedEntries]) -> None:
+        self.lines = lines
+        self.returns, self.normal, self.tail = lines[RETURNS], lines[self.normal_line], lines[-1]
+
     @property
     def length(self) -> int:
-        return self.returns.length + self.high.length + self.normal.length + self.tail.length
+        length = 0
+        for line in self.lines:
+            length += line.length
+        return length
 
     @property
     def delayed(self) -> int:
@@ -105,28 +123,28 @@ class ReadyIndexes:
 
     @property
     def expiring(self) -> bool:
-        return bool(self.normal.expiring or self.high.expiring or self.returns.expiring or self.tail.expiring)
+        # A loop, not any(): it is asked for each command.
+        for line in self.lines:  # noqa: SIM110
+            if line.expiring:
+                return True
+        return False
 
     def deadline(self) -> int | None:
         """Return when the first message expires or stops being delayed, in ms."""
-        times = [line.head_expiry for line in self._lines() if line.head_expiry != NEVER]
+        times = [line.head_expiry for line in self.lines if line.head_expiry != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
         return min(times, default=None)
 
-    def in_order(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
-        """Return the four lines in the order in which a browser reads them."""
-        return self.returns, self.high, self.normal, self.tail
-
     def indexes_of(self, number: int, keys: list[int]) -> list[int]:
-        """Return the indexes of messages in a line, given by its position in `in_order`."""
-        if self.in_order()[number] in (self.high, self.normal):
+        """Return the indexes of messages in a line, given by its position in `lines`."""
+        if RETURNS < number < self.tail_line:
             return keys
         return [self._index_of_return[key] for key in keys]
 
     def ends(self, next_index: int) -> list[int]:
         """Return by line a key above all keys in it."""
-        return [self._returns_made, next_index, next_index, self._returns_made]
+        return [self._returns_made, *[next_index] * self.levels, self._returns_made]
 
     def behind(self, key: int) -> int:
         """Return the index before which the message with a key in `tail` is served."""
@@ -139,35 +157,35 @@ class ReadyIndexes:
     def _place_of(self, index: int) -> Place:
         place = self._places.get(index)
         if place is None:
-            return NORMAL, index
-        if place == _FROM_HIGH:
-            return HIGH, index
-        return (TAIL if place in self._behind else RETURNS), place
+            return self.normal_line, index
+        if place < 0:
+            return -place, index
+        return (self.tail_line if place in self._behind else RETURNS), place
 
     def where(self, index: int) -> Place | None:
         """Return where a message waits; None: it does not. Linear in the number of returns."""
-        for line in (NORMAL, HIGH):
+        for line in range(1, self.tail_line):
             if self.find(line, (index,)):
                 return line, index
         for key, at in self._index_of_return.items():
             if at == index:
-                return (TAIL if key in self._behind else RETURNS), key
+                return (self.tail_line if key in self._behind else RETURNS), key
         return None
 
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return key, size and expiry of the messages in a line that have one of these growing keys."""
-        return self.in_order()[number].find(keys)
+        return self.lines[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
         """Return whether a message waits with a key below the bound of its line."""
         return any(
-            line.length and line.head_key < bound for line, bound in zip(self._lines(), bounds, strict=True)
+            line.length and line.head_key < bound for line, bound in zip(self.lines, bounds, strict=True)
         )
 
     def add(
-        self, indexes: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None, *, high: bool
+        self, line: int, indexes: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None
     ) -> None:
-        (self.high if high else self.normal).append(indexes, sizes, expiries)
+        self.lines[line].append(indexes, sizes, expiries)
         self.size_bytes += sum(sizes)
 
     def give_return(self, index: int, size: int, expiry: int) -> None:
@@ -199,66 +217,56 @@ class ReadyIndexes:
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
-        """Make due messages ready: normal ones in the tail, high ones at their original places. Returns
-        places that are not the last ones of their lines.
+        """Make due messages ready: normal ones in the tail, others at their original places. Returns places
+        that are not the last ones of their lines.
         """
         for each in due:
-            if not each.high:
+            if each.line:
+                self.put_back_unknown(each.key, each.size, each.expiry, each.line)
+            else:
                 self.give_to_tail(each.key, each.size, each.expiry, behind)
-        high = [(each.key, each.size, each.expiry) for each in due if each.high]
-        if not high:
-            return []
-        self.high.put_back(high)
-        self.size_bytes += sum(size for _, size, _ in high)
-        return sorted((HIGH, index) for index, _, _ in high)
+        return sorted((each.line, each.key) for each in due if each.line)
 
     def put_back(self, indexes: Sequence[int], sizes: Sequence[int]) -> None:
         """Put messages that never reached a client back to their places."""
-        returned: list[tuple[int, int, int]] = []
-        high: list[tuple[int, int, int]] = []
-        normal: list[tuple[int, int, int]] = []
-        tail: list[tuple[int, int, int]] = []
+        by_line: dict[int, list[tuple[int, int, int]]] = {}
         for index, size in zip(indexes, sizes, strict=True):
-            expiry = self._expiries.pop(index, NEVER)
-            place = self._places.pop(index, None)
-            if place is None:
-                normal.append((index, size, expiry))
-            elif place == _FROM_HIGH:
-                high.append((index, size, expiry))
-            else:
-                self._index_of_return[place] = index
-                (tail if place in self._behind else returned).append((place, size, expiry))
-        for line, entries in zip(self._lines(), (returned, high, normal, tail), strict=True):
-            if entries:
-                line.put_back(entries)
+            line, key = self._place_of(index)
+            if self._places.pop(index, -1) >= 0:
+                self._index_of_return[key] = index
+            by_line.setdefault(line, []).append((key, size, self._expiries.pop(index, NEVER)))
+        for line, entries in by_line.items():
+            self.lines[line].put_back(entries)
         self.size_bytes += sum(sizes)
 
-    def put_back_unknown(self, index: int, size: int, expiry: int, *, high: bool) -> None:
+    def put_back_unknown(self, index: int, size: int, expiry: int, line: int) -> None:
         """Put a message with a forgotten place back to about where it was."""
-        (self.high if high else self.normal).put_back([(index, size, expiry)])
+        self.lines[line].put_back([(index, size, expiry)])
         self.size_bytes += size
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
         """Take one message with a key below the bound of its line."""
-        lines = self._lines()
-        self.returns, self.high, self.normal, self.tail = (
-            line if line.length and line.head_key < bound else _NOTHING
-            for line, bound in zip(lines, bounds, strict=True)
+        lines = self.lines
+        self._use(
+            [
+                line if line.length and line.head_key < bound else _NOTHING
+                for line, bound in zip(lines, bounds, strict=True)
+            ]
         )
         try:
             return self.take(1, expired_at, room)
         finally:
-            self.returns, self.high, self.normal, self.tail = lines
+            self._use(lines)
 
     def take_out(self, number: int, keys: Sequence[int]) -> list[int]:
         """Take messages from anywhere in a line, and return their indexes."""
-        line = self.in_order()[number]
+        line = self.lines[number]
         entries = line.find(keys)
         line.take_out(keys)
         indexes = list(keys)
-        if number == HIGH:
-            self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
-        elif number != NORMAL:
+        if RETURNS < number < self.tail_line:
+            self._remember_level(number, indexes)
+        else:
             indexes = self._take_indexes(keys)
             self._places.update(zip(indexes, keys, strict=True))
         self._took(indexes, [size for _, size, _ in entries], [expiry for _, _, expiry in entries])
@@ -272,9 +280,11 @@ class ReadyIndexes:
                 next one has expired.
             room: bytes; the message that uses it up is the last.
         """
-        high = self.high
         if self.returns.length:
             return self._took(*self._take_returned(self.returns, count, expired_at, room))
+        if self.levels != FAIR_LEVELS:
+            return self._took(*self._take_level(self._highest(), count, expired_at, room))
+        high = self.lines[1]
         if high.length:
             contended = self.normal.length or self.tail.length
             if contended:
@@ -287,11 +297,32 @@ class ReadyIndexes:
             indexes, sizes, expiries = high.take(count, expired_at, room)
             if indexes:
                 self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if contended else 0
-            self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
+            self._remember_level(1, indexes)
         else:
             self._high_turns = 0
             indexes, sizes, expiries = self._take_normal(count, expired_at, room)
         return self._took(indexes, sizes, expiries)
+
+    def _highest(self) -> int:
+        # The tail is part of the normal level.
+        waiting = (number for number in range(1, self.tail_line) if self._level_waits(number))
+        return next(waiting, self.normal_line)
+
+    def _level_waits(self, number: int) -> bool:
+        return bool(self.lines[number].length or (number == self.normal_line and self.tail.length))
+
+    def _take_level(
+        self, number: int, count: int, expired_at: int, room: int
+    ) -> tuple[list[int], list[int], list[int] | None]:
+        if number == self.normal_line:
+            return self._take_normal(count, expired_at, room)
+        indexes, sizes, expiries = self.lines[number].take(count, expired_at, room)
+        self._remember_level(number, indexes)
+        return indexes, sizes, expiries
+
+    def _remember_level(self, number: int, indexes: Sequence[int]) -> None:
+        if number != self.normal_line:
+            self._places.update(dict.fromkeys(indexes, -number))
 
     def _take_returned(
         self, line: OrderedEntries, count: int, expired_at: int, room: int
@@ -335,14 +366,14 @@ class ReadyIndexes:
 
     def expiry_of(self, index: int) -> int:
         """Remove and return the expiry of a message that a consumer holds; `NEVER` if it has none."""
-        self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
+        self._behind.pop(self._places.pop(index, -1), None)
         return self._expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
         """Forget messages that consumers held and that do not come back."""
         if self._places:
             for index in indexes:
-                self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
+                self._behind.pop(self._places.pop(index, -1), None)
         if self._expiries:
             for index in indexes:
                 self._expiries.pop(index, None)
@@ -350,7 +381,7 @@ class ReadyIndexes:
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take the expired messages at the head of each line: indexes and sizes by line."""
         found: list[tuple[list[int], list[int]]] = []
-        for line in self._lines():
+        for line in self.lines:
             if line.expiring and NEVER < line.head_expiry <= expired_at:
                 keys, sizes = line.take_expired(expired_at)
                 if line is self.returns or line is self.tail:
@@ -359,11 +390,11 @@ class ReadyIndexes:
                 found.append((keys, sizes))
         return found
 
-    def take_heads(self, count: int) -> tuple[list[int], list[int]]:
-        """Take messages that a full queue drops: the oldest returns, then the oldest of low priority.
-
-        There must be as many. Returns indexes and sizes.
+    def take_heads(self, count: int, *, drops_next: bool) -> tuple[list[int], list[int]]:
+        """Take messages that a full queue drops: the oldest returns, then the oldest of low priority, or of
+        the highest with `drops_next`. There must be as many. Returns indexes and sizes.
         """
+        numbers = range(1, self.tail_line) if drops_next else range(self.tail_line - 1, 0, -1)
         indexes: list[int] = []
         sizes: list[int] = []
         while len(indexes) < count:
@@ -371,11 +402,10 @@ class ReadyIndexes:
             if self.returns.length:
                 keys, their_sizes, _ = self.returns.take(left, NEVER)
                 keys = self._forget_returns(keys)
-            elif self.normal.length or self.tail.length:
-                keys, their_sizes, _ = self._take_normal(left, NEVER, NO_BOUND)
-                self.forget(keys)
             else:
-                keys, their_sizes, _ = self.high.take(left, NEVER)
+                number = next(filter(self._level_waits, numbers))
+                keys, their_sizes, _ = self._take_level(number, left, NEVER, NO_BOUND)
+                self.forget(keys)
             indexes += keys
             sizes += their_sizes
         self.size_bytes -= sum(sizes)
@@ -393,16 +423,13 @@ class ReadyIndexes:
     def clear(self) -> list[int]:
         """Take all messages, delayed ones too, and return their indexes."""
         indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
-        indexes += self.high.clear()
-        indexes += self.normal.clear()
+        for line in self.lines[1:-1]:
+            indexes += line.clear()
         indexes += [entry[2] for entry in sorted(self._delayed)]
         self._delayed.clear()
         indexes += self.later.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
-
-    def _lines(self) -> tuple[OrderedEntries, OrderedEntries, OrderedEntries, OrderedEntries]:
-        return self.returns, self.high, self.normal, self.tail
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
         for number in numbers:
@@ -460,5 +487,5 @@ class ReadyIndexes:
         heapify(self._delayed)
         self._places = dict(places)
         self._expiries = dict(expiries)
-        self.size_bytes = sum(sum(line.columns()[1]) for line in self._lines())
+        self.size_bytes = sum(sum(line.columns()[1]) for line in self.lines)
         self.delayed_bytes = sum(entry[3] for entry in self._delayed)

@@ -20,10 +20,10 @@ from amqp10broker.queues.quorum.commands import SearchResult, Selected
 from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsumer
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER
-from amqp10broker.queues.quorum.ready import HIGH, LINES, NORMAL, RETURNS, TAIL, Place
+from amqp10broker.queues.quorum.ready import RETURNS, Place
 
-AGAIN: Final = 4
-"""Index in a cursor, behind the lines of `Ready.in_order`, for places in `Again`."""
+AGAIN: Final = -1
+"""Index in a cursor, behind those of `ReadyIndexes.lines`, for places in `Again`."""
 
 AGAIN_MAX: Final = 4096
 """Places that `Again` remembers. Beyond that, consumers that have not looked at them start again at its
@@ -82,7 +82,9 @@ class Selecting:
 
     def add(self, consumer: QuorumConsumer, wanted: bytes) -> None:
         """Add a consumer with its cursor at the start."""
-        consumer.selection = ConsumerSelection(wanted, [*[0] * LINES, self.again.next])
+        consumer.selection = ConsumerSelection(
+            wanted, [*[0] * len(self._messages.ready.lines), self.again.next]
+        )
         self.by_ref[consumer.ref] = consumer
 
     def forget(self, ref: ConsumerRef) -> None:
@@ -127,7 +129,7 @@ class Selecting:
         assert ends is not None
         if any(place[1] < at[place[0]] for place in _until(self.again, at[AGAIN], ends[AGAIN])):
             return False
-        for line, start, end in zip(self._messages.ready.in_order(), at, ends, strict=False):
+        for line, start, end in zip(self._messages.ready.lines, at, ends, strict=False):
             keys, _ = line.look(start, 1)
             if keys and keys[0] < end:
                 return False
@@ -170,7 +172,7 @@ class Selecting:
 
     def has_more(self, consumer: QuorumConsumer) -> bool:
         at = _at(consumer)
-        lines = self._messages.ready.in_order()
+        lines = self._messages.ready.lines
         return at[AGAIN] < self.again.next or any(
             line.look(start, 1)[0] for line, start in zip(lines, at, strict=False)
         )
@@ -259,8 +261,7 @@ class _Sight:
         through = (
             self._look_again()
             and self._line(RETURNS, ends[RETURNS])
-            and self._line(HIGH, ends[HIGH])
-            and self._normal_and_tail(ends)
+            and all(self._level(number, ends) for number in range(1, self._messages.ready.tail_line))
         )
         self.credit += left
         selection = self.consumer.selection
@@ -287,7 +288,7 @@ class _Sight:
 
     def _line(self, number: int, end: int) -> bool:
         # Returns whether the search reached the key.
-        line = self._messages.ready.in_order()[number]
+        line = self._messages.ready.lines[number]
         while self.at[number] < end:
             if not self._goes_on:
                 return False
@@ -306,12 +307,14 @@ class _Sight:
             self._step = max(1, self.credit) if found else 2 * self._step
         return True
 
-    def _normal_and_tail(self, ends: Sequence[int]) -> bool:
-        ready = self._messages.ready
-        while (keys := ready.tail.look(self.at[TAIL], 1)[0]) != []:
-            if not (self._line(NORMAL, ready.behind(keys[0])) and self._line(TAIL, keys[0] + 1)):
+    def _level(self, number: int, ends: Sequence[int]) -> bool:
+        ready, tail = self._messages.ready, self._messages.ready.tail_line
+        if number != ready.normal_line:
+            return self._line(number, ends[number])
+        while (keys := ready.tail.look(self.at[tail], 1)[0]) != []:
+            if not (self._line(number, ready.behind(keys[0])) and self._line(tail, keys[0] + 1)):
                 return False
-        return self._line(NORMAL, ends[NORMAL]) and self._line(TAIL, ends[TAIL])
+        return self._line(number, ends[number]) and self._line(tail, ends[tail])
 
     def _choose(self, line: int, keys: list[int], expiries: list[int]) -> tuple[int | None, bool]:
         messages = self._messages

@@ -49,7 +49,6 @@ from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.ready import LINES
 
 LIVE_MAX: Final = 1 << 28
 """More than the messages of any queue; so that damaged bytes do not take all memory."""
@@ -110,10 +109,9 @@ _PAIRS: Final = Many(row(U64, U64))
 INDEXES: Final = Varying(lambda indexes, pieces: _PAIRS.write(ranges_of(indexes), pieces), _read_indexes)
 """Sorted numbers, as ranges."""
 _LINE: Final = row(INDEXES, COLUMN, COLUMN)
-_CURSOR: Final = row(*[U64] * (LINES + 1))
-_SELECTION: Final = Layout(
-    ConsumerSelection, ConsumerSelection, wanted=BYTES, at=_CURSOR, ends=optional(_CURSOR)
-)
+_CURSOR: Final = Many(U64)
+ENDS: Final = maybe(_CURSOR)
+_SELECTION: Final = Layout(ConsumerSelection, ConsumerSelection, wanted=BYTES, at=_CURSOR, ends=ENDS)
 UNSETTLED: Final = Varying(_write_unsettled, _read_unsettled)
 SELECTION: Final = maybe(_SELECTION)
 _NODE: Final = row(U32, U32)
@@ -149,7 +147,7 @@ _STATE: Final = Layout(
     next_index=U64,
     full=FLAG,
     settings=SETTINGS,
-    lines=row(_LINE, _LINE, _LINE, _LINE),
+    lines=Many(_LINE),
     ready=row(U64, U64),
     returned=COLUMN,
     tail=COLUMN,
@@ -190,7 +188,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             next_index=messages.next_index,
             full=messages.full,
             settings=messages.settings,
-            lines=[line.columns() for line in ready.in_order()],
+            lines=[line.columns() for line in ready.lines],
             ready=ready.numbers(),
             returned=ready.indexes_of_returns(),
             tail=ready.indexes_of_tail(),
@@ -240,7 +238,7 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     messages.next_index = state.next_index
     messages.full = state.full
     ready = messages.ready
-    for line, columns in zip(ready.in_order(), state.lines, strict=True):
+    for line, columns in zip(ready.lines, state.lines, strict=True):
         _fill(line, *columns)
     ready.restore(
         state.ready,

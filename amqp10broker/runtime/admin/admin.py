@@ -1,8 +1,9 @@
 """The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
 
 Only this user can reach it (folder 0700, socket 0600, and the peer's uid is checked), so it has no password
-and its clients may do everything. The CLI is its client. Requests of one client are answered in order;
-clients do not wait for each other. The requests are in `operations.registry`.
+and its clients may do everything. Windows has a port of loopback and a secret instead (`portable`). The CLI
+is its client. Requests of one client are answered in order; clients do not wait for each other. The
+requests are in `operations.registry`.
 
 ::
 
@@ -17,12 +18,13 @@ clients do not wait for each other. The requests are in `operations.registry`.
 from __future__ import annotations
 
 import json
-import os
 import re
+from hmac import compare_digest
 from typing import Any, Final
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
 from amqp10broker.operations.caller import Lines
 from amqp10broker.operations.registry import OPERATIONS
@@ -42,6 +44,8 @@ CLIENTS_MAX: Final = 32
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
 IDLE_S: Final = 300.0
+SECRET_S: Final = 10.0
+"""How long a client may take to send the secret, where the socket is one of loopback."""
 
 
 async def serve_admin(
@@ -64,6 +68,7 @@ async def serve_admin(
         task_status.started()
         return
     try:
+        secret = portable.secret_at(path)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         async with trio.open_nursery() as clients, listener:
             task_status.started()
@@ -79,18 +84,35 @@ async def serve_admin(
                 if len(clients.child_tasks) >= CLIENTS_MAX:
                     await stream.aclose()
                     continue
-                clients.start_soon(_serve_client, broker, stream)
+                clients.start_soon(_serve_client, broker, stream, secret)
     finally:
         adminpath.remove(path)
 
 
-async def _serve_client(broker: Administered, stream: trio.SocketStream) -> None:
+async def _serve_client(broker: Administered, stream: trio.SocketStream, secret: bytes) -> None:
     async with stream:
         uid = adminpath.peer_uid(stream.socket)  # type: ignore[arg-type]
-        if uid is not None and uid != os.getuid():
+        if uid is not None and uid != portable.user_id():
             _log.warning("admin request of another user refused", uid=uid)
             return
+        if not await _sends(stream, secret):
+            _log.warning("admin request without the secret of the socket's file refused")
+            return
         await serve_lines(broker, stream)
+
+
+async def _sends(stream: trio.SocketStream, secret: bytes) -> bool:
+    received = b""
+    with trio.move_on_after(SECRET_S):
+        while len(received) < len(secret):
+            try:
+                data = await stream.receive_some(len(secret) - len(received))
+            except trio.BrokenResourceError:
+                return False
+            if not data:
+                return False
+            received += data
+    return compare_digest(received, secret)
 
 
 async def serve_lines(broker: Administered, stream: trio.abc.Stream) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
+import shutil
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
+from amqp10broker import portable
 from amqp10broker.auth.certificates import first_end_ms
 from amqp10broker.config import Config
 from amqp10broker.operations.inspection import (
@@ -53,9 +54,9 @@ async def inspect(broker: Administered) -> Inspection:
         clock=_clock(ahead_ms, tuple(broker.clock_watch.notes().values())),
         at_ms=at_ms,
         boot_id=meters.read_text("/proc/sys/kernel/random/boot_id").strip() or None,
-        files_open=_files_open(),
-        files_max=_files_max(),
-        memory_total_bytes=meters.machine_memory(),
+        files_open=portable.open_files(),
+        files_max=portable.limit("RLIMIT_NOFILE"),
+        memory_total_bytes=portable.machine_memory(),
         memory_allowed_bytes=meters.memory_total(meters.read_text),
         file_system=await login.run_slow(partial(_file_system, node.data_dir)),
         format=None if broker.data is None else FORMAT,
@@ -138,25 +139,10 @@ def _clock_status() -> int | None:
     import ctypes  # milliseconds of the start, and few ask
 
     timex = (ctypes.c_long * _TIMEX_LONGS)()
-    try:
-        result = ctypes.CDLL(None).adjtimex(timex)
-    except (OSError, AttributeError, TypeError):
-        return None
-    if result < 0:
+    library = portable.libc()
+    if not hasattr(library, "adjtimex") or library.adjtimex(timex) < 0:
         return None
     return ctypes.c_int.from_buffer(timex, _STATUS_AT * ctypes.sizeof(ctypes.c_long)).value
-
-
-def _files_open() -> int | None:
-    try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return None
-
-
-def _files_max() -> int | None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def _file_system(folder: str | None) -> FileSystem | None:
@@ -167,7 +153,6 @@ def _file_system(folder: str | None) -> FileSystem | None:
         return None
     kind, at = found
     try:
-        size = os.statvfs(folder)
+        return FileSystem(kind, at, shutil.disk_usage(folder).total)
     except OSError:
         return FileSystem(kind, at, None)
-    return FileSystem(kind, at, size.f_blocks * size.f_frsize)

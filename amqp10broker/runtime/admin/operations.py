@@ -133,7 +133,7 @@ class _Replies:
             f"it has not been decided for {within_s:g} s: look with a list command whether it is done"
             if wait.queue is None
             else f"the queue has not answered for {within_s:g} s: it is overloaded; look at it with "
-            "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
+            "'amqp10broker status', and whether it was done with 'amqp10broker queue list'"
         )
 
     def close(self) -> None:

@@ -19,13 +19,12 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from amqp10broker import portable
 from amqp10broker.errors import AdminSocketError
 
 DIRECTORY_MODE: Final = 0o700
-SOCKET_MODE: Final = 0o600
-# sun_path holds 108 bytes on Linux and 104 on macOS and the BSDs, the last one a NUL.
-PATH_BYTES_MAX: Final = 103
-_BACKLOG: Final = 8
+# Windows refuses a connection after two seconds.
+_PROBE_S: Final = 3.0
 _PEER_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
@@ -37,10 +36,9 @@ def directories(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """
     if environ is None:
         environ = os.environ
-    temporary = environ.get("TMPDIR", "")
-    if not os.path.isabs(temporary):
-        temporary = "/tmp"
-    places = [os.path.join(temporary, f"amqp10broker-{os.getuid()}")]
+    folders = (environ.get(name, "") for name in ("TMPDIR", "LOCALAPPDATA"))
+    temporary = next(filter(os.path.isabs, folders), "/tmp")
+    places = [os.path.join(temporary, f"amqp10broker-{portable.user_id()}")]
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     # After su the variable may still name the directory of the other user, which is not for us.
     if os.path.isabs(runtime) and _owned_by_us(runtime):
@@ -103,9 +101,9 @@ def check_directory(directory: str) -> None:
         problem = "is a symbolic link"
     elif not stat.S_ISDIR(found.st_mode):
         problem = "is not a directory"
-    elif found.st_uid != os.getuid():
-        problem = f"belongs to user {found.st_uid}, not to you ({os.getuid()})"
-    elif found.st_mode & 0o077:
+    elif not portable.is_ours(found):
+        problem = f"belongs to user {found.st_uid}, not to you ({portable.user_id()})"
+    elif portable.open_to_others(found):
         problem = f"may be used by others (mode {stat.S_IMODE(found.st_mode):04o}, must be 0700)"
     if problem:
         raise AdminSocketError(
@@ -115,7 +113,7 @@ def check_directory(directory: str) -> None:
 
 
 def listen(path: str) -> socket.socket:
-    """Open the broker's end: a bound, listening, non-blocking Unix socket that only we can open.
+    """Open the broker's end: a listening, non-blocking socket that only we can open (`portable.listen_at`).
 
     A socket that a dead broker left behind is replaced. If the path is in a default directory, that is
     created and checked; any other directory is the user's choice and must exist. Raises `AdminSocketError` if
@@ -126,23 +124,13 @@ def listen(path: str) -> socket.socket:
     if directory in directories():
         prepare_directory(directory)
     _remove_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # The mask, not a chmod afterwards: there is no moment at which others could connect.
-        before = os.umask(0o777 & ~SOCKET_MODE)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(before)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
+        return portable.listen_at(path)
     except OSError as error:
-        listener.close()
         raise AdminSocketError(
             f"cannot open the administration socket {path}: {error.strerror}; "
             "give another place with --admin-socket PATH, or turn it off with --admin-socket ''"
         ) from error
-    return listener
 
 
 def remove(path: str) -> None:
@@ -161,14 +149,12 @@ def connect(path: str, *, timeout_s: float) -> socket.socket:
     directory = os.path.dirname(path)
     if directory in directories():
         check_directory(directory)
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+    if not portable.is_endpoint(path):
         raise AdminSocketError(f"{path} is not a socket; give the broker's with --admin-socket PATH")
-    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream = portable.connect_to(path, timeout_s=timeout_s)
     try:
-        stream.settimeout(timeout_s)
-        stream.connect(path)
         owner = peer_uid(stream)
-        if owner is not None and owner not in (os.getuid(), 0) and os.getuid() != 0:
+        if owner is not None and owner not in (portable.user_id(), 0) and portable.user_id() != 0:
             raise AdminSocketError(f"the process behind {path} belongs to user {owner}, not to you")
     except BaseException:
         stream.close()
@@ -179,7 +165,7 @@ def connect(path: str, *, timeout_s: float) -> socket.socket:
 def peer_uid(stream: socket.socket) -> int | None:
     """Return the user at the other end of a Unix socket, or None if the system does not support that."""
     option = getattr(socket, "SO_PEERCRED", None)
-    if option is None:
+    if option is None or stream.family != portable.UNIX:
         return None
     answer = stream.getsockopt(socket.SOL_SOCKET, option, _PEER_CREDENTIALS.size)
     uid: int = _PEER_CREDENTIALS.unpack(answer)[1]
@@ -188,40 +174,37 @@ def peer_uid(stream: socket.socket) -> int | None:
 
 def _remove_stale(path: str) -> None:
     try:
-        mode = os.lstat(path).st_mode
+        there = portable.is_endpoint(path)
     except FileNotFoundError:
         return
     except OSError as error:
         raise AdminSocketError(f"cannot look at {path}: {error.strerror}") from error
-    if not stat.S_ISSOCK(mode):
+    if not there:
         raise AdminSocketError(f"{path} is there and is not a socket; it is left alone, give another path")
-    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            remove(path)
-            return
-        except BlockingIOError:
-            pass  # its backlog is full: it lives
-        except OSError as error:
-            raise AdminSocketError(f"cannot tell whether {path} is in use: {error.strerror}") from error
+    try:
+        portable.connect_to(path, timeout_s=_PROBE_S).close()
+    except (ConnectionRefusedError, FileNotFoundError):
+        remove(path)
+        return
+    except (BlockingIOError, TimeoutError):
+        pass  # its backlog is full: it lives
+    except OSError as error:
+        raise AdminSocketError(f"cannot tell whether {path} is in use: {error.strerror}") from error
     raise AdminSocketError(f"another broker serves {path}; stop it, or give another --admin-socket PATH")
 
 
 def _check_length(path: str) -> None:
     size = len(os.fsencode(path))
-    if size > PATH_BYTES_MAX:
+    if size > portable.ENDPOINT_BYTES_MAX:
         raise AdminSocketError(
             f"the path of the administration socket is {size} bytes long and the system allows "
-            f"{PATH_BYTES_MAX}: {path}; give a shorter one with --admin-socket PATH"
+            f"{portable.ENDPOINT_BYTES_MAX}: {path}; give a shorter one with --admin-socket PATH"
         )
 
 
 def _owned_by_us(directory: str) -> bool:
     try:
-        return os.stat(directory).st_uid == os.getuid()
+        return portable.is_ours(os.stat(directory))
     except OSError:
         return False
 

@@ -22,7 +22,7 @@ def pid_file(folder: str) -> Iterator[None]:
         # Aside and renamed: half of it is never seen.
         with open(f"{path}.new", "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
-        os.rename(f"{path}.new", path)
+        os.replace(f"{path}.new", path)
     except OSError as error:
         # As with the lock: a full disk must not keep a broker from starting.
         _log.warning("the process's number cannot be written", path=path, reason=error.strerror)

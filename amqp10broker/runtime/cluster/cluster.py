@@ -159,7 +159,7 @@ class Cluster:
             elif config.discard_my_data:
                 _log.warning(
                     "--discard-my-data does nothing: the folder is that of a member of a cluster; "
-                    "'amqp10broker reset' takes the node out of it and discards its data",
+                    "'amqp10broker cluster reset' takes the node out of it and discards its data",
                     node=self.name,
                 )
             prepare_folder(data, config, known)

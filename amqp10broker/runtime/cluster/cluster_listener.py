@@ -15,10 +15,10 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.cluster.peer_complaints import Complaints
 from amqp10broker.runtime.cluster.peer_streams import PLAIN, Transport, Wires, why
 from amqp10broker.runtime.connections.sockets import (
-    BACKLOG,
     Address,
     accept_forever,
     is_loopback,
+    listen,
     open_sockets,
 )
 from amqp10broker.runtime.log import Log
@@ -78,9 +78,11 @@ class ClusterListener:
         self._strangers: Counter[str] = Counter()
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Let nodes come, until the nursery is cancelled; the sockets are closed then."""
+        """Let nodes come, until the nursery is cancelled; the sockets are closed then. Raises `ConfigError`
+        as `listen`.
+        """
         for sock in self._sockets:
-            sock.listen(BACKLOG)
+            listen(sock, "cluster_port")
             nursery.start_soon(self._accept_forever, sock, nursery)
 
     async def _accept_forever(self, listener: socket.socket, nursery: trio.Nursery) -> None:

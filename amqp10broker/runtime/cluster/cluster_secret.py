@@ -6,6 +6,7 @@ import os
 import stat
 from typing import Final
 
+from amqp10broker import portable
 from amqp10broker.errors import ConfigError
 
 BYTES_MIN: Final = 16
@@ -19,7 +20,7 @@ def read_secret(path: str) -> bytes:
     """
     try:
         with open(path, "rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            found = os.fstat(file.fileno())
             secret = file.read(2 * BYTES_MAX).strip()
     except OSError as error:
         raise ConfigError(
@@ -27,9 +28,10 @@ def read_secret(path: str) -> bytes:
             f"cannot be read: {error.strerror}",
             "copy it from another node; of the first, make it with 'amqp10broker cluster new-secret FILE'",
         ) from error
-    if mode & 0o077:
+    if portable.open_to_others(found):
+        mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
         raise ConfigError(
-            f"{_SOURCE} {path}", f"may be read by others (mode {mode:04o})", "take that away with chmod 600"
+            f"{_SOURCE} {path}", f"may be read by others ({mode})", "take that away with chmod 600"
         )
     if not BYTES_MIN <= len(secret) <= BYTES_MAX:
         raise ConfigError(

@@ -56,6 +56,7 @@ def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> N
             NoQueues(),
             default_queue_type=config.default_queue_type,
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
+            rules=config.rules,
             choose=random.randrange,
         )
         passwords = Passwords(scratch.users, secrets.token_bytes, config.password_hash_export)

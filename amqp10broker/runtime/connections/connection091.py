@@ -6,14 +6,12 @@ everything on the connection.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, assert_never
 
 import trio
 
-from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, NotFound, RefusedError
 from amqp10broker.operations.snapshot import ConnectionView
@@ -110,7 +108,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         cluster = node_context.catalog.cluster_name(node_context.container_id)
         self.engine.start(
             [each.value for each in self._node_context.authenticator.offered(self.origin)],
-            server_properties=server_properties(cluster, __version__, f"Python {platform.python_version()}"),
+            server_properties=server_properties(cluster, node_context.identity),
         )
         self.flush()
         await self.shake_hands()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from functools import partial
 from typing import Any, Final, assert_never
 
 import trio
 
-from amqp10broker import __version__
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
 from amqp10broker.metadata.proposing import Decided
@@ -147,7 +145,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def _open_properties(self, opened: Open) -> dict[Any, Any]:
         ours = self._node_context.container_id
         cluster = self._node_context.catalog.cluster_name(ours)
-        return open_properties(opened, ours, cluster, __version__, f"Python {platform.python_version()}")
+        return open_properties(opened, ours, cluster, self._node_context.identity)
 
     def answer_login(self, step: Success | Challenge | Failure | Unverified) -> None:
         match step:

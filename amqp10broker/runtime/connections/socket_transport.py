@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 import trio
 
+from amqp10broker.portable import send_pieces
+
 READ_BYTES: Final = 65_536
 
 CLOSE_WAIT_S: Final = 2.0
@@ -102,7 +104,7 @@ class SocketTransport:
     def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
         """As `try_send`, of several buffers that are not joined; of very many only the first."""
         try:
-            return self._socket.sendmsg(pieces[:PIECES_MAX])
+            return send_pieces(self._socket, pieces[:PIECES_MAX])
         except BlockingIOError:
             return 0
         except OSError as error:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.auth.tls import TlsSettings, Verify, server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
@@ -51,8 +52,10 @@ class BoundSockets:
             ) from error
 
     def listen(self) -> None:
-        for sock in (*self.plain, *self.encrypted):
-            sock.listen(BACKLOG)
+        """Accept clients. Raises `ConfigError` as `listen`."""
+        for setting, sockets in (("port", self.plain), ("tls_port", self.encrypted)):
+            for sock in sockets:
+                listen(sock, setting)
 
     def close(self) -> None:
         """Listen no more. May be called twice."""
@@ -119,7 +122,7 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             sock = socket.socket(family, kind, protocol)
             sockets.append(sock)
             sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.SOL_SOCKET, portable.REUSE_ADDRESS, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if port == 0 and len(sockets) > 1:  # one number for all addresses
@@ -130,6 +133,21 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             sock.close()
         raise
     return sockets
+
+
+def listen(sock: socket.socket, setting: str) -> None:
+    """Accept clients at a bound socket. Raises `ConfigError` if another program listens there, since two may
+    bind to one address.
+    """
+    try:
+        sock.listen(BACKLOG)
+    except OSError as error:
+        address = peer_text(sock.getsockname()[:2])
+        raise ConfigError(
+            setting,
+            f"cannot be used at {address}: {error.strerror or error}",
+            "choose another, 0 for any free one, or end what listens there",
+        ) from error
 
 
 def peer_text(address: tuple[str, int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import secrets
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 import trio
 
+from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
 from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
 from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
@@ -52,7 +52,6 @@ from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunR
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.metrics import text_of
-from amqp10broker.runtime.observe.metrics_source import open_fds
 from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
 from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
 
@@ -103,7 +102,6 @@ class BrokerDoor(BrokerApi):
         self.node = broker.node_view
         self.clients = broker.connections.totals_of_vhosts
         self.attempts = broker.logins.attempts
-        self.permits_global_qos = broker.config.permit_global_qos
         self.random = secrets.token_bytes
         self.now_ms = broker.clock.now_ms
         self.certificates = partial(run_slow, partial(certificates, broker.config))
@@ -111,14 +109,15 @@ class BrokerDoor(BrokerApi):
         self.metrics = partial(text_of, broker)
 
     def process(self) -> Mapping[str, int]:
-        tasks, files = trio.lowlevel.current_statistics(), open_fds()
+        tasks = trio.lowlevel.current_statistics()
         told = {
             "processors": os.cpu_count() or 1,
             "proc_used": tasks.tasks_living,
             "run_queue": tasks.tasks_runnable,
-            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "fd_total": portable.limit("RLIMIT_NOFILE"),
+            "fd_used": portable.open_files(),
         }
-        return told if files is None else {**told, "fd_used": files}
+        return {name: figure for name, figure in told.items() if figure is not None}
 
     def settings(self) -> str:
         return effective(self._broker.config)

@@ -20,11 +20,11 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
-    BACKLOG,
     Address,
     accept_forever,
     addresses_of,
     is_loopback,
+    listen,
     open_sockets,
     peer_text,
 )
@@ -61,9 +61,7 @@ class HttpListener:
             self._tls = _tls(config, tls)
             self._sockets = await _bound(config, self._setting, port)
         except ConfigError as error:
-            if not (config.prometheus_optional if self._metrics else config.http_optional):
-                raise
-            _log.warning(f"no {self._what}", reason=str(error))
+            self._may_lack(config, error)
         if self._sockets:
             _load(websocket=config.websocket and not self._metrics)
         self.addresses = addresses_of(self._sockets)
@@ -82,7 +80,12 @@ class HttpListener:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for sock in self._sockets:
-                sock.listen(BACKLOG)
+                try:
+                    listen(sock, self._setting)
+                except ConfigError as error:
+                    self._may_lack(broker.config, error)
+                    self.addresses.remove(sock.getsockname()[:2])
+                    continue
                 nursery.start_soon(
                     accept_forever,
                     sock,
@@ -99,6 +102,11 @@ class HttpListener:
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "it does not run"
         self._nursery.start_soon(work)
+
+    def _may_lack(self, config: Config, error: ConfigError) -> None:
+        if not (config.prometheus_optional if self._metrics else config.http_optional):
+            raise error
+        _log.warning(f"no {self._what}", reason=str(error))
 
     @property
     def _what(self) -> str:

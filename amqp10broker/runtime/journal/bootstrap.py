@@ -187,7 +187,7 @@ def _bootstrap_users(
             elif not default:
                 _log.warning(
                     "user keeps the password of the data folder, which is not that of the configuration; "
-                    "change it with: amqp10broker change-password",
+                    "change it with: amqp10broker user set-password",
                     user=user.name,
                 )
         else:

@@ -81,4 +81,8 @@ def _document(path: str) -> Any:
     except OSError as error:
         raise ConfigError(source, f"cannot be read: {error.strerror}", "must be a JSON file") from error
     except ValueError as error:
-        raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
+        raise ConfigError(
+            source,
+            f"is not JSON: {error}",
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        ) from error

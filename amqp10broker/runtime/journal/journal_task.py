@@ -34,7 +34,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
+from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.reader import Torn
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
@@ -299,15 +299,15 @@ def _tell_torn(path: str, torn: Torn) -> None:
     )
 
 
-def journal_sizes(folder: DataFolder) -> tuple[int, int]:
-    """Return the size of a journal file, and the reserve behind the last, in bytes.
+def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
+    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes.
 
     On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
     settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.
-    share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
-    file_bytes_max = min(FILE_BYTES_MAX, max(FILE_BYTES_MIN, share))
+    share = folder.total_bytes() // FILES_MIN or largest
+    file_bytes_max = min(largest, max(FILE_BYTES_MIN, share))
     return file_bytes_max, file_bytes_max + file_bytes_max // 2
 
 
@@ -316,6 +316,7 @@ async def opened_journal(
     data: Data | None,
     clock: WallClock,
     *,
+    file_bytes: int,
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
     on_failed: Callable[[BrokerError], None],
@@ -325,6 +326,7 @@ async def opened_journal(
 
     Args:
         data: the data folder; None: nothing is kept.
+        file_bytes: of a file of the journal, at most.
         on_full: called when the disk is full, and when it has room again.
         inline: by which queues run inline when their records are durable.
 
@@ -336,7 +338,7 @@ async def opened_journal(
         return
     async with open_syncer(delay_ms=sync_delay_ms) as helper:
         inventory = data.folder.inventory
-        file_bytes_max, reserve_bytes = journal_sizes(data.folder)
+        file_bytes_max, reserve_bytes = journal_sizes(data.folder, file_bytes)
         journal = Journal(
             data.disk,
             data.folder.journal,

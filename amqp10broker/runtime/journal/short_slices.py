@@ -38,16 +38,15 @@ def ask_for_short_slices() -> None:
 
     Priority and policy stay: a policy that an operator has set keeps its slices.
     """
-    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return
-    number = _SCHED_SETATTR.get(platform.machine())
-    if number is not None:
-        attributes = _Attributes(
-            size=ctypes.sizeof(_Attributes),
-            policy=os.SCHED_OTHER,
-            nice=os.getpriority(os.PRIO_PROCESS, 0),
-            runtime=SLICE_NS,
-        )
-        ctypes.CDLL(None).syscall(
-            ctypes.c_long(number), ctypes.c_int(0), ctypes.byref(attributes), ctypes.c_uint(0)
-        )
+    if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
+        number = _SCHED_SETATTR.get(platform.machine())
+        if number is not None:
+            attributes = _Attributes(
+                size=ctypes.sizeof(_Attributes),
+                policy=os.SCHED_OTHER,
+                nice=os.getpriority(os.PRIO_PROCESS, 0),
+                runtime=SLICE_NS,
+            )
+            ctypes.CDLL(None).syscall(
+                ctypes.c_long(number), ctypes.c_int(0), ctypes.byref(attributes), ctypes.c_uint(0)
+            )

@@ -2,13 +2,13 @@
 
 Not a thread: a thread that comes back from the system asks a busy loop for the interpreter's lock, and
 waits 5 ms and more for it, each time (`docs/adr/0010`). The helper gets descriptors over a Unix socket,
-and answers when they are synced. There is no second try after an error, and no second helper after one
-that died: nobody could tell what the system has done with the pages that were to be written.
+and answers when they are synced; where sockets cannot carry descriptors it is a thread after all. There is
+no second try after an error, and no second helper after one that died: nobody could tell what the system
+has done with the pages that were to be written.
 """
 
 from __future__ import annotations
 
-import array
 import os
 import socket
 import subprocess
@@ -20,10 +20,10 @@ from typing import Final
 
 import trio
 
+from amqp10broker import portable, syncing
 from amqp10broker.errors import StorageFailed
-from amqp10broker.runtime.journal import syncer_child
 
-_CHILD: Final = Path(syncer_child.__file__)
+_CHILD: Final = Path(syncing.__file__)
 # How long the helper may take to end when its socket is closed, before it is killed.
 _END_S: Final = 5.0
 
@@ -46,11 +46,11 @@ class Syncer:
         try:
             while self._unread:
                 await self._take_answer()
-            for start in range(0, len(fds), syncer_child.FDS_MAX):
-                some = array.array("i", fds[start : start + syncer_child.FDS_MAX])
+            for start in range(0, len(fds), syncing.FDS_MAX):
+                some = fds[start : start + syncing.FDS_MAX]
                 # Straight to the system, here and below: Trio's own sockets let others run at each call,
                 # which is half of what a commit costs. One byte always has room.
-                self._channel.sendmsg([b"s"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, some)])
+                portable.send_fds(self._channel, [b"s"], some)
                 self._unread += 1
                 await self._take_answer()
         except OSError as error:
@@ -61,22 +61,39 @@ class Syncer:
     async def _take_answer(self) -> None:
         await trio.lowlevel.wait_readable(self._channel)
         # Four bytes that one call has sent come in one piece.
-        data = self._channel.recv(syncer_child.ANSWER.size)
-        if len(data) < syncer_child.ANSWER.size:
+        data = self._channel.recv(syncing.ANSWER.size)
+        if len(data) < syncing.ANSWER.size:
             raise _failed("has ended")
         self._unread -= 1
-        number: int = syncer_child.ANSWER.unpack(data)[0]
-        if number:
-            raise StorageFailed(
-                "the data folder",
-                f"what was written cannot be synced: {os.strerror(number)}",
-                "look at the disk; the broker stops, and a start recovers what was confirmed",
-            )
+        _check(syncing.ANSWER.unpack(data)[0])
+
+
+class ThreadSyncer:
+    """As `Syncer`, in a thread, with descriptors of its own."""
+
+    def __init__(self, *, delay_ms: int = 0) -> None:
+        self._delay_s = delay_ms / 1000
+
+    async def sync(self, fds: Sequence[int]) -> None:
+        _check(await trio.to_thread.run_sync(syncing.sync, [os.dup(fd) for fd in fds]))
+        await trio.sleep(self._delay_s)
+
+
+def _check(number: int) -> None:
+    if number:
+        raise StorageFailed(
+            "the data folder",
+            f"what was written cannot be synced: {os.strerror(number)}",
+            "look at the disk; the broker stops, and a start recovers what was confirmed",
+        )
 
 
 @asynccontextmanager
-async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
+async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer | ThreadSyncer]:
     """Start the helper; it ends with the block. Raises `StorageFailed` if it cannot be started."""
+    if portable.send_fds is None:
+        yield ThreadSyncer(delay_ms=delay_ms)
+        return
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     with ours:
@@ -85,9 +102,9 @@ async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
                 process = await trio.lowlevel.open_process(
                     [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
                     # Ctrl-C at a terminal goes to a whole session; this one has to outlive it.
-                    start_new_session=True,
+                    **portable.OWN_SESSION,
+                    **portable.inherited(theirs),
                 )
             except OSError as error:
                 raise _failed(f"cannot be started: {error.strerror}") from error

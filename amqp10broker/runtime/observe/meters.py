@@ -6,12 +6,13 @@ its free pages before publishers are blocked. A meter returns None where the sys
 
 from __future__ import annotations
 
-import os
-import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final
+
+from amqp10broker import portable
 
 _CGROUPS: Final = "/sys/fs/cgroup"
 
@@ -25,7 +26,7 @@ class Meter:
 
     def memory_used(self) -> int | None:
         """Bytes of this process that are in RAM."""
-        return rss_bytes() or None
+        return portable.resident_bytes()
 
     def memory_total(self) -> int | None:
         """Bytes that this process may use: the machine's memory, or a lower limit."""
@@ -34,10 +35,9 @@ class Meter:
     def disk_free(self, path: str) -> int | None:
         """Bytes that this user may still write on the file system of `path`."""
         try:
-            found = os.statvfs(path)
+            return shutil.disk_usage(path).free
         except OSError:
             return None
-        return found.f_bavail * found.f_frsize
 
     def busy_s(self) -> float:
         """Seconds of processor time that this process has used."""
@@ -46,7 +46,7 @@ class Meter:
     def give_back(self) -> None:
         """Hand memory that is held free back to the system, as far as that is possible."""
         if not self._asked:
-            self._trim = _malloc_trim()
+            self._trim = getattr(portable.libc(), "malloc_trim", None)
             self._asked = True
         if self._trim is not None:
             self._trim(0)
@@ -54,39 +54,25 @@ class Meter:
 
 def rss_bytes() -> int:
     """Resident memory of this process; 0 if the system has no figure."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
+    return portable.resident_bytes() or 0
 
 
 def memory_total(read: Callable[[str], str]) -> int | None:
     """Bytes that a process may use: the machine's memory, or a lower limit of a control group or
     `ulimit -v`.
     """
-    limits = (machine_memory(), _address_space(read), *_control_group_limits(read))
+    limits = (portable.machine_memory(), _address_space(read), *_control_group_limits(read))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def machine_memory() -> int | None:
-    """Bytes of memory of the machine; None if the system has no figure."""
-    try:
-        pages = os.sysconf("SC_PHYS_PAGES")
-        size = os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
-    return pages * size if pages > 0 and size > 0 else None
-
-
 def _address_space(read: Callable[[str], str]) -> int | None:
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
+    limit = portable.limit("RLIMIT_AS")
+    if limit is None:
         return None
     figures = read("/proc/self/statm").split()[:2]
     if len(figures) == 2 and all(each.isdigit() for each in figures):
         size, resident = map(int, figures)
-        limit -= (size - resident) * os.sysconf("SC_PAGE_SIZE")
+        limit -= (size - resident) * portable.page_bytes()
     return max(limit, 1)
 
 
@@ -115,13 +101,3 @@ def read_text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def _malloc_trim() -> Callable[[int], object] | None:
-    import ctypes  # milliseconds of the start, and most brokers never need it
-
-    try:
-        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):
-        return None
-    return trim

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, cast
 
+from amqp10broker import portable
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, NodeState, Past
@@ -63,8 +62,8 @@ class MetricsSource:
             client_version=self._client_version,
             now_s=time(),
             uptime_s=facts.uptime_s,
-            open_fds=open_fds(),
-            max_fds=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            open_fds=portable.open_files(),
+            max_fds=portable.limit("RLIMIT_NOFILE"),
             memory=memory.used_bytes,
             memory_limit=memory.resource.limit_bytes,
             disk_free=disk.free_bytes,
@@ -110,11 +109,3 @@ class MetricsSource:
         if node_directory is None:
             return 0
         return sum(not node_directory.runs(node.number) for node in catalog.nodes.values())
-
-
-def open_fds() -> int | None:
-    """Number of open file descriptors; None if the system has no figure."""
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # the one that lists them is closed again
-    except OSError:
-        return None

@@ -15,7 +15,6 @@ that stops all processes at once must not take it from a broker that still has t
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
 import struct
@@ -249,11 +248,13 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve the socket with the descriptor in the first argument."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
     sys.path[:] = json.loads(sys.argv[3])
-    os.nice(NICENESS)
+    from amqp10broker import portable
+
+    for number in portable.SERVICE_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    portable.nice(NICENESS)
     with socket.socket(fileno=int(sys.argv[1])) as channel:
         channel.settimeout(TICK_S)
         serve(channel, Scribe(sys.argv[2]))

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import trio
 
 import amqp10broker
+from amqp10broker import portable
 from amqp10broker.observe.recording.errors import RecordingError
 from amqp10broker.runtime.observe import recorder_child
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
@@ -59,9 +60,9 @@ class RecorderProcess:
                         json.dumps(_search_path()),
                     ],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
                     # Ctrl-C at a terminal goes to a whole session; this one has to outlive it.
-                    start_new_session=True,
+                    **portable.OWN_SESSION,
+                    **portable.inherited(theirs),
                 )
             except BaseException as error:
                 ours.close()

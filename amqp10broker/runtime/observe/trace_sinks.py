@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import StorageError
+from amqp10broker.portable import BINARY
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.trace")
@@ -43,7 +44,7 @@ class FileSink:
     def __init__(self, path: str) -> None:
         self.ended: str | None = None
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | BINARY, 0o600)
             self._written = os.fstat(self._file).st_size
         except OSError as error:
             raise StorageError(

@@ -1,6 +1,7 @@
 """The subjects of traces while the broker runs: connections, users, addresses, or everything.
 
-One mechanism serves ``--trace-frames`` and ``amqp10broker trace``. A traced connection has a `ConnectionTap`
+One mechanism serves ``--trace-frames`` and ``amqp10broker frames trace``. A traced connection has a
+`ConnectionTap`
 at its stream and writer, which parses its bytes a second time; others pay one attribute look-up a read and a
 write.
 """
@@ -158,7 +159,7 @@ class Tracing:
         raise NotFound(
             "trace",
             f"'{what}' is no connection's number, no user, and no address: see 'amqp10broker "
-            "list-connections' and 'list-users', and write the address of a queue as /queues/NAME",
+            "connection list' and 'user list', and write the address of a queue as /queues/NAME",
         )
 
 

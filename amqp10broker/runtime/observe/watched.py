@@ -46,7 +46,7 @@ def find_link(
     if not found:
         raise NotFound(
             f"link '{name}'",
-            f"connection {number} has no attached link '{name}' of that kind: see 'amqp10broker list-links'",
+            f"connection {number} has no attached link '{name}' of that kind: see 'amqp10broker link list'",
         )
     if len(found) > 1:
         raise NotAllowed("watch", f"connection {number} has {len(found)} links '{name}': give the role")
@@ -72,7 +72,7 @@ def find_channel(
         raise NotFound(
             f"consumer '{tag}'",
             f"channel {channel} of connection {number} has no consumer '{tag}': see 'amqp10broker "
-            "list-consumers'",
+            "consumer list'",
         )
     return part, consumer
 

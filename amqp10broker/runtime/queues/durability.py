@@ -98,6 +98,7 @@ class Backends:
 
         queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._node_context.clock.now_ms())
         queue.browsers.scan_max = self._node_context.config.selector_scan_max
+        queue.dead_letter_prefetch = self._node_context.config.dead_letter_prefetch
         if journal_task is None:
             queue.version = machine_version.NEWEST  # nobody else carries out what it is told
             return QuorumInMemory(queue, wake, publish)

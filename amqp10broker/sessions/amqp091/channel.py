@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.config import Config
+from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.last_error import LastError
@@ -430,7 +431,7 @@ class BrokerChannel(SessionEndpoint):
     def _qos(self, method: methods.BasicQos) -> None:
         if method.prefetch_size:
             raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
-        if method.global_ and self.context.config.permit_global_qos:
+        if method.global_ and GLOBAL_QOS not in self.context.config.rules.denied:
             self.consuming.global_prefetch = method.prefetch_count
         else:
             self.consuming.prefetch = method.prefetch_count

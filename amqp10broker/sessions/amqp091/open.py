@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.sessions.amqp10.open import COMPATIBLE_VERSION, PRODUCT
 
 CAPABILITIES: Final = (
     "publisher_confirms",
@@ -27,14 +27,14 @@ def login_refused(mechanism: str) -> AmqpHardError:
     )
 
 
-def server_properties(cluster: str, version: str, platform: str) -> dict[str, Any]:
-    """Return the server properties of connection.start."""
+def server_properties(cluster: str, identity: Mapping[str, str]) -> dict[str, Any]:
+    """Return the server properties of connection.start. `identity`: see `amqp10.open.identity_of`."""
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": cluster,
         "copyright": "The amqp10broker developers",
-        "information": f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
-        "platform": f"amqp10broker {version}, {platform}",
-        "product": PRODUCT,
-        "version": COMPATIBLE_VERSION,
+        "information": identity["information"],
+        "platform": identity["platform"],
+        "product": identity["product"],
+        "version": identity["version"],
     }

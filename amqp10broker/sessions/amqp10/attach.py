@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import (
     AccessRefused,
     LimitExceeded,
@@ -178,7 +179,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     elif dynamic:
         queue = yield from _temporary_queue(attach, source.address, source.capabilities, context, "source")
     else:
-        address = resolve(source.address, source.capabilities)
+        address = resolve(source.address, source.capabilities, context)
         if not isinstance(address, QueueAddress):
             raise AmqpLinkError(
                 Condition.INVALID_FIELD,
@@ -265,7 +266,7 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
         return TargetPlan(queue, None, reply, dynamic=True)
     if target.address is None:
         return TargetPlan(None, None, Target(**KEPT), dynamic=False)
-    address = resolve(target.address, target.capabilities)
+    address = resolve(target.address, target.capabilities, context)
     if isinstance(address, TopicAddress):
         _check_exchange(TOPIC_EXCHANGE, context)
         temporary = _allowed(lambda: temporary_topic(context.vhost, address.topic))
@@ -366,7 +367,7 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
     return source.outcomes
 
 
-def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
+def resolve(address: Any, capabilities: tuple[Symbol, ...] | None, context: SessionContext) -> Address:
     """Parse an address; a bare name is a topic only with that capability. Raises `AmqpLinkError`."""
     if not isinstance(address, str):
         raise AmqpLinkError(
@@ -374,7 +375,7 @@ def resolve(address: Any, capabilities: tuple[Symbol, ...] | None) -> Address:
         )
     wanted = frozenset(capabilities or ())
     try:
-        found = parse(address)
+        found = parse(address, bare=ADDRESS_V1 not in context.config.rules.denied)
         bare = isinstance(found, QueueAddress) and found.declare
         return topic_address(address) if bare and TOPIC in wanted and QUEUE not in wanted else found
     except BadAddress as error:

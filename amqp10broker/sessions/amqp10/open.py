@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from amqp10broker.auth.authorise import check_vhost_access
 from amqp10broker.auth.grants import Grants
+from amqp10broker.emulation import Rules
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions_export import RABBIT_VERSION
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.routing.address import TOPICS
 
 PRODUCT: Final = "RabbitMQ"
-COMPATIBLE_VERSION: Final = RABBIT_VERSION
-"""The RabbitMQ version that the broker behaves like. Some of RabbitMQ's own clients accept no other product,
-and adapt to its version; the real product is in `information` and `platform`.
+"""Some of RabbitMQ's own clients accept no other product, and adapt to its version (docs/adr/0065); the real
+product is in `information`.
 """
 
 SOLE_CONNECTION: Final = Symbol("sole-connection-for-container")
@@ -73,16 +73,26 @@ def offered_capabilities(performative: Open, *, alone: bool) -> tuple[Symbol, ..
     return (*_ALWAYS, SHARED_SUBSCRIPTIONS, DELAYED_DELIVERY, *sole)
 
 
+def identity_of(rules: Rules, version: str, platform: str) -> dict[str, str]:
+    """Return what both protocols announce of the broker: RabbitMQ's version, and in `information` ours.
+    `platform`: the language and its version.
+    """
+    ours = f"amqp10broker {version}"
+    return {
+        "product": PRODUCT,
+        "version": rules.version,
+        "platform": rules.platform or f"{ours}, {platform}",
+        "information": f"{ours}, compatible with RabbitMQ {rules.version}",
+    }
+
+
 def open_properties(
-    performative: Open, container_id: str, cluster: str, version: str, platform: str
+    performative: Open, container_id: str, cluster: str, identity: Mapping[str, str]
 ) -> dict[Any, Any]:
-    """Return the properties of our open."""
+    """Return the properties of our open. `identity`: see `identity_of`."""
     prefix = {Symbol("topic-prefix"): TOPICS} if is_of_jms(performative) else {}
     return {
-        Symbol("product"): PRODUCT,
-        Symbol("version"): COMPATIBLE_VERSION,
-        Symbol("platform"): f"amqp10broker {version}, {platform}",
-        Symbol("information"): f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
+        **{Symbol(name): value for name, value in identity.items()},
         Symbol("cluster_name"): cluster,
         Symbol("node"): container_id,
         **prefix,

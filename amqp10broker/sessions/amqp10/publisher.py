@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import FlowSettings
+from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import to_at_start
 from amqp10broker.message.message import Message, MessageReader
@@ -555,7 +556,7 @@ class LinkPublisher:
         if not isinstance(to, str):
             raise AmqpDeliveryError(Condition.PRECONDITION_FAILED, f"bad 'to' address: {to!r} is no string")
         try:
-            address = parse(to)
+            address = parse(to, bare=ADDRESS_V1 not in self._context.config.rules.denied)
         except BadAddress as error:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"

@@ -66,7 +66,7 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         if subscribed is not None:
             return (yield from _come_back(attach, *subscribed, context))
     elif not source.dynamic:
-        address = resolve(source.address, source.capabilities)
+        address = resolve(source.address, source.capabilities, context)
         if isinstance(address, TopicAddress):
             return (yield from _subscribe(attach, source, address.topic, context))
     return (yield from plan_source(attach, context))

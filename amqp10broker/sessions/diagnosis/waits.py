@@ -1,6 +1,6 @@
 """Why a link, a channel or a consumer waits: one closed set for both protocols.
 
-Each member's value is its code, as `amqp10broker status`, `list-links`, `list-channels`, `list-consumers` and
+Each member's value is its code, as `amqp10broker status`, `link list`, `channel list`, `consumer list` and
 the log write it; `docs/waiting.md` explains each. Metrics, flow events and the page are made from the rows.
 
 A wait is reported as a `Waiting`: the code, one sentence with the evidence, and since when. ``None`` in place
@@ -266,8 +266,8 @@ class Wait(StrEnum):
         "queue-empty-nothing-routed",
         "nothing was ever published to the queue",
         (
-            "look at the publisher's address or exchange and routing key: list-bindings. Publishers hear "
-            "released (0-9-1: basic.return with mandatory) for what is routed to no queue."
+            "look at the publisher's address or exchange and routing key: amqp10broker binding list. "
+            "Publishers hear released (0-9-1: basic.return with mandatory) for what is routed to no queue."
         ),
         19,
         "queue-empty",

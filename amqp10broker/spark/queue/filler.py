@@ -8,7 +8,7 @@ the sync and the settling, they are in the spool and in the queue: hence "at lea
 from __future__ import annotations
 
 import math
-import os
+import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -142,12 +142,12 @@ def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
             data = file.read()
     except FileNotFoundError as error:
         raise SpoolError(
-            f"{part.path} is not on {os.uname().nodename}: spoolLocation must be a folder that the driver "
+            f"{part.path} is not on {platform.node()}: spoolLocation must be a folder that the driver "
             "and all workers see under the same path, such as a mounted share"
         ) from error
     except OSError as error:
         raise SpoolError(
-            f"cannot read {part.path} on {os.uname().nodename}: {error.strerror or error}; workers must run "
+            f"cannot read {part.path} on {platform.node()}: {error.strerror or error}; workers must run "
             "as the user who runs the driver"
         ) from error
     check(part.path, data, part.crc)

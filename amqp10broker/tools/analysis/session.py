@@ -36,7 +36,7 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         # of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
-        session = local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
+        session = local_session("amqp10broker record analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
         raise CannotStart(f"the analysis needs more than is installed: {error}") from error
     except spark_errors() as error:

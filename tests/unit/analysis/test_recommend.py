@@ -158,7 +158,7 @@ def test_what_is_pasted_is_understood_by_the_broker() -> None:
     from amqp10broker.config.records import FLOW_SETTINGS
 
     found = chosen(recommend("g", candidates(knee), Aim()))
-    parsed = vars(build_parser("serve").parse_args(found.command_line.split()[1:]))
+    parsed = vars(build_parser(["serve"]).parse_args(found.command_line.split()[1:]))
     settings = tomllib.loads(found.toml)
     assert set(settings) == set(FLOW_SETTINGS)
     assert {name: str(parsed[name]) for name in settings} == {

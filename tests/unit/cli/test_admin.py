@@ -83,7 +83,7 @@ def test_a_bad_answer_is_told_in_words(answer: bytes, message: str) -> None:
         (b'{"ok": false, "error": "no such setting"}\n', "the broker refuses: no such setting"),
         (
             b'{"ok": false, "error": "no q", "kind": "NotFound", "resource": "queue \'q\'"}\n',
-            "the broker refuses: no q (see 'amqp10broker list-queues')",
+            "the broker refuses: no q (see 'amqp10broker queue list')",
         ),
         (
             b'{"ok": false, "error": "differs", "kind": "Inequivalent", "resource": "queue \'q\'"}\n',

@@ -1,4 +1,4 @@
-"""``amqp10broker analyse``: what it refuses, with which exit code and which advice. No Spark is started."""
+"""``amqp10broker record analyse``: what it refuses, with which exit code and advice. No Spark is started."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_what_cannot_be_meant_is_refused(
     recording: Path, capsys: Output, arguments: list[str], complaint: str
 ) -> None:
     """With exit code 2, before anything is started."""
-    assert main(["analyse", str(recording), *arguments]) == 2
+    assert main(["record", "analyse", str(recording), *arguments]) == 2
     assert complaint in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_recording(tmp_path: Path, capsys: Output) -> None:
     """It has no runs."""
-    assert main(["analyse", str(tmp_path)]) == 1
+    assert main(["record", "analyse", str(tmp_path)]) == 1
     assert "has no runs.parquet with a run in it" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
@@ -65,7 +65,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, capsys: Output, of: str) -> Non
     synthetic.write(tmp_path, synthetic.two_senders(repetitions=1, events=400))
     (path,) = (tmp_path / of).rglob("*.parquet")
     path.write_bytes(path.read_bytes()[:100])
-    assert main(["analyse", str(tmp_path)]) == 1
+    assert main(["record", "analyse", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert str(path) in said
     assert "cannot be read as Parquet" in said
@@ -94,7 +94,7 @@ def test_without_java_or_pyspark_it_says_what_to_install(
         raise missing
 
     monkeypatch.setattr(session, "local_session", absent)
-    assert main(["analyse", str(recording), "--output", str(tmp_path), "--quiet", *how]) == 3
+    assert main(["record", "analyse", str(recording), "--output", str(tmp_path), "--quiet", *how]) == 3
     said = capsys.readouterr().err
     assert "needs more than is installed" in said
     assert advice in said
@@ -108,7 +108,7 @@ def test_without_a_package_it_says_which_extra_has_it(
     """With exit code 3, and the extra that the analysis needs: that of recordings is not enough."""
     # What Python does for a package that is not there.
     monkeypatch.setitem(sys.modules, package, None)
-    assert main(["analyse", str(recording), "--quiet", *how]) == 3
+    assert main(["record", "analyse", str(recording), "--quiet", *how]) == 3
     said = capsys.readouterr().err
     assert f"needs more than is installed: {package} is not installed" in said
     assert "pip install 'amqp10broker[spark]'" in said
@@ -147,6 +147,6 @@ def test_every_file_is_looked_at(
         else:
             table = table.set_column(place, name, table.column(name).cast(kind, safe=False))
         pq.write_table(table, path)
-    assert main(["analyse", str(tmp_path)]) == 1
+    assert main(["record", "analyse", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert f"{path}: {complaint}" in said

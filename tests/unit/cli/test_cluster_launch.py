@@ -34,7 +34,7 @@ def test_the_command_line_is_one_that_serve_understands(tmp_path: Path) -> None:
     plan = plan_nodes(3, 5672, str(tmp_path), ["--log-level", "debug"])[1]
     words = shlex.split(shlex.join(plan.command))
     assert words[:4] == [sys.executable, "-P", "-m", "amqp10broker"]
-    config = config_of(build_parser("serve").parse_args(words[4:]))
+    config = config_of(build_parser(["serve"]).parse_args(words[4:]))
     assert (config.node_name, config.port, config.cluster_port) == ("b", 5673, 25673)
     assert (config.data_dir, config.log_level) == (plan.folder, "debug")
     assert config.cluster_secret_file == str(tmp_path / "secret")

@@ -39,13 +39,13 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     ("written", "operation", "given", "answer"),
     [
         (
-            ["add-member", "q", "b", "--membership", "voter", "--timeout", "9"],
+            ["member", "add", "q", "b", "--membership", "voter", "--timeout", "9"],
             "add-member",
             {"name": "q", "node": "b", "membership": "voter", "timeout": 9},
             {"added": True, "size": 2},
         ),
         (
-            ["grow", "b", "even", "--queue-pattern", "^q"],
+            ["member", "grow", "b", "even", "--queue-pattern", "^q"],
             "grow",
             {
                 "node": "b",
@@ -57,25 +57,25 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
             },
             ROWS,
         ),
-        (["shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
-        (["stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
+        (["member", "shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
+        (["queue", "stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
         (
-            ["rebalance", "quorum"],
+            ["member", "rebalance", "quorum"],
             "rebalance",
             {"kind": "quorum", "vhost_pattern": ".*", "queue_pattern": ".*"},
             [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
         ),
-        (["drain"], "drain", {}, {"draining": True}),
-        (["check-if-node-is-quorum-critical"], "check-if-node-is-quorum-critical", {}, CHECK),
+        (["cluster", "drain"], "drain", {}, {"draining": True}),
+        (["check", "quorum-critical"], "check-if-node-is-quorum-critical", {}, CHECK),
         (
-            ["check-for-quorum-queues-without-an-elected-leader", "--across-all-vhosts", "x"],
+            ["check", "leaders", "--across-all-vhosts", "x"],
             "check-for-quorum-queues-without-an-elected-leader",
             {"pattern": "x", "vhost": None, "across_all_vhosts": True},
             CHECK,
         ),
-        (["await-online-quorum-plus-one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
+        (["check", "quorum-plus-one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
         (
-            ["force-all-queues-shrink-member-to-current-member", "--vhost-pattern", "^v$"],
+            ["member", "force-shrink-all", "--vhost-pattern", "^v$"],
             "force-all-queues-shrink-member-to-current-member",
             {"vhost_pattern": "^v$", "queue_pattern": ".*", "errors_only": False},
             [{"vhost": "v", "name": "q", "size": 1, "result": "ok"}],
@@ -93,11 +93,11 @@ def test_a_command_requests_its_operation(
 @pytest.mark.parametrize(
     "written",
     [
-        ["cluster-status", "--bogus"],
-        ["forget-cluster-node"],
-        ["grow", "b", "odd"],
-        ["await-online-nodes", "many"],
-        ["await-online-nodes", "0"],
+        ["cluster", "status", "--bogus"],
+        ["cluster", "forget-node"],
+        ["member", "grow", "b", "odd"],
+        ["cluster", "await-online-nodes", "many"],
+        ["cluster", "await-online-nodes", "0"],
     ],
 )
 def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) -> None:
@@ -109,7 +109,7 @@ def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) ->
     assert code == 64
     assert not broker.requests
     with pytest.raises(SystemExit) as other:
-        main.main(["list-queues", "--bogus"])
+        main.main(["queue", "list", "--bogus"])
     assert other.value.code == 2
 
 
@@ -117,13 +117,21 @@ def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) ->
     ("written", "answer", "said"),
     [
         (
-            ["join-cluster", "a"],
+            ["cluster", "join", "a"],
             {"node": "a", "joined": False},
             "The node is already a member of this cluster",
         ),
-        (["join-cluster", "a=h:1"], {"node": "a", "joined": True}, "the node joins the cluster of node 'a'"),
-        (["reset"], {"node": "d", "failed": []}, "node 'd' is out of the cluster, has no data any more"),
-        (["force-reset"], {"node": "d", "failed": []}, "forget-cluster-node d"),
+        (
+            ["cluster", "join", "a=h:1"],
+            {"node": "a", "joined": True},
+            "the node joins the cluster of node 'a'",
+        ),
+        (
+            ["cluster", "reset"],
+            {"node": "d", "failed": []},
+            "node 'd' is out of the cluster, has no data any more",
+        ),
+        (["cluster", "force-reset"], {"node": "d", "failed": []}, "cluster forget-node d"),
     ],
 )
 def test_coming_and_going_is_told(

@@ -92,7 +92,7 @@ class TestRequests:
         ("argv", "request_", "said"),
         [
             (
-                "declare queue q --type quorum --argument x-max-length=5 --vhost v",
+                "queue declare q --type quorum --argument x-max-length=5 --vhost v",
                 (
                     "declare-queue",
                     "v",
@@ -106,14 +106,14 @@ class TestRequests:
                 "queue 'q' declared\n",
             ),
             (
-                "delete queue q --if-unused --if-empty",
+                "queue delete q --if-unused --if-empty",
                 ("delete-queue", None, {"name": "q", "if_unused": True, "if_empty": True}),
                 "queue 'q' deleted with 1 ready message\n",
             ),
-            ("delete-vhost v", ("delete-vhost", None, {"name": "v"}), "vhost 'v' deleted with 3 queues\n"),
-            ("purge q", ("purge-queue", None, {"name": "q"}), "2 messages purged from queue 'q'\n"),
+            ("vhost delete v", ("delete-vhost", None, {"name": "v"}), "vhost 'v' deleted with 3 queues\n"),
+            ("queue purge q", ("purge-queue", None, {"name": "q"}), "2 messages purged from queue 'q'\n"),
             (
-                "bind x q --key k --argument n=1",
+                "binding add x q --key k --argument n=1",
                 (
                     "bind",
                     None,
@@ -122,7 +122,7 @@ class TestRequests:
                 "queue 'q' to exchange 'x' with key 'k' bound\n",
             ),
             (
-                "unbind x y --to-exchange --argument n=1",
+                "binding delete x y --to-exchange --argument n=1",
                 (
                     "unbind",
                     None,
@@ -131,22 +131,22 @@ class TestRequests:
                 "exchange 'y' to exchange 'x' with key '' unbound\n",
             ),
             (
-                "add-user u --tag administrator --tag x",
+                "user add u --tag administrator --tag x",
                 ("add-user", None, {"user": "u", "password": "secret", "tags": ["administrator", "x"]}),
                 "user 'u' added",
             ),
             (
-                "change-password u --password-file -",
+                "user set-password u --password-file -",
                 ("change-password", None, {"user": "u", "password": "secret"}),
                 "user 'u' has another password\n",
             ),
             (
-                "set-user-limits u --max-channels -1",
+                "user set-limits u --max-channels -1",
                 ("set-user-limits", None, {"user": "u", "limits": {"max-channels": -1}}),
                 "limits of user 'u': none\n",
             ),
             (
-                "set-permissions u ^a .* b$ --vhost v",
+                "permission set u ^a .* b$ --vhost v",
                 (
                     "set-permissions",
                     "v",
@@ -155,7 +155,7 @@ class TestRequests:
                 "permissions of user 'u' in vhost 'v' set\n",
             ),
             (
-                "add-vhost v --description d --tag t --default-queue-type quorum",
+                "vhost add v --description d --tag t --default-queue-type quorum",
                 (
                     "add-vhost",
                     None,
@@ -165,7 +165,7 @@ class TestRequests:
             ),
             (
                 # As RabbitMQ's documentation of quorum queues has it.
-                r'set-policy qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
+                r'policy set qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
                 (
                     "set-policy",
                     None,
@@ -179,7 +179,7 @@ class TestRequests:
                 ),
                 "policy 'qq' set; it counts for 2 queues and 1 exchange\n",
             ),
-            ("clear-policy -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
+            ("policy clear -p v p", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
         ],
         ids=lambda value: value if isinstance(value, str) and not value.endswith("\n") else "",
     )
@@ -193,7 +193,7 @@ class TestRequests:
 
     def test_what_does_not_act_is_said(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
         """On standard error; the policy is set all the same."""
-        assert main.main(["set-policy", "p", ".*", '{"max-age": "1D"}']) == 0
+        assert main.main(["policy", "set", "p", ".*", '{"max-age": "1D"}']) == 0
         complaint = capsys.readouterr().err
         assert complaint.startswith(
             "warning: this acts otherwise\nwarning: max-age: without effect on some of the queues, see "
@@ -202,16 +202,16 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("argv", "code", "message"),
         [
-            ("declare queue q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
-            ("declare queue q --argument x", 2, "must be KEY=VALUE"),
-            ("delete exchange nothing", 1, "no exchange 'nothing': see what there is"),
-            ("unbind x q --argument n=2", 1, "is not bound so"),
-            ("set-user-limits u", 2, "give --max-connections or --max-channels"),
-            ("import-definitions no-such-file.json", 2, "cannot be read"),
-            ("import-definitions -", 2, "standard input is not JSON"),
-            ("set-policy p .* {max-length:5}", 2, """must be a JSON object: '{"max-length": 1000}'"""),
-            ("set-policy p .* 5", 2, "DEFINITION is '5'; must be a JSON object"),
-            ("export-definitions no/such/directory/file", 1, "cannot write no/such/directory/file"),
+            ("queue declare q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
+            ("queue declare q --argument x", 2, "must be KEY=VALUE"),
+            ("exchange delete nothing", 1, "no exchange 'nothing': see what there is"),
+            ("binding delete x q --argument n=2", 1, "is not bound so"),
+            ("user set-limits u", 2, "give --max-connections or --max-channels"),
+            ("definitions import no-such-file.json", 2, "cannot be read"),
+            ("definitions import -", 2, "standard input is not JSON"),
+            ("policy set p .* {max-length:5}", 2, """must be a JSON object: '{"max-length": 1000}'"""),
+            ("policy set p .* 5", 2, "DEFINITION is '5'; must be a JSON object"),
+            ("definitions export no/such/directory/file", 1, "cannot write no/such/directory/file"),
         ],
     )
     def test_mistakes_are_found_before_anything_is_changed(
@@ -241,22 +241,22 @@ class TestRequests:
 @pytest.mark.parametrize(
     "argv",
     [
-        "declare q",
-        "declare stream q",
-        "declare queue",
-        "declare queue q --type jms",
-        "delete queue",
-        "bind x",
+        "queue",
+        "queue make q",
+        "queue declare",
+        "queue declare q --type jms",
+        "queue delete",
+        "binding add x",
         "publish hello",
         "publish --queue q --exchange x hello",
         "get",
         "get q -n 0",
         "get q --ack-mode maybe",
-        "add-user u --password-file f --no-password",
-        "set-permissions u a b",
-        "set-vhost-limits --max-queues many",
-        "set-policy p .*",
-        "set-policy p .* {} --apply-to queue",
+        "user add u --password-file f --no-password",
+        "permission set u a b",
+        "vhost set-limits --max-queues many",
+        "policy set p .*",
+        "policy set p .* {} --apply-to queue",
         "completion tcsh",
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from amqp10broker.cli import completion, main
 
-NAMES = [name for names in main.homes().values() for name in names]
+NAMES = {word for words in main.homes() for word in words.split()}
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
@@ -45,29 +45,29 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["list-q"], ["list-queues"]),
+        (["qu"], ["queue"]),
         (["no"], []),
         (
-            ["list-queues", "messages_"],
+            ["queue", "list", "messages_"],
             ["messages_ready", "messages_unacknowledged", "messages_delayed", "messages_dlx"],
         ),
-        (["list-queues", "name", "ty"], ["type"]),
-        (["list-queues", "--format", ""], ["table", "json", "csv", "plain"]),
-        (["list-queues", "--format", "json", "lea"], ["leader"]),
-        (["list-queues", "--no"], ["--no-header"]),
-        (["declare", ""], ["queue", "exchange"]),
-        (["declare", "exchange", "--typ"], ["--type"]),
-        (["declare", "exchange", "--type", "to"], ["topic"]),
-        (["declare", "queue", "--type", ""], ["classic", "quorum", "stream"]),
-        (["delete", "v"], ["vhost"]),
-        (["alarm", ""], ["memory", "disk"]),
-        (["set-vm-memory-high-watermark", "a"], ["absolute"]),
-        (["set-disk-free-limit", "m"], ["mem_relative"]),
+        (["queue", "list", "name", "ty"], ["type"]),
+        (["queue", "list", "--format", ""], ["table", "json", "csv", "plain"]),
+        (["queue", "list", "--format", "json", "lea"], ["leader"]),
+        (["queue", "list", "--no"], ["--no-header"]),
+        (["exchange", ""], ["declare", "delete", "list"]),
+        (["exchange", "declare", "--typ"], ["--type"]),
+        (["exchange", "declare", "--type", "to"], ["topic"]),
+        (["queue", "declare", "--type", ""], ["classic", "quorum", "stream"]),
+        (["vhost", "d"], ["delete"]),
+        (["alarm", "set", ""], ["memory", "disk"]),
+        (["alarm", "memory-limit", "a"], ["absolute"]),
+        (["alarm", "disk-limit", "m"], ["mem_relative"]),
         (["set", "max_l"], ["max_link_credit"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["publish", "--property", "message"], ["message-id="]),
-        (["list-queues", "--vhost", ""], []),
-        (["import-definitions", "file"], ["file with space.json"]),
+        (["queue", "list", "--vhost", ""], []),
+        (["definitions", "import", "file"], ["file with space.json"]),
         (["publish", "--file", "file"], ["file with space.json"]),
     ],
     ids=" ".join,

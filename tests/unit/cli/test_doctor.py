@@ -43,3 +43,17 @@ def test_the_exit_code_is_0_if_nothing_is_bad(
 
 
 ORDER = ("state", "check", "evidence", "to_do")
+
+
+def test_the_page_has_what_to_do_within_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is in order is named in one paragraph; no terminal and no pipe makes it wider."""
+    fine = [{"check": f"check-{n}", "state": "ok", "evidence": "it is", "to_do": ""} for n in range(12)]
+    answer(monkeypatch, BAD | {"evidence": "passwords go unencrypted " * 5}, WARNED, *fine)
+    assert main.main(["doctor"]) == 69
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("bad       tls: passwords go unencrypted")
+    assert [line.strip() for line in lines if "do: " in line] == ["do: give a certificate", "do: close them"]
+    assert lines[-2].startswith("ok        check-0, check-1, ")

@@ -1,4 +1,4 @@
-"""``amqp10broker lint`` and ``frames`` over a recording: what they print, and with which code they end."""
+"""``frames lint`` and ``frames print`` over a recording: what they print, and with which code they end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written(path: Path, *, idle_time_out: int | None) -> str:
 def test_a_finding_has_its_frames_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command ends with 1."""
     path = written(tmp_path / "frames.jsonl", idle_time_out=None)
-    assert main(["lint", "--file", path]) == 1
+    assert main(["frames", "lint", "--file", path]) == 1
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "risk: no-heartbeat: connection 7"
     assert shown[1] == "  its open has no idle-time-out"
@@ -73,19 +73,19 @@ def test_what_cannot_be_done_is_said(
 ) -> None:
     """One sentence."""
     monkeypatch.chdir(tmp_path)
-    assert main(["lint", *given]) != 0
+    assert main(["frames", "lint", *given]) != 0
     assert said in capsys.readouterr().err
 
 
 def test_a_recording_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each record a line; one connection, if it is asked for."""
     path = written(tmp_path / "frames.jsonl", idle_time_out=10_000)
-    assert main(["frames", path]) == 0
+    assert main(["frames", "print", path]) == 0
     shown = [line.partition(" connection 7 ")[2] for line in capsys.readouterr().out.splitlines()]
     assert shown[0] == "(127.0.0.1:4007) begins"
     assert shown[1] == "<- AMQP 0 1 0 0"
     assert shown[2].startswith("<- ch 0 OPEN container-id=c")
     assert shown[3] == "has a sender 'out' on channel 0, /queues/q"
     assert shown[4] == "has ended: closed by the client"
-    assert main(["frames", path, "--connection", "8"]) == 0
+    assert main(["frames", "print", path, "--connection", "8"]) == 0
     assert capsys.readouterr().out == ""

@@ -186,7 +186,7 @@ def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
     """I3: with what the catalog knows."""
     found = rows.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
     assert found["messages"] is None
-    main.main(["list-queues", "--offline", "--formatter", "json", "name", "state"])
+    main.main(["queue", "list", "--offline", "--formatter", "json", "name", "state"])
     assert asked == [{"op": "list-queues", "arguments": {"offline": True}}]
     assert json.loads(capsys.readouterr().out) == [{"name": "q", "state": "running"}]
 
@@ -216,20 +216,20 @@ def test_the_virtual_host_is_asked_for_or_chosen_from_all(
     asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is declared is of one virtual host; connections are of all, or of one."""
-    main.main(["list-queues", "--vhost", "v"])
-    main.main(["list-permissions", "--vhost", "v"])
+    main.main(["queue", "list", "--vhost", "v"])
+    main.main(["permission", "list", "--vhost", "v"])
     assert asked == [
         {"op": "list-queues", "vhost": "v", "arguments": {}},
         {"op": "list-permissions", "vhost": "v", "arguments": {"vhost": "v"}},
     ]
     capsys.readouterr()
-    main.main(["list-connections", "id", "--vhost", "v", "--format", "json"])
+    main.main(["connection", "list", "id", "--vhost", "v", "--format", "json"])
     assert json.loads(capsys.readouterr().out) == [{"id": 2}]
 
 
 def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 2, and the broker is not asked."""
-    with pytest.raises(ConfigError, match="column 'nme' is unknown to list-users; known are user, tags, lim"):
+    with pytest.raises(ConfigError, match="column 'nme' is unknown to user list; known are user, tags, lim"):
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
-    assert main.main(["list-queues", "messges"]) == 2
+    assert main.main(["queue", "list", "messges"]) == 2
     assert "did you mean messages?" in capsys.readouterr().err

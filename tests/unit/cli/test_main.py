@@ -51,8 +51,8 @@ def test_every_scalar_setting_is_an_option_of_serve(capsys: pytest.CaptureFixtur
         (["serve", "--config", "nonexistent.toml"], "nonexistent.toml cannot be read"),
         (["serve", "--confirm-delay", "q=1"], "only together with test_mode (--test-mode)"),
         (["set", "max_link_credit", "0"], "VALUE is '0'; must be an integer from 1 to"),
-        (["close-connection", "one"], "ID is 'one'; must be an integer"),
-        (["set-policy", "p", ".*", "{}", "--priority", "high"], "PRIORITY is 'high'; must be an integer"),
+        (["connection", "close", "one"], "ID is 'one'; must be an integer"),
+        (["policy", "set", "p", ".*", "{}", "--priority", "high"], "PRIORITY is 'high'; must be an integer"),
         (["status", "--port", "x"], "flag --port is 'x'"),
     ],
 )
@@ -72,7 +72,7 @@ def test_bad_values_exit_with_2_and_one_sentence(
         ["serve", "--max-link", "5"],
         ["set", "port", "1"],
         ["set", "max_link_credit"],
-        ["alarm", "memory", "maybe"],
+        ["alarm", "set", "memory", "maybe"],
         ["status", "--watch", "0"],
         ["status", "--watch", "often"],
         ["status", "--format", "xml"],
@@ -102,22 +102,22 @@ class TestTalkingToTheBroker:
         ("argv", "name", "value", "meaning"),
         [
             (
-                ["set-vm-memory-high-watermark", "0.6"],
+                ["alarm", "memory-limit", "0.6"],
                 *("vm_memory_high_watermark", "0.6"),
                 "publishers are held back above 7 bytes of memory",
             ),
             (
-                ["set-vm-memory-high-watermark", "absolute", "512MB"],
+                ["alarm", "memory-limit", "absolute", "512MB"],
                 *("vm_memory_high_watermark", "absolute 512MB"),
                 "publishers are held back above 7 bytes of memory",
             ),
             (
-                ["set-disk-free-limit", "1GB"],
+                ["alarm", "disk-limit", "1GB"],
                 *("disk_free_limit", "1GB"),
                 "publishers are held back below 7 bytes of free disk",
             ),
             (
-                ["set-disk-free-limit", "mem_relative", "1.5"],
+                ["alarm", "disk-limit", "mem_relative", "1.5"],
                 *("disk_free_limit", "mem_relative 1.5"),
                 "publishers are held back below 7 bytes of free disk",
             ),
@@ -148,11 +148,11 @@ class TestTalkingToTheBroker:
     @pytest.mark.parametrize(
         "argv",
         [
-            ["set-vm-memory-high-watermark", "1.5"],
-            ["set-vm-memory-high-watermark", "absolute", "0.5"],
-            ["set-vm-memory-high-watermark", "512", "MB"],
-            ["set-disk-free-limit", "lots"],
-            ["set-disk-free-limit", "mem_relative", "1GB"],
+            ["alarm", "memory-limit", "1.5"],
+            ["alarm", "memory-limit", "absolute", "0.5"],
+            ["alarm", "memory-limit", "512", "MB"],
+            ["alarm", "disk-limit", "lots"],
+            ["alarm", "disk-limit", "mem_relative", "1GB"],
         ],
         ids=" ".join,
     )
@@ -161,7 +161,7 @@ class TestTalkingToTheBroker:
     ) -> None:
         assert main.main(argv) == 2
         assert asked == []
-        assert f"{argv[0]} is '{' '.join(argv[1:])}'; must be " in capsys.readouterr().err
+        assert f"{' '.join(argv[:2])} is '{' '.join(argv[2:])}'; must be " in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         "argv",
@@ -169,10 +169,10 @@ class TestTalkingToTheBroker:
             ["status"],
             ["status", "--watch"],
             ["set", "max_link_credit", "5"],
-            ["list-queues"],
-            ["declare", "queue", "q"],
-            ["close-connection", "1"],
-            ["export-definitions", "-"],
+            ["queue", "list"],
+            ["queue", "declare", "q"],
+            ["connection", "close", "1"],
+            ["definitions", "export", "-"],
         ],
         ids=" ".join,
     )
@@ -187,10 +187,24 @@ class TestTalkingToTheBroker:
 def test_the_table_of_commands_is_what_the_files_have() -> None:
     """The list of commands is shown without importing their files, so it is kept beside them."""
     found = {
-        home: [command.name for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS]
-        for home in main.homes()
+        (command.words, home)
+        for home in {home for home, _ in main.homes().values()}
+        for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     }
-    assert found == {home: list(names) for home, names in main.homes().items()}
+    assert found == {(words, home) for words, (home, _) in main.homes().items()}
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("list_queues", "queue list"), ("set-policy", "policy set"), ("polcy set", "policy")],
+)
+def test_an_unknown_command_names_the_one_that_is_meant(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by the name of its operation, which RabbitMQ's tools spell with underscores."""
+    assert main.main(typed.split()) == 2
+    name = typed.split()[0]
+    assert capsys.readouterr().err == f"amqp10broker: there is no command '{name}'; did you mean {meant}?\n"
 
 
 REGISTRY: Final = "amqp10broker.operations.registry"
@@ -199,8 +213,12 @@ REGISTRY: Final = "amqp10broker.operations.registry"
 @pytest.mark.parametrize(
     ("modules", "without"),
     [
-        *((home, ("trio", "structlog", "argon2")) for home in main.homes()),
+        *(
+            (home, ("trio", "structlog", "argon2"))
+            for home in sorted({home for home, _ in main.homes().values()})
+        ),
         *((name, ("trio", "structlog", REGISTRY)) for name in ("main", "admin", "status", "publishing")),
+        ("calls", tuple(f"amqp10broker.{name}" for name in ("protocols", "message", "storage", "api"))),
     ],
 )
 def test_the_command_line_starts_without_trio_and_structlog(modules: str, without: tuple[str, ...]) -> None:

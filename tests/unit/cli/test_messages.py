@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp10.types import UInt
 
 
 def parsed(*argv: str) -> argparse.Namespace:
-    return main.build_parser("publish").parse_args(["publish", "--queue", "q", *argv])
+    return main.build_parser(["publish"]).parse_args(["publish", "--queue", "q", *argv])
 
 
 def message_of(*argv: str) -> Message:
@@ -138,3 +138,18 @@ def test_json_of_messages() -> None:
 def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
     """Bytes untouched, for a file or another program."""
     assert getting.show([message], "body", "q") == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_publishing_that_takes_long_shows_its_progress_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second on standard error, and at the end; the messages are the same."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    times = iter(range(0, 100, 2))  # each look at the clock is two seconds after the last
+    monkeypatch.setattr(publishing.time, "monotonic", lambda: next(times))
+    assert list(publishing._with_progress(b"m", 3)) == [b"m"] * 3
+    shown = "".join(f"\r{number} of 3 messages sent" for number in (0, 1, 2, 3)) + "\n"
+    assert screen.getvalue() == (shown if terminal else "")

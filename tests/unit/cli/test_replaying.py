@@ -1,4 +1,4 @@
-"""``amqp10broker replay``: over real sockets, what it prints, and with which code it ends."""
+"""``amqp10broker frames replay``: over real sockets, what it prints, and with which code it ends."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def url(broker: InProcess, login: str = "") -> str:
 
 def test_a_recording_is_played(broker: InProcess, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     """0 if nothing differs; 1 if something does."""
-    assert main(["replay", path, "--url", url(broker), "--fast"]) == 0
+    assert main(["frames", "replay", path, "--url", url(broker), "--fast"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("0 differences; played ")
     assert " frames of 1 connection in " in said
     broker.ask("delete-queue", {"name": "q"}, None)
     try:
-        assert main(["replay", path, "--url", url(broker), "--fast", "--format", "json"]) == 1
+        assert main(["frames", "replay", path, "--url", url(broker), "--fast", "--format", "json"]) == 1
         document = json.loads(capsys.readouterr().out)
         assert {each["kind"] for each in document["differences"]} == {"error"}
-        assert main(["replay", path, "--url", url(broker), "--fast"]) == 1
+        assert main(["frames", "replay", path, "--url", url(broker), "--fast"]) == 1
         assert capsys.readouterr().out.startswith("error: connection ")
     finally:
         broker.ask("declare-queue", {"name": "q"}, None)
@@ -74,7 +74,7 @@ def test_what_waited_for_the_socket_goes_on_when_it_has_written(
     """Not when somebody looks again: each step fills it, and looks are further apart than the deadline."""
     monkeypatch.setattr(replay, "_AHEAD_BYTES", 1)
     monkeypatch.setattr(replay_sockets, "_LOOK_AGAIN_S", 1_000.0)
-    assert main(["replay", path, "--url", url(broker), "--fast", "--patience", "1000"]) == 0
+    assert main(["frames", "replay", path, "--url", url(broker), "--fast", "--patience", "1000"]) == 0
     assert capsys.readouterr().out.startswith("0 differences; played ")
 
 
@@ -89,12 +89,12 @@ def test_it_is_played_over_tls(
     (address,) = broker.ask("status", {}, None)["broker"]["tls_listeners"]
     port = int(address.rpartition(":")[2])
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca)
-    assert main(["replay", path, "--url", f"amqps://localhost:{port}", "--fast"]) == 0
+    assert main(["frames", "replay", path, "--url", f"amqps://localhost:{port}", "--fast"]) == 0
     assert capsys.readouterr().out.startswith("0 differences; played ")
-    assert main(["replay", path, "--url", f"amqps://{broker.host}:{broker.port}"]) == 3
+    assert main(["frames", "replay", path, "--url", f"amqps://{broker.host}:{broker.port}"]) == 3
     assert f"no TLS with {broker.host}:{broker.port}: " in capsys.readouterr().err
     monkeypatch.setenv("SSL_CERT_FILE", certificates.strangers)
-    assert main(["replay", path, "--url", f"amqps://localhost:{port}"]) == 3
+    assert main(["frames", "replay", path, "--url", f"amqps://localhost:{port}"]) == 3
     said = capsys.readouterr().err
     assert f"the certificate of localhost:{port} is not trusted: unable to get local issuer" in said
     assert "SSL_CERT_FILE names a file of authorities that are trusted" in said

@@ -1,4 +1,4 @@
-"""``amqp10broker explain-token``: what it says of a token, and its exit code."""
+"""``amqp10broker user explain-token``: what it says of a token, and its exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def config(tmp_path: Path) -> Path:
 def explain(config: Path, secret: str, *options: str) -> int:
     written = config.parent / "token"
     written.write_text(secret + "\n")
-    return main.main(["explain-token", "--config", str(config), "--token-file", str(written), *options])
+    return main.main(
+        ["user", "explain-token", "--config", str(config), "--token-file", str(written), *options]
+    )
 
 
 def explained(config: Path, secret: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:

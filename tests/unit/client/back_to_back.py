@@ -9,6 +9,7 @@ from amqp10broker.client.core import ClientCore
 from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
+from amqp10broker.emulation import UNSET
 from amqp10broker.protocols.amqp10.connection import Connection, ConnectionState
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
@@ -19,7 +20,7 @@ from amqp10broker.protocols.amqp10.events import (
 )
 from amqp10broker.protocols.amqp10.performatives import SaslCode
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.sessions.amqp10.open import check_open, open_properties, vhost_of
+from amqp10broker.sessions.amqp10.open import check_open, identity_of, open_properties, vhost_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.pairing import Host, QueueBox
@@ -74,7 +75,9 @@ class BrokerEnd:
                 self.engine.open(
                     "broker",
                     idle_time_out_ms=30_000,
-                    properties=open_properties(event.performative, "broker", "broker", "9.9", "test"),
+                    properties=open_properties(
+                        event.performative, "broker", "broker", identity_of(UNSET, "9.9", "test")
+                    ),
                 )
             case BeginReceived():
                 self._reply_to[event.channel] = new_asker(str(event.channel))

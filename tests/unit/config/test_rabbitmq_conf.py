@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from amqp10broker.config.load import load as load_ours
@@ -71,7 +73,7 @@ def test_keys_without_an_equal_are_named_in_one_warning_with_their_reason() -> N
     text = "mqtt.listeners.tcp.default = 1883\nnet_ticktime = 60\ndefault_permissions.read = .*"
     _, warnings = load([("a", text)], {}, {})
     (warning,) = warnings
-    assert warning.endswith("equal: mqtt.listeners.tcp.default (MQTT is not served), net_ticktime")
+    assert "equal: mqtt.listeners.tcp.default (MQTT is not served), net_ticktime; take" in warning
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,20 @@ def test_an_unknown_setting_is_answered_with_its_equal(name: str, said: str) -> 
         parse_file({name: 1}, "file.toml")
     assert len(str(refused.value)) < 200
     assert load_ours(file=None, environ={}, flags={}) == Config()
+
+
+def test_a_key_that_is_unknown_names_the_one_that_is_meant() -> None:
+    """And what to do: the file is taken as it is."""
+    (warning,) = load([("f", "disk_free_limit.absolut = 1GB\nfoo.bar = 1")], {}, {})[1]
+    assert (
+        "disk_free_limit.absolut (did you mean disk_free_limit.absolute?), foo.bar; take them out" in warning
+    )
+    assert warning.endswith("'amqp10broker rabbitmq-server --keys' lists those that have one")
+
+
+def test_the_page_of_settings_has_every_key_with_its_equal() -> None:
+    """And no other, in the order of the table."""
+    page = (Path(__file__).parents[3] / "docs" / "settings.md").read_text(encoding="utf-8")
+    table = page.partition("| key of rabbitmq.conf | setting here |\n|---|---|\n")[2].partition("\n\n")[0]
+    equals = ((row.key, f"`{row.setting}`" if row.setting else f"none: {row.note}") for row in ROWS)
+    assert table.splitlines() == [f"| `{key}` | {equal} |" for key, equal in equals]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from amqp10broker.emulation import rules_of
 from amqp10broker.errors import (
     Inequivalent,
     InvalidArgument,
@@ -16,7 +18,9 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import Put
 from amqp10broker.metadata.queue import QueueSpec, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination
@@ -351,3 +355,18 @@ def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permit
     assert "'x-delivery-limit'" in differs(arguments={**again, "x-queue-type": "quorum"})
     declare(relaxed, here, "c", arguments={"x-queue-type": "classic"})
     assert "'x-queue-type'" in differs("c", arguments={"x-queue-type": "quorum"})
+
+
+def test_members_apply_the_rules_of_the_version_at_the_declaring_node(host: Any) -> None:
+    """Its entry has them; a node that emulates another version makes the same settings of it."""
+    here, there = Catalog(host, rules=rules_of("4.3")), Catalog(host)
+    declare(here, "/", "q", arguments={"x-queue-type": "quorum"})
+    declare(here, "/", "classic")
+    for name, levels in (("q", 32), ("classic", 2)):
+        key = ("queue", "/", name)
+        entry = json.loads(json.dumps(encoded(key, here.lookup_vhost("/").lookup(name).spec)))
+        there.apply([Put(key, decoded(key, entry))])
+        queue = there.lookup_vhost("/").lookup(name)
+        assert queue.effective == here.lookup_vhost("/").lookup(name).effective
+        assert queue.effective.settings.priority_levels == levels
+        assert ("rules" in entry) == (name == "q")

@@ -363,7 +363,7 @@ def test_dead_messages_stay_until_they_arrived() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "single_dlx_worker")
 def test_the_internal_consumer_has_at_most_32() -> None:
-    """single_dlx_worker."""
+    """single_dlx_worker; or as many as the configuration says."""
     bench = Bench(**AT_LEAST_ONCE, message_ttl_ms=1)
     bench.publish(*(str(number) for number in range(40)))
     bench.wait(1)
@@ -372,6 +372,8 @@ def test_the_internal_consumer_has_at_most_32() -> None:
     assert bench.queue.take_dlx() == []
     bench.do(DlxSettle([each.key for each in first[:3]]))
     assert [each.message[1] for each in bench.queue.take_dlx()] == [b"32", b"33", b"34"]
+    bench.queue.dead_letter_prefetch = 34
+    assert [each.message[1] for each in bench.queue.take_dlx()] == [b"35", b"36"]
 
 
 @pytest.mark.rabbitmq(

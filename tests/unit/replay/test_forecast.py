@@ -114,16 +114,16 @@ def test_the_command_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """In words and as JSON; with 1 if there is nothing to say."""
     path = tmp_path / "f"
     write_tape(path, taped(BUSY, credit=10, window=400, trip_s=0.05, messages=300))
-    assert main(["what-if", str(path), "--max-link-credit", "100", "--round-trip-ms", "50"]) == 0
+    assert main(["frames", "what-if", str(path), "--max-link-credit", "100", "--round-trip-ms", "50"]) == 0
     said = capsys.readouterr().out
     assert "to /queues/q: 300 messages\n  recorded: 2" in said
     assert " messages/s at credit 10, incoming-window 400, round trip at most 50.0 ms" in said
     assert "\n  what if:  " in said
-    assert main(["what-if", str(path), "--max-link-credit", "100", "--format", "json"]) == 0
+    assert main(["frames", "what-if", str(path), "--max-link-credit", "100", "--format", "json"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["forecasts"]
     assert found["forecast"]["rate"] == pytest.approx(10 * found["recorded"]["rate"], rel=0.15)
-    assert main(["what-if", str(path), "--connection", "7"]) == 1
+    assert main(["frames", "what-if", str(path), "--connection", "7"]) == 1
     assert "there is no link of AMQP 1.0 in " in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["what-if", str(path), "--round-trip-ms", "soon"])
+        main(["frames", "what-if", str(path), "--round-trip-ms", "soon"])
     assert "'soon' must be 0 to 60000 milliseconds" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def test_a_file_that_is_none_is_an_answer(folder: Path) -> None:
 
 def test_the_command_forecasts_the_others_and_names_the_bad_file(folder: Path, capsys: Output) -> None:
     """In a table, in words and as JSON; exit code 1."""
-    asked = ["what-if", str(folder), "--max-link-credit", "20,100", "--round-trip-ms", "50"]
+    asked = ["frames", "what-if", str(folder), "--max-link-credit", "20,100", "--round-trip-ms", "50"]
     assert main([*asked, "--format", "csv"]) == 1
     said = capsys.readouterr()
     rows = list(csv.DictReader(io.StringIO(said.out)))

@@ -202,7 +202,7 @@ def test_the_file_is_written_anew_without_a_sync_of_its_own(disk: SimDisk) -> No
         disk.sync(fd)
     calls = len(disk.calls)
     log.synced()
-    assert [method for method, _ in disk.calls[calls:]] == ["rename", "open_folder", "allocate"]
+    assert [method for method, _ in disk.calls[calls:]] == ["rename", "open_folder", "open", "allocate"]
     assert (told, disk.names("/data/catalog")) == ([], ["catalog.log"])
     sync(disk, log)
     assert told == ["b"]

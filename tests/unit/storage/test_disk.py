@@ -21,13 +21,13 @@ def _file(tmp_path: Path) -> tuple[OsDisk, int, Path]:
 @pytest.mark.parametrize("size", [10, 5000], ids=["joined", "in pieces"])
 def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     disk, fd, path = _file(tmp_path)
-    pwrite = os.pwrite
+    pwrite = disk_module.pwrite
 
     def short(fd: int, data: bytes, offset: int) -> int:
         return pwrite(fd, bytes(data)[:7], offset)
 
-    monkeypatch.setattr(disk_module.os, "pwrite", short)
-    monkeypatch.setattr(disk_module.os, "pwritev", lambda fd, data, offset: short(fd, b"".join(data), offset))
+    monkeypatch.setattr(disk_module, "pwrite", short)
+    monkeypatch.setattr(disk_module, "pwritev", lambda fd, data, offset: short(fd, b"".join(data), offset))
     pieces = [os.urandom(size) for _ in range(3)]
     disk.write(fd, 0, pieces)
     assert path.read_bytes() == b"".join(pieces)
@@ -38,7 +38,7 @@ def test_a_write_that_writes_nothing_is_an_error_and_no_endless_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, fd, _ = _file(tmp_path)
-    monkeypatch.setattr(disk_module.os, "pwrite", lambda fd, data, offset: 0)
+    monkeypatch.setattr(disk_module, "pwrite", lambda fd, data, offset: 0)
     with pytest.raises(OSError, match="writes nothing"):
         disk.write(fd, 0, [b"a", b"b"])
     disk.close(fd)
@@ -49,8 +49,8 @@ def test_a_short_read_is_continued_up_to_the_end_of_the_file(
 ) -> None:
     disk, fd, _ = _file(tmp_path)
     disk.write(fd, 0, [b"0123456789"])
-    pread = os.pread
-    monkeypatch.setattr(disk_module.os, "pread", lambda fd, n, offset: pread(fd, min(n, 3), offset))
+    pread = disk_module.pread
+    monkeypatch.setattr(disk_module, "pread", lambda fd, n, offset: pread(fd, min(n, 3), offset))
     assert disk.read(fd, 1, 5) == b"12345"
     assert disk.read(fd, 4, 100) == b"456789"
     assert disk.read(fd, 10, 5) == b""

@@ -27,6 +27,7 @@ export const view = {
         ? heading("Nodes", {
             actions: [
               button("Checklist of production", () => checklist(context), { refused: context.refused("administrator") }),
+              button("Upgrade to 4.3", () => upgrade(context), { refused: context.refused("administrator") }),
               button("Rebalance leaders", () => rebalance(context), { refused: context.refused("administrator") }),
             ],
           })
@@ -101,7 +102,7 @@ function attemptTable(rows) {
   );
 }
 
-const STATES = { bad: "bad", warn: "warn", unknown: "", ok: "accent" };
+const STATES = { bad: "bad", warn: "warn", unknown: "", ok: "accent", denied: "bad", changed: "warn", deprecated: "" };
 
 /** What `amqp10broker doctor` says of the node that is asked. */
 async function checklist(context) {
@@ -126,6 +127,18 @@ async function checklist(context) {
         ),
       ),
     ),
+  ).classList.add("broad");
+}
+
+/** What `amqp10broker upgrade-check` says of the cluster. */
+async function upgrade(context) {
+  const said = await context.api.get("/upgrade-check/4.3");
+  const row = (each) =>
+    h("tr", null, h("td", null, badge(each.state, STATES[each.state])), h("td", null, each.finding), h("td", null, each.kind, " ", name(each.who)), h("td", null, visible(each.what), h("div", null, h("b", null, "Do: "), visible(each.to_do))));
+  const head = h("thead", null, h("tr", null, ["State", "Finding", "Of", "What was found"].map((each) => h("th", { scope: "col" }, each))));
+  show(
+    `Upgrade to RabbitMQ ${visible(said.to)}`,
+    said.findings.length ? h("table", { class: "small-table" }, head, h("tbody", null, said.findings.map(row))) : h("p", null, "No connected client, queue or policy uses what that version refuses or does otherwise."),
   ).classList.add("broad");
 }
 
