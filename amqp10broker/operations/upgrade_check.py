@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, VERSIONS, Upgrade
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType, deprecated_features
-from amqp10broker.operations.operation import Check
 from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.operation import operation
+from amqp10broker.operations.operation import Check, operation
 from amqp10broker.operations.running import connections
 from amqp10broker.operations.snapshot import document
 from amqp10broker.queues.settings import DELIVERY_LIMIT, Overflow

@@ -20,7 +20,6 @@ from amqp10broker.testing.frames import OWN
 from amqp10broker.testing.server import NOT_KEPT
 from amqp10broker.tools.lint.findings import RULES, Finding
 from amqp10broker.tools.lint.lint import Lint
-from amqp10broker.tools.lint.findings import RULES
 from amqp10broker.tools.upgrade import RecordedUses
 
 # Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.

@@ -17,11 +17,10 @@ from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import write_run
 from amqp10broker.tools.analysis.cells import Cell, aggregate, bucket_of, collect, cut, read_events
 from amqp10broker.tools.analysis.errors import NothingToAnalyse
-from amqp10broker.tools.analysis.statistics import RATIO
 from amqp10broker.tools.analysis.inputs import find_recording
-from amqp10broker.tools.analysis.job import analyse, measure_all, sum_up
-from amqp10broker.tools.analysis.job import ProgressLines
+from amqp10broker.tools.analysis.job import ProgressLines, analyse, measure_all, sum_up
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation
+from amqp10broker.tools.analysis.statistics import RATIO
 from tests.support import flow_oracle, synthetic
 
 if TYPE_CHECKING:

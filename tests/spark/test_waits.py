@@ -24,8 +24,7 @@ from amqp10broker.observe.recording.parquet import EventWriter
 from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.inputs import find_recording
-from amqp10broker.tools.analysis.job import analyse, look_for_waits
-from amqp10broker.tools.analysis.job import ProgressLines
+from amqp10broker.tools.analysis.job import ProgressLines, analyse, look_for_waits
 from amqp10broker.tools.analysis.recommend import Aim
 from amqp10broker.tools.analysis.tables import LinkWait, name_waits
 

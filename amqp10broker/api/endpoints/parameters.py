@@ -10,15 +10,15 @@ from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, route
 from amqp10broker.api.fields import require, table, text
 from amqp10broker.api.front import Tag, check_tag
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
-from amqp10broker.errors import RefusedError
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
+from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.queue import deprecated_features
 from amqp10broker.metadata.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.metadata.definitions_export import parameter_entries
 from amqp10broker.metadata.entries import global_parameter_entry, nearest, policy_value
 from amqp10broker.metadata.plan import CLUSTER_NAME
 from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import deprecated_features
 from amqp10broker.metadata.vhost import VirtualHost
 
 _FLAGS: Final = {
