@@ -32,9 +32,9 @@ from amqp10broker.api.lists import Item, ListQuery
 from amqp10broker.api.live import Following
 from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, PageFile, RequestRefused, json_bytes
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
-from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.authorise import Access
 from amqp10broker.auth.grants import Grants
+from amqp10broker.auth.login import Attempts
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog

@@ -54,7 +54,6 @@ class Access:
 
     @property
     def tags(self) -> frozenset[str]:
-        """The tags of the user; none if it was deleted."""
         account = self._grants.account
         return frozenset(() if account is None else account.tags)
 

@@ -24,7 +24,7 @@ import base64
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from amqp10broker.auth.passwords import Passwords, Token
 from amqp10broker.auth.scram import ScramError, ScramServer
@@ -239,7 +239,6 @@ class Authentication:
         return self._next(None)
 
     def respond(self, response: bytes) -> Step:
-        """Process the answer to a `Challenge`."""
         return self._next(response)
 
     def resume(self, result: Any) -> Step:
@@ -399,3 +398,28 @@ def _as_bytes(value: object) -> bytes | None:
     if isinstance(value, str):
         return value.encode()
     return value if isinstance(value, bytes) else None
+
+
+class Tried(NamedTuple):
+    """Logins of one protocol; a login without a verified password counts as neither."""
+
+    succeeded: int = 0
+    failed: int = 0
+
+
+class Attempts:
+    """Counts login attempts. Over HTTP each request is one."""
+
+    def __init__(self) -> None:
+        self._by_protocol: dict[str, Tried] = {}
+
+    def count(self, protocol: str, *, succeeded: bool) -> None:
+        before = self._by_protocol.get(protocol, Tried())
+        self._by_protocol[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
+
+    def all(self) -> Mapping[str, Tried]:
+        """Return the attempts of protocols with any."""
+        return self._by_protocol
+
+    def forget(self) -> None:
+        self._by_protocol.clear()

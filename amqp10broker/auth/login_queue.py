@@ -64,7 +64,6 @@ class LoginQueue(Generic[Work]):
         return self._count
 
     def waiting(self, address: str) -> int:
-        """Return the number of waiting verifications of one address."""
         return self._in_place.get(address, 0)
 
     def join(
@@ -113,7 +112,6 @@ class LoginQueue(Generic[Work]):
         return turn
 
     def done(self, turn: Turn[Work]) -> None:
-        """End a turn; a later login with the same credentials is verified anew."""
         self._running.discard(turn.address)
         self._forget(turn)
 

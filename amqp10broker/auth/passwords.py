@@ -154,7 +154,6 @@ class Passwords:
         return find
 
     def record(self, name: str) -> PasswordRecord | None:
-        """Return the password record of a user; None without user or password."""
         user = self._users.find(name)
         return None if user is None else user.password
 

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
-from amqp10broker.storage.accept import accept_folder
-from amqp10broker.storage.check import Checked, check_folder
+from amqp10broker.storage.check import Checked, accept_folder, check_folder
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 

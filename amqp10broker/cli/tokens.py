@@ -34,7 +34,7 @@ def _arguments(parser: Parser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from amqp10broker.runtime.connections.token_explained import explained
+    from amqp10broker.runtime.connections.key_sets import explained
 
     config = Config.load(file=arguments.config, environ=os.environ)
     found = explained(config, first_line(arguments.token_file).strip().encode(), time.time())

@@ -47,7 +47,6 @@ class MemberAt:
     address: Address
 
     def document(self) -> dict[str, object]:
-        """As JSON can hold it."""
         return {
             "number": self.number,
             "name": self.name,
@@ -74,7 +73,6 @@ class ClusterIdentity:
     members: tuple[MemberAt, ...]
 
     def document(self) -> dict[str, object]:
-        """As JSON can hold it."""
         return {
             "cluster": self.cluster,
             "number": self.number,

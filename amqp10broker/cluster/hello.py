@@ -109,7 +109,6 @@ class Hello:
         return self.identity.name
 
     def encode(self) -> bytes:
-        """As the content of a message."""
         return MAGIC + HELLO.encode(self)
 
 
@@ -338,7 +337,6 @@ class Acquaintances:
             known.incarnation, known.start = incarnation, b""
 
     def forget(self, node: int) -> None:
-        """A node is a member no more."""
         self._known.pop(node, None)
 
     def judge(self, own: Identity, hello: Hello) -> str | None:

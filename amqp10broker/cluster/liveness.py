@@ -97,27 +97,22 @@ class Liveness:
 
     @property
     def hears(self) -> frozenset[int]:
-        """The nodes whose heartbeats arrive, whether or not they list this node."""
         return frozenset(node for node, it in self._nodes.items() if it.heard_ms is not None)
 
     @property
     def alive(self) -> Collection[int]:
-        """The nodes that are not suspected."""
         return [node for node, it in self._nodes.items() if it.alive]
 
     def know(self, node: int) -> Iterable[News]:
-        """Add a member node, suspected until its first heartbeat."""
         if node in self._nodes:
             return
         self._nodes[node] = _Node()
         yield Suspected(node)
 
     def forget(self, node: int) -> None:
-        """A node is a member no more."""
         self._nodes.pop(node, None)
 
     def lost(self, node: int) -> Iterable[News]:
-        """The connection on which a node's heartbeats came is over."""
         it = self._nodes.get(node)
         if it is None:
             return
@@ -128,7 +123,6 @@ class Liveness:
             yield Suspected(node)
 
     def received(self, node: int, beat: NodeHeartbeat, now_ms: int) -> Iterable[News]:
-        """A heartbeat has come of a node that is known."""
         it = self._nodes.get(node)
         if it is None:
             return

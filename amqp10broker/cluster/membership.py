@@ -9,12 +9,18 @@ difference without a change under way.
 - A member leaves the log first, and the catalog when that is committed: then its node destroys it.
 - A leader that is to leave hands over first, and the change goes on where the next one leads.
 - Where log and catalog differ and no change is under way, the catalog follows the log.
+
+Continuous reconciliation (`next_change`, `Schedule`) is for the node that leads a queue, and not while it is
+drained; a round changes each queue at most once. The rules are RabbitMQ's
+(`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a majority gets
+no member, since the change could not end; and an even target is reached, as its documentation states, where
+RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.dataclass import dataclass
@@ -111,8 +117,6 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
 
 @dataclass(frozen=True, slots=True)
 class DeclareMembers:
-    """Record these members in the catalog."""
-
     members: tuple[int, ...]
 
 
@@ -141,7 +145,6 @@ Step = DeclareMembers | Hand | Change | Moved | MembershipAction
 
 
 def next_step(goal: Goal, standing: GroupState) -> Step:
-    """Return the next action of a change."""
     if not standing.leads:
         return Moved()
     if not standing.settled:
@@ -195,3 +198,90 @@ def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
     """Whether `repair` finds nothing, whatever else is so; of a queue at rest that costs less to ask."""
     voters = config.voters
     return not config.learners and len(voters) == len(declared) and all(map(declared.__contains__, voters))
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciling:
+    """The settings of reconciliation.
+
+    Attributes:
+        target_group_size: members that each queue should have; 0: only policies and arguments count.
+        auto_remove: members on nodes that are not in the cluster any more are removed.
+        trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
+    """
+
+    enabled: bool = False
+    target_group_size: int = 0
+    auto_remove: bool = False
+    interval_ms: int = 3_600_000
+    trigger_interval_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node of the cluster, as others see it."""
+
+    running: bool = True
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """A member is to be added on a node."""
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Members, by id, are to be removed: their nodes are gone."""
+
+    members: tuple[int, ...]
+
+
+def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
+    """Return the wanted number of members: the largest of the given sizes; 0 if none is given."""
+    return max(setting or 0, policy or 0, argument or 0)
+
+
+def next_change(
+    members: Sequence[int],
+    nodes: Mapping[int, NodeState],
+    target: int,
+    *,
+    auto_remove: bool,
+    random_source: Callable[[], float],
+) -> Grow | Drop | None:
+    """Return the change of one round for a queue that is led here; None if there is none. `random_source`:
+    gives numbers from 0 to below 1.
+    """
+    gone = tuple(member for member in members if node_of(member) not in nodes)
+    if gone and auto_remove and len(gone) < len(members):
+        return Drop(gone)
+    held = {node_of(member) for member in members}
+    running = sum(node in nodes and nodes[node].running for node in held)
+    candidates = sorted(
+        number for number, node in nodes.items() if number not in held and node.running and not node.draining
+    )
+    if len(members) >= target or not candidates or running < len(members) // 2 + 1:
+        return None
+    return Grow(candidates[int(random_source() * len(candidates))])
+
+
+class Schedule:
+    """When the next round comes. `due_ms`: then; None: reconciliation is off."""
+
+    def __init__(self, settings: Reconciling, now_ms: int) -> None:
+        self._settings = settings
+        self.due_ms = now_ms + settings.interval_ms if settings.enabled else None
+
+    def trigger(self, now_ms: int) -> None:
+        """A node has come up or left for good, a queue was declared, a policy set. A failure is none."""
+        if self.due_ms is not None:
+            self.due_ms = min(self.due_ms, now_ms + self._settings.trigger_interval_ms)
+
+    def ran(self, now_ms: int, *, unfinished: bool) -> None:
+        """A round is over. `unfinished`: it changed something, or could not: there may be more to do."""
+        if self.due_ms is not None:
+            settings = self._settings
+            self.due_ms = now_ms + (settings.trigger_interval_ms if unfinished else settings.interval_ms)

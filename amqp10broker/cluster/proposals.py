@@ -9,9 +9,9 @@ order: a stale transaction is planned again (`TransactionOutcome.STALE`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, Final
 
-from amqp10broker.cluster.timed_out import timed_out
 from amqp10broker.cluster.transactions import (
     LastTransaction,
     Origin,
@@ -20,11 +20,14 @@ from amqp10broker.cluster.transactions import (
     transaction_of,
 )
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import RefusedError
+from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.entry_codec import Conceal
+from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.metadata.queue import QueueType
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.queues.commands import RequestRef
 
 DECIDED_WITHIN_MS: Final = 30_000
@@ -53,32 +56,20 @@ class PendingProposal:
     sent_ms: int | None = None
 
 
+@dataclass(eq=False)
 class Proposals:
-    def __init__(
-        self,
-        node: int,
-        incarnation: int,
-        catalog: Catalog,
-        machine: SystemMachine,
-        conceal: Conceal,
-        *,
-        to_leader: Callable[[Sequence[bytes]], bool],
-        tell: Callable[[Decided], None],
-        now_ms: Callable[[], int],
-    ) -> None:
-        """Begin with none. `now_ms`: a clock that never runs back."""
-        self._node = node
-        self._incarnation = incarnation
-        self._catalog = catalog
-        self._machine = machine
-        self._conceal = conceal
-        self._to_leader = to_leader
-        self._tell = tell
-        self._now_ms = now_ms
-        self._serial = 0
-        self._pending: dict[int, PendingProposal] = {}
-        self._lost: list[PendingProposal] = []
-        self._retry_ms: int | None = None
+    _node: int
+    _incarnation: int
+    _catalog: Catalog
+    _machine: SystemMachine
+    _conceal: Conceal
+    _to_leader: Callable[[Sequence[bytes]], bool]
+    _tell: Callable[[Decided], None]
+    _now_ms: Callable[[], int]
+    _serial: int = 0
+    _pending: dict[int, PendingProposal] = field(default_factory=dict, init=False)
+    _lost: list[PendingProposal] = field(default_factory=list, init=False)
+    _retry_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -197,3 +188,38 @@ class Proposals:
             if pending.sent_ms is not None:
                 times.append(pending.sent_ms + AGAIN_AFTER_MS)
         return min(times, default=None)
+
+
+def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
+    """The refusal of a request that was not decided in time; it may still be carried out (M6)."""
+    match request:
+        case DeclareQueue():
+            name = plan.answer.name
+            resource = f"queue '{name}' in vhost '{request.vhost}'"
+            if any(put.key[0] == "queue" and put.record.type != QueueType.CLASSIC for put in plan.puts):
+                text = f"Could not declare {resource} because the metadata store operation timed out"
+            else:
+                text = f"failed to declare {resource}, because the operation timed out"
+            return Unavailable(f"queue '{name}'", text)
+        case DeclareExchange():
+            resource = f"exchange '{request.exchange.name}'"
+            where = f"{resource} in vhost '{request.vhost}'"
+            return Unavailable(resource, f"failed to declare {where}, because the operation timed out")
+        case DeleteQueue():
+            resource = f"queue '{request.name}'"
+            where = f"{resource} in vhost '{request.vhost}'"
+            return Unavailable(resource, f"failed to delete {where} due to a timeout")
+        case DeleteExchange():
+            resource = f"exchange '{request.name}'"
+            where = f"{resource} in vhost '{request.vhost}'"
+            return Unavailable(resource, f"failed to delete {where} due to a timeout")
+        case Bind():
+            return Unavailable("binding", "Could not add binding due to timeout")
+        case Unbind():
+            return Unavailable("binding", "Could not remove binding due to timeout")
+        case _:
+            return Unavailable(
+                "cluster",
+                "the operation timed out: no majority of the cluster's nodes can be reached; it may still be "
+                "carried out when there is one; to repeat it does no harm",
+            )

@@ -21,11 +21,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
 from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.queue_kind import VOLATILE_KIND
@@ -59,22 +61,16 @@ class _PeerReplyQueues:
         self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
 
 
+@dataclass(eq=False)
 class ReplyQueues:
-    def __init__(
-        self,
-        port: LinkPort,
-        find_vhost: Callable[[str], VirtualHost | None],
-        box: Box,
-        secret: Callable[[], str],
-    ) -> None:
-        self._port = port
-        self._find_vhost = find_vhost
-        self._box = box
-        self._secret = secret
-        self._last = 0
-        self._newest = 0
-        self._own: dict[tuple[str, str], None] = {}
-        self._known: dict[int, _PeerReplyQueues] = {}
+    _port: LinkPort
+    _find_vhost: Callable[[str], VirtualHost | None]
+    _box: Box
+    _secret: Callable[[], str]
+    _last: int = 0
+    _newest: int = 0
+    _own: dict[tuple[str, str], None] = field(default_factory=dict, init=False)
+    _known: dict[int, _PeerReplyQueues] = field(default_factory=dict, init=False)
 
     # --- of this node -----------------------------------------------------------------------------
 
@@ -138,7 +134,6 @@ class ReplyQueues:
         self._send(node, {"ask": True})
 
     def disconnected(self, node: int) -> None:
-        """The way is lost, and with it what is known."""
         known = self._known.pop(node, None)
         if known is not None:
             for key in list(known.queues):

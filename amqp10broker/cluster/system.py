@@ -19,16 +19,18 @@ from amqp10broker.errors import Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
 from amqp10broker.metadata.node_requests import NodeLost, NodeStarted
+from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
 from amqp10broker.metadata.proposing import LATER, Decided
 from amqp10broker.metadata.queue import Owner, QueueHandle, QueueSpec, QueueType
 from amqp10broker.metadata.queue_requests import ConnectionEnded, DeleteQueue, QueueEnded
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
+from amqp10broker.raft.config import Add, Change, Configuration, Promote, Remove
 from amqp10broker.raft.entries import Kind, Snapshot
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
 from amqp10broker.raft.groups import Member
-from amqp10broker.raft.ids import node_of
+from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.raft.ready import Status
 
 LEADER_WITHIN_MS: Final = 5_000
@@ -88,10 +90,7 @@ class System:
         self._farewells: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
         self._proposals = Proposals(
-            *(node, incarnation, catalog, store.machine, conceal),
-            to_leader=self._to_leader,
-            tell=tell,
-            now_ms=now_ms,
+            *(node, incarnation, catalog, store.machine, conceal, self._to_leader, tell, now_ms),
         )
 
     @property
@@ -291,7 +290,6 @@ class System:
     # --- quorum queues that begin -----------------------------------------------------------------------
 
     def leader_is(self, number: int) -> None:
-        """A quorum queue has a leader."""
         waiting = self._without_leader.pop(number, None)
         if waiting is not None:
             pending, _ = waiting
@@ -328,11 +326,9 @@ class System:
     # --- nodes ------------------------------------------------------------------------------------------
 
     def node_down(self, node: int) -> None:
-        """A node cannot be reached from now on."""
         self._due_by(self._down.setdefault(node, self._now_ms() + LOST_AFTER_MS))
 
     def node_up(self, node: int) -> None:
-        """It can be reached again."""
         self._down.pop(node, None)
 
     def _end_lost(self, now_ms: int) -> None:
@@ -425,3 +421,30 @@ def _gone(before: Entries, after: Entries) -> set[Key]:
             if ("exchange", vhost, source) in ends or (kind, vhost, destination) in ends:
                 gone.add(key)
     return {key for key in gone if key[0] not in ("queue_numbers", "node_numbers", "cluster")}
+
+
+VOTERS_MAX: Final = 7
+"""Further nodes get the log and do not vote: a majority of more is slower, and no safer."""
+LAG_MAX: Final = 64
+"""A learner whose log lacks no more entries has caught up."""
+
+
+def next_member_change(
+    config: Configuration, nodes: Iterable[NodeFacts], matches: Mapping[int, int], last: int
+) -> Change | None:
+    """Return the next change by the group's leader; None if all is done or a member still catches up.
+    `matches`: up to which index the log of each other member is known to agree.
+    """
+    wanted = {member_id(node.number): node for node in nodes}
+    for member in config.members:
+        if member not in wanted and config.voters != (member,):
+            return Remove(member)
+    for member in wanted:
+        if member not in config.members:
+            return Add(member)
+    if len(config.voters) < VOTERS_MAX:
+        for member in config.learners:
+            # One that has never told of a start may be an empty folder the next time.
+            if wanted[member].incarnation > 0 and matches.get(member, 0) + LAG_MAX >= last:
+                return Promote(member)
+    return None

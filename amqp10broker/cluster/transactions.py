@@ -198,8 +198,6 @@ def _marks(key: Key) -> Iterator[Key]:
 
 
 class TransactionOutcome(Enum):
-    """The outcome of a transaction."""
-
     APPLIED = "applied"
     CONFLICT = "conflict"
     """What it depends on is not as it was; it has changed nothing."""
@@ -208,8 +206,6 @@ class TransactionOutcome(Enum):
 
 
 class TransactionDecision(NamedTuple):
-    """The outcome of a transaction, with the changes for the catalog."""
-
     outcome: TransactionOutcome
     puts: Sequence[tuple[Key, Value]] = ()
     """With the numbers that new queues were given."""
@@ -268,14 +264,12 @@ class SystemMachine:
                 yield key, json.loads(text)
 
     def last_of(self, node: int) -> LastTransaction | None:
-        """The last transaction of a node; None if it is no member."""
         found = self._state.get((LAST, str(node)))
         return None if found is None else LastTransaction(*json.loads(found[1]))
 
     # --- beginning ------------------------------------------------------------------------------
 
     def found(self, entries: Iterable[tuple[Key, Value]], index: int) -> None:
-        """Begin a group with what one node has."""
         for key, value in entries:
             self._set(key, index, _json(value))
             if key[0] == "node":

@@ -7,17 +7,43 @@
 Integers are little-endian. `length` counts all behind itself; the checksum is over kind, group and body:
 bodies pass through buffers of several programs, and TCP's own checksum is weak. Two nodes have a connection
 for each `ConnectionPurpose` but the last, so that a long snapshot holds up neither a heartbeat nor a message.
+
+Only a node that has proved the secret (`hello`) is read with this, so a frame may be large: a batch of
+commands holds whole messages. Nothing is set aside for bytes that have not come. Questions and answers are
+JSON; a refusal keeps its class, so that the client's front end answers as if it had decided itself.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+import json
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from amqp10broker.errors import (
+    AccessRefused,
+    BadRequest,
+    BrokerError,
+    Inequivalent,
+    InUse,
+    InvalidArgument,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    NotSupported,
+    PermissionDenied,
+    PreconditionFailed,
+    RefusedError,
+    ReservedName,
+    ResourceLocked,
+    Unavailable,
+)
+from amqp10broker.layout import BadBytes
 
 
 class ConnectionPurpose(enum.IntEnum):
-    """The purpose of a connection."""
-
     RAFT = 1
     """Messages of groups and heartbeats: what a full buffer drops is sent again."""
     LETTERS = 2
@@ -28,8 +54,6 @@ class ConnectionPurpose(enum.IntEnum):
 
 
 class FrameKind(enum.IntEnum):
-    """The kind of a frame's body."""
-
     HEARTBEAT = 1
     RAFT = 2
     JOINED = 3
@@ -63,3 +87,185 @@ class PeerFrame(NamedTuple):
     group: int
     """Of which group it is about, u32; of which question, in `REQUEST` and `RESPONSE`."""
     body: bytes
+
+
+BODY_BYTES_MAX: Final = 80 * 1024 * 1024
+"""The largest body. A message is part of one; who joins several looks at this."""
+
+JOINED_BYTES_MAX: Final = 65_536
+"""A frame takes no further message above this: a node is silent while a frame of it is not whole."""
+
+_HEAD: Final = struct.Struct("<IBI")
+_CHECKED: Final = struct.Struct("<BI")
+_PART: Final = struct.Struct("<II")
+_CUT: Final = "a frame of several messages that is cut"
+_LENGTH: Final = struct.Struct("<I")
+_CRC: Final = struct.Struct("<I")
+_AROUND: Final = _CHECKED.size + _CRC.size
+_FRONT: Final = _HEAD.size
+FRAME_BYTES_MIN: Final = _LENGTH.size + _AROUND
+_KINDS: Final = {int(kind): kind for kind in FrameKind}
+
+
+class BadFrame(BrokerError):
+    """This version cannot read the received frame; the connection must end."""
+
+
+def encode(kind: FrameKind, group: int, body: Sequence[bytes]) -> list[bytes]:
+    """A frame as bytes, in pieces: what is large is copied once, when it is sent. `group`: number of what it
+    is about, 0 to 2**32 - 1. Raises `ValueError` if the body is above `BODY_BYTES_MAX`: a fault of ours, the
+    caller has to cut it.
+    """
+    size = sum(map(len, body))
+    if size > BODY_BYTES_MAX:
+        raise ValueError(f"a frame of {size} bytes; {BODY_BYTES_MAX} are the most")
+    head = _HEAD.pack(size + _AROUND, kind, group)
+    checksum = crc32(head[_LENGTH.size :])
+    for piece in body:
+        checksum = crc32(piece, checksum)
+    return [head, *body, _CRC.pack(checksum)]
+
+
+def encode_joined(messages: Iterable[tuple[int, bytes]]) -> list[bytes]:
+    """Messages of groups in as few frames as `JOINED_BYTES_MAX` allows; of each: group and bytes."""
+    frames: list[bytes] = []
+    parts: list[bytes] = []
+    size = 0
+    for group, message in messages:
+        if parts and size + len(message) > JOINED_BYTES_MAX:
+            frames += encode(FrameKind.JOINED, 0, [b"".join(parts)])
+            parts, size = [], 0
+        parts += (_PART.pack(group, len(message)), message)
+        size += _PART.size + len(message)
+    return frames + encode(FrameKind.JOINED, 0, [b"".join(parts)]) if parts else frames
+
+
+def _joined(body: bytes) -> Iterator[PeerFrame]:
+    at, end = 0, len(body)
+    while at < end:
+        start = at + _PART.size
+        if start > end:
+            raise BadFrame(_CUT)
+        group, length = _PART.unpack_from(body, at)
+        at = start + length
+        if at > end:
+            raise BadFrame(_CUT)
+        yield PeerFrame(FrameKind.RAFT, group, body[start:at])
+
+
+class Decoder:
+    """Makes frames of the bytes of one connection."""
+
+    __slots__ = ("_kept", "_length_max", "_wanted")
+
+    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._length_max = body_bytes_max + _AROUND
+        self._kept = bytearray()
+        self._wanted = FRAME_BYTES_MIN
+
+    @property
+    def waiting_bytes(self) -> int:
+        return len(self._kept)
+
+    def feed(self, data: bytes) -> list[PeerFrame]:
+        """Take what was read.
+
+        Returns:
+            The frames that are whole now, in order.
+
+        Raises:
+            BadFrame: a length that no frame has, a wrong checksum, or a kind that is not known. Frames
+                before it in `data` are lost with the connection.
+        """
+        if self._kept:
+            self._kept += data
+            if len(self._kept) < self._wanted:
+                return []
+            data = bytes(self._kept)
+            self._kept = bytearray()
+        frames: list[PeerFrame] = []
+        at, end = 0, len(data)
+        self._wanted = FRAME_BYTES_MIN
+        while end - at >= FRAME_BYTES_MIN:
+            length, kind, group = _HEAD.unpack_from(data, at)
+            if not _AROUND <= length <= self._length_max:
+                raise BadFrame(f"a frame of {length} bytes; {_AROUND} to {self._length_max} are allowed")
+            last = at + _LENGTH.size + length - _CRC.size
+            if last + _CRC.size > end:
+                self._wanted = _LENGTH.size + length
+                break
+            body = data[at + _FRONT : last]
+            if crc32(body, crc32(data[at + _LENGTH.size : at + _FRONT])) != _CRC.unpack_from(data, last)[0]:
+                raise BadFrame("a frame whose checksum is wrong")
+            known = _KINDS.get(kind)
+            if known is None:
+                raise BadFrame(f"a frame of kind {kind}, which is not known")
+            if known is FrameKind.JOINED:
+                frames += _joined(body)
+            else:
+                frames.append(PeerFrame(known, group, body))
+            at = last + _CRC.size
+        if at < end:
+            self._kept += data[at:]
+        return frames
+
+
+Document = dict[str, Any]
+
+_REFUSALS: Final[dict[str, type[RefusedError]]] = {
+    each.__name__: each
+    for each in (
+        AccessRefused, BadRequest, Inequivalent, InUse, InvalidArgument, LimitExceeded, NotAllowed, NotFound,
+        NotSupported, PermissionDenied, PreconditionFailed, RefusedError, ReservedName, ResourceLocked,
+        Unavailable,
+    )
+}  # fmt: skip
+
+
+def encode_document(document: Document) -> bytes:
+    """A question, or an answer, as bytes."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def read_document(body: bytes) -> Document:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadBytes("a question or an answer that is not JSON") from error
+    if not isinstance(document, dict):
+        raise BadBytes("a question or an answer that is no object")
+    return document
+
+
+def encode_answer(answer: Document) -> bytes:
+    return encode_document({"answer": answer})
+
+
+def encode_refusal(error: BrokerError) -> bytes:
+    """Why it does not do it."""
+    if isinstance(error, RefusedError):
+        refused = {
+            "kind": type(error).__name__,
+            "resource": error.resource,
+            "description": error.description,
+        }
+    else:
+        refused = {"kind": RefusedError.__name__, "resource": "node", "description": str(error)}
+    return encode_document({"refused": refused})
+
+
+def read_answer(body: bytes) -> Document:
+    """Read the response of another node.
+
+    Raises:
+        RefusedError: of the class that was raised there.
+        BadBytes: it is neither an answer nor a refusal.
+    """
+    document = read_document(body)
+    answer, refused = document.get("answer"), document.get("refused")
+    if isinstance(answer, dict):
+        return answer
+    if isinstance(refused, dict):
+        kind = _REFUSALS.get(str(refused.get("kind")), RefusedError)
+        raise kind(str(refused.get("resource")), str(refused.get("description")))
+    raise BadBytes("an answer that says nothing")

@@ -2,7 +2,7 @@
 
 The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
 (see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
-not run queues: `QueueHost`, implemented by the runtime, does. The catalog notifies a queue through its
+not run queues: the runtime does (`queue.StartQueue`). The catalog notifies a queue through its
 `QueueHandle` of new settings, redeclaration and deletion.
 """
 
@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from amqp10broker.emulation import UNSET, Rules
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.changes import Changes
-from amqp10broker.metadata.node_directory import NodeDirectory
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.entry_codec import Conceal, encoded
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.plan import (
     CLUSTER,
     CLUSTER_NAME,
@@ -31,11 +29,13 @@ from amqp10broker.metadata.plan import (
     binding_key,
 )
 from amqp10broker.metadata.queue import (
+    QUEUE_NUMBER_MAX,
     DeclaredQueue,
+    IdleQueue,
     QueueHandle,
-    QueueHost,
     QueueSpec,
     QueueType,
+    StartQueue,
     queue_type_of,
 )
 from amqp10broker.metadata.usage import Usage
@@ -44,7 +44,13 @@ from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
 
-__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
+if TYPE_CHECKING:
+    from amqp10broker.storage.catalog_log import CatalogLog
+
+if TYPE_CHECKING:
+    from amqp10broker.metadata.vhost import VirtualHost
+
+__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueSpec", "VirtualHost"]
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
@@ -85,7 +91,7 @@ class Catalog:
 
     def __init__(
         self,
-        host: QueueHost,
+        start_queue: StartQueue = IdleQueue,
         *,
         default_queue_type: str = QueueType.CLASSIC.value,
         relaxed_quorum_checks: bool = False,
@@ -117,7 +123,7 @@ class Catalog:
         self.on_left: Callable[[Key], None] = lambda key: None
         self.relaxed_quorum_checks = relaxed_quorum_checks
         self.rules = rules
-        self._host = host
+        self._start_queue = start_queue
         # By queues of virtual hosts that were deleted.
         self._given_up: Counter[tuple[str, str, str]] = Counter()
         self._default_queue_type = queue_type_of(default_queue_type, "the broker")
@@ -149,7 +155,6 @@ class Catalog:
         return None if leader is None else self.node_of(leader)
 
     def runs(self, node: int) -> bool:
-        """Whether a node of the cluster can be reached."""
         return self.node_directory is not None and self.node_directory.runs(node)
 
     def cluster_name(self, alone: str) -> str:
@@ -161,7 +166,6 @@ class Catalog:
 
     @property
     def alone(self) -> bool:
-        """Whether this node is the only one there is."""
         return self.cluster is None or len(self.nodes) == 1
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
@@ -175,7 +179,6 @@ class Catalog:
         return self.vhosts.get(name)
 
     def lookup_vhost(self, name: str) -> VirtualHost:
-        """The virtual host of this name. Raises `NotFound` if there is none."""
         vhost = self.vhosts.get(name)
         if vhost is None:
             raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
@@ -287,7 +290,7 @@ class Catalog:
         if vhost is None:
             self.vhosts[facts.name] = VirtualHost(
                 facts,
-                self._host,
+                self._start_queue,
                 node_queue_type=self._default_queue_type,
                 choose=self.choose,
                 find_reply_queue=self._find_reply_queue,
@@ -383,3 +386,84 @@ def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
             for binding in (vhost.topology.bindings() if bindings else ())
         ),
     ]
+
+
+class NodeDirectory(NamedTuple):
+    """The state of other nodes, as a node of a cluster sees it. Nodes are named by their numbers.
+
+    Attributes:
+        leader: the leader of a queue with members; None: none is known.
+        last_leader: the last known leader of a queue; None: there has been none.
+        runs: whether a node can be reached; this one can.
+        reply_queue: a queue of direct reply-to of another node, if this one must take its name for that.
+    """
+
+    leader: Callable[[DeclaredQueue], int | None]
+    last_leader: Callable[[DeclaredQueue], int | None]
+    runs: Callable[[int], bool]
+    reply_queue: Callable[[VirtualHost, str], DeclaredQueue | None]
+
+
+Value = Any
+"""An entry's record, as JSON can hold it."""
+
+NUMBERS_RESERVED: Final = 1024
+"""Numbers that are reserved at one time, because the journal waits meanwhile."""
+
+
+class Changes:
+    """Stores the durable changes of the catalog as entries, plan by plan.
+
+    A plan is stored before it counts, so that a failed write refuses it without effect. Deletions are stored
+    after the fact, because they must be possible when the disk is full. Without a recorder (a broker in
+    memory only) every call returns at its first line.
+    """
+
+    __slots__ = ("_conceal", "_recorder", "highest_reserved")
+
+    def __init__(self) -> None:
+        self.highest_reserved = 0
+        self._recorder: CatalogLog | None = None
+        self._conceal: Conceal = lambda record: record
+
+    def tell(self, recorder: CatalogLog, conceal: Conceal) -> None:
+        self._recorder = recorder
+        self._conceal = conceal
+
+    @property
+    def told(self) -> bool:
+        return self._recorder is not None
+
+    def keep(self, puts: Sequence[Put]) -> None:
+        """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
+        it cannot be kept: the plan must not be applied.
+        """
+        if self._recorder is None:
+            return
+        kept = [(put.key, encoded(put.key, put.record, self._conceal)) for put in puts if put.kept]
+        if kept:
+            self._reserve(puts)
+            self._recorder.put(kept)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Keep no more what is gone; nothing happens if it never outlived the process."""
+        if self._recorder is not None and keys:
+            self._recorder.forget(keys)
+
+    def _reserve(self, puts: Sequence[Put]) -> None:
+        highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
+        if highest > self.highest_reserved:
+            assert self._recorder is not None
+            reserved = min(highest - 1 + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
+            self._recorder.put_ahead([_highest(reserved)])
+            self.highest_reserved = reserved
+
+    def give_numbers_back(self, highest_given: int) -> None:
+        """Reserve no more numbers than were given: at the end, when none will be given any more."""
+        if self._recorder is not None and self.highest_reserved > highest_given:
+            self._recorder.put([_highest(highest_given)])
+            self.highest_reserved = highest_given
+
+
+def _highest(number: int) -> tuple[Key, Value]:
+    return NUMBERS, encoded(NUMBERS, number)

@@ -30,8 +30,6 @@ _REQUIRED: Final = object()
 
 
 class DefinitionEntry:
-    """One object of the file."""
-
     def __init__(self, place: str, values: object) -> None:
         if not isinstance(values, Mapping):
             raise ConfigError(place, f"is {shown(values)}", "must be an object: {...}")
@@ -88,7 +86,6 @@ class DefinitionEntry:
         return self.table("limits")
 
     def fault(self, key: str, problem: str, allowed: str) -> ConfigError:
-        """The complaint about one key."""
         return ConfigError(f"{self.place}.{key}", problem, allowed)
 
     def asking(self, ask: Callable[[], T]) -> T:

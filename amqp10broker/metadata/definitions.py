@@ -9,7 +9,7 @@ permission or limit, is rejected as a whole. Equal existing entries stay, so a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, TypeVar
 
@@ -36,8 +36,8 @@ from amqp10broker.metadata.entry_codec import (
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.node_requests import SetClusterName
-from amqp10broker.metadata.plan import CLUSTER_NAME, Key, Plan, Put
-from amqp10broker.metadata.queue import QueueHandle, QueueSpec, UnknownQueueType
+from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, Key, Plan, Put
+from amqp10broker.metadata.queue import UnknownQueueType
 from amqp10broker.metadata.queue_requests import DeclareQueue
 from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopicPermission
 from amqp10broker.metadata.users import PasswordRecord, Permission
@@ -49,10 +49,6 @@ from amqp10broker.metadata.vhost_requests import (
     SetParameter,
     SetPolicy,
 )
-from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats
 from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")
@@ -102,7 +98,6 @@ class ImportDefinitions:
     user: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[ImportReport]:
-        """Plan it. Raises `ConfigError` if the document is refused; names the place."""
         loader = _Loader(catalog, self.passwords, self.vhost, self.user)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
@@ -137,51 +132,8 @@ def importing(
     return ImportDefinitions(document, passwords, vhost, user)
 
 
-class _NoQueue:
-    """A queue of the copy, which ignores all notifications."""
-
-    def post(self, command: Command) -> None:
-        return
-
-    @property
-    def ready(self) -> int:
-        return 0
-
-    @property
-    def unsettled(self) -> int:
-        return 0
-
-    def queue_status(self) -> QueueStatus:
-        return QueueStatus(0, 0, {})
-
-    def progress(self) -> QueueProgress:
-        return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        return QueueCounters()
-
-    def figures(self) -> QueueStats:
-        return QueueStats()
-
-    def weight(self) -> None:
-        return None
-
-    @property
-    def down(self) -> str | None:
-        return None
-
-
-class _NoHost:
-    """The queue host of the copy, which runs no queues."""
-
-    def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        return _NoQueue()
-
-
 def _copy(catalog: Catalog) -> Catalog:
     copy = Catalog(
-        _NoHost(),
         default_queue_type=catalog.default_queue_type,
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
         rules=catalog.rules,
@@ -196,25 +148,21 @@ def _copy(catalog: Catalog) -> Catalog:
     return copy
 
 
+@dataclass(eq=False)
 class _Loader:
     """Plans the entries of a document one by one. `puts`: what the plans put, by key: of what two of them
     put, the last counts.
     """
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        passwords: Mapping[str, PasswordRecord | None],
-        vhost: str | None,
-        user: str | None,
-    ) -> None:
-        self.report = ImportReport()
-        self.puts: dict[Key, Put] = {}
-        self._original = catalog
-        self._catalog = _copy(catalog)
-        self._passwords = passwords
-        self._vhost = vhost
-        self._importer = user
+    _original: Catalog
+    _passwords: Mapping[str, PasswordRecord | None]
+    _vhost: str | None
+    _importer: str | None
+    report: ImportReport = field(default_factory=ImportReport, init=False)
+    puts: dict[Key, Put] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._catalog = _copy(self._original)
 
     def load(self, document: Mapping[str, Any]) -> None:
         take: dict[str, Callable[[DefinitionEntry], None]] = {
@@ -352,3 +300,37 @@ class _Loader:
         values = entry.values
         name = values.get("name") or f"{values.get('source')} to {values.get('destination')}"
         self.report.skipped.append(f"{entry.place} ({name}): {reason}")
+
+
+DUE_LATER: Final = ("queues", "bindings")
+"""Sections of a definitions file that wait."""
+
+
+def without_due(request: ImportDefinitions) -> ImportDefinitions:
+    """Return the part of a document that is declared at once."""
+    document = {name: value for name, value in request.document.items() if name not in DUE_LATER}
+    return replace(request, document=document)
+
+
+def due_of(document: Mapping[str, Any], queues: Sequence[Mapping[str, Any]]) -> ImportDefinitions:
+    """The rest of it, and further queues."""
+    section = document.get("queues", [])
+    if isinstance(section, list):  # it is refused where it is read if it is none
+        section = [*section, *queues]
+    return importing({"queues": section, "bindings": document.get("bindings", [])})
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareDue:
+    """Declare the waiting part, once, when the expected number of nodes has joined: a quorum queue gets at
+    most as many members as the cluster has nodes at its declaration.
+    """
+
+    what: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[ImportReport]:
+        cluster = catalog.cluster
+        if cluster is None or not cluster.queues_due:
+            return Plan(ImportReport())
+        plan = self.what.plan(catalog)
+        return Plan(plan.answer, [*plan.puts, Put(CLUSTER, replace(cluster, queues_due=False))])

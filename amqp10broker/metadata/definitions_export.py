@@ -130,7 +130,6 @@ def sections(
 
 
 def parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
-    """Runtime parameters of all virtual hosts, limits and operator policies among them."""
     values = dict(catalog.parameters)
     for vhost in catalog.vhosts.values():
         if limits := vhost.limits.as_dict():

@@ -81,7 +81,6 @@ def scram_text(record: ScramRecord) -> str:
 
 
 def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
-    """Return the permissions of a user in a virtual host."""
     return {
         "user": user,
         "vhost": vhost,
@@ -92,7 +91,6 @@ def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
 
 
 def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
-    """Return the topic permissions of a user for one exchange."""
     return {
         "user": user,
         "vhost": vhost,
@@ -112,12 +110,10 @@ def vhost_entry(vhost: VhostFacts) -> Entry:
 
 
 def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
-    """A runtime parameter of a plugin."""
     return {"vhost": vhost, "component": component, "name": name, "value": value}
 
 
 def global_parameter_entry(name: str, value: Any) -> Entry:
-    """Return a parameter of the whole broker, or an unknown part of a definitions file."""
     return {"name": name, "value": value}
 
 

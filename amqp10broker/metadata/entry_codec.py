@@ -82,12 +82,10 @@ def read_vhost(entry: DefinitionEntry) -> VhostFacts:
 
 
 def read_permission(entry: DefinitionEntry) -> Permission:
-    """Return the permissions of a user in a virtual host."""
     return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
 
 
 def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
-    """Return the topic permissions of a user for one exchange."""
     return TopicPermission(entry.text("write"), entry.text("read"))
 
 

@@ -22,12 +22,6 @@ class DeclareExchange:
     exchange: ExchangeSpec
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it.
-
-        Raises:
-            NotFound: there is no such virtual host.
-            PreconditionFailed, AccessRefused, Inequivalent, InvalidArgument: as `Topology.plan_exchange`.
-        """
         planned = catalog.lookup_vhost(self.vhost).topology.plan_exchange(self.exchange)
         if planned is None:
             return Plan(False)
@@ -43,13 +37,6 @@ class DeleteExchange:
     if_unused: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it.
-
-        Raises:
-            NotFound: there is no such virtual host.
-            AccessRefused: it is predeclared.
-            InUse: `if_unused`, and something is bound from it.
-        """
         topology = catalog.lookup_vhost(self.vhost).topology
         return _gone(self.vhost, topology.plan_delete_exchange(self.name, if_unused=self.if_unused))
 
@@ -62,12 +49,6 @@ class Bind:
     binding: Binding
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it.
-
-        Raises:
-            NotFound: there is no such virtual host, exchange or queue.
-            AccessRefused, InvalidArgument: as `Topology.plan_bind`.
-        """
         vhost = catalog.lookup_vhost(self.vhost)
         if not vhost.topology.plan_bind(self.binding):
             return Plan(False)
@@ -84,12 +65,6 @@ class Unbind:
     binding: Binding
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it.
-
-        Raises:
-            NotFound: there is no such virtual host.
-            AccessRefused: as `Topology.plan_unbind`.
-        """
         return _gone(self.vhost, catalog.lookup_vhost(self.vhost).topology.plan_unbind(self.binding))
 
 

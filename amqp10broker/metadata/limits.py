@@ -43,8 +43,6 @@ class _Limits:
 
 @dataclass(frozen=True, slots=True)
 class VhostLimits(_Limits):
-    """The limits of one virtual host."""
-
     max_connections: int | None = None
     max_queues: int | None = None
 

@@ -26,9 +26,6 @@ class JoinNode:
     machines: tuple[int, int] = (1, 1)
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """Plan it. Raises `InvalidArgument` if the name is empty, and `PreconditionFailed` if there is a
-        node of this name, or it does not carry out what the cluster uses.
-        """
         if not self.name:
             raise InvalidArgument("node ''", "the name of a node must not be empty")
         if self.name in catalog.nodes:
@@ -70,9 +67,6 @@ class NodeStarted:
         return catalog.cluster is None or why_not(self.name, self.machines, catalog.cluster.version) is None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if it is no member (any more), and `PreconditionFailed` if it does
-        not carry out what the cluster uses.
-        """
         node = _lookup(catalog, self.name)
         _check_machines(catalog, self.name, self.machines)
         now = NodeFacts(
@@ -109,7 +103,6 @@ class ForgetNode:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[NodeFacts]:
-        """Plan it; the answer is what was known of it. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         gone = keys_of_queues_where(catalog, lambda queue: queue.home == node.number)
         return Plan(node, forgets=[*gone, ("node", self.name)])
@@ -117,13 +110,10 @@ class ForgetNode:
 
 @dataclass(frozen=True, slots=True)
 class SetDraining:
-    """A node shall be in maintenance, or no more."""
-
     name: str
     draining: bool
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such node."""
         node = _lookup(catalog, self.name)
         if node.draining == self.draining:
             return Plan(None)
@@ -156,7 +146,6 @@ class SetClusterName:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `InvalidArgument` if the name is empty."""
         cluster = catalog.cluster
         if not self.name:
             raise InvalidArgument("cluster", "the name of a cluster must not be empty")
@@ -169,15 +158,12 @@ class SetClusterName:
 
 @dataclass(frozen=True, slots=True)
 class SetMembers:
-    """A quorum queue has other members."""
-
     vhost: str
     name: str
     number: int
     members: tuple[int, ...]
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it; the answer is whether the queue is there."""
         vhost = catalog.find_vhost(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if queue is None or queue.number != self.number:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.metadata.queue import DeclaredQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class NodeFacts:
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """Which cluster this is. `queues_due`: queues and bindings of the founder's configuration are still to be
-    declared (`metadata.definitions_due`).
+    declared (`metadata.definitions.DeclareDue`).
     """
 
     id: str
@@ -42,7 +43,6 @@ class ClusterFacts:
 
 
 def node_entry(node: NodeFacts) -> dict[str, Any]:
-    """A node as JSON, without its name."""
     return {
         "number": node.number,
         "host": node.host,
@@ -55,7 +55,6 @@ def node_entry(node: NodeFacts) -> dict[str, Any]:
 
 
 def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
-    """The node that `node_entry` was given."""
     return NodeFacts(
         name,
         value["number"],
@@ -66,3 +65,26 @@ def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
         value["version"],
         (int(value["machines"][0]), int(value["machines"][1])),
     )
+
+
+class WantedQueue(NamedTuple):
+    """A queue that is about to be declared."""
+
+    kind: str
+    arguments: Mapping[str, Any]
+    definition: Mapping[str, Any]
+    """What policies set for it; see `queue.Effective`."""
+    exclusive: bool
+    lasting: bool
+
+
+class Placed(NamedTuple):
+    """See the fields of these names of `queue.QueueSpec`."""
+
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
+
+
+Placement = Callable[[WantedQueue, Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed]
+"""Chooses the nodes of a queue that a client of this node declares. Last: the number of existing queues."""

@@ -66,8 +66,6 @@ _PAUSE_STEPS: Final = 15_000
 
 
 class _Search:
-    """A pattern that is compiled."""
-
     def __init__(self, pattern: str) -> None:
         self._tree = parsed(pattern)
         self._search = compiled(self._tree).search

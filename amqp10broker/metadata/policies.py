@@ -87,8 +87,6 @@ def _retry_fault(definition: Mapping[str, Any]) -> str | None:
 
 
 class Policies:
-    """The policies and operator policies of one virtual host."""
-
     def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
         self._policies: dict[tuple[bool, str], Policy] = {}
         self._on_change = on_change
@@ -111,11 +109,9 @@ class Policies:
         )
 
     def drop_policy(self, name: str, *, operator: bool = False) -> None:
-        """Forget a policy that is there; what it set counts no more."""
         self._on_change(self._policies.pop((operator, name)).matches)
 
     def lookup(self, name: str, *, operator: bool = False) -> Policy:
-        """The policy of this name. Raises `NotFound` if there is none."""
         policy = self.find(name, operator=operator)
         if policy is None:
             raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")

@@ -1,12 +1,10 @@
-"""One declared queue, and the interface of the catalog to its host.
-
-The catalog does not run queues: a `QueueHost`, implemented by the runtime, starts one from a `QueueSpec` and
-returns the `QueueHandle` for all access.
+"""One declared queue, and how the catalog has it run: `StartQueue`, of the runtime, starts one from a
+`QueueSpec` and returns the `QueueHandle` for all access.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
@@ -14,11 +12,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stats import QueueStats, QueueWeight
 
@@ -178,9 +175,46 @@ QueueCommand = tuple[QueueHandle, Command]
 """A command, and the queue that it is for."""
 
 
-class QueueHost(Protocol):
-    def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
+StartQueue = Callable[[QueueSpec], QueueHandle]
+"""Begins to run a queue: a new and empty one, or at start one that was there before, by its number."""
+
+
+class IdleQueue:
+    """The handle of a queue that is not run: it ignores all commands."""
+
+    def __init__(self, spec: QueueSpec) -> None:
+        """Take any queue."""
+
+    def post(self, command: Command) -> None:
+        return
+
+    @property
+    def ready(self) -> int:
+        return 0
+
+    @property
+    def unsettled(self) -> int:
+        return 0
+
+    def queue_status(self) -> QueueStatus:
+        return QueueStatus(0, 0, {})
+
+    def progress(self) -> QueueProgress:
+        return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        return QueueCounters()
+
+    def figures(self) -> QueueStats:
+        return QueueStats()
+
+    def weight(self) -> None:
+        return None
+
+    @property
+    def down(self) -> str | None:
+        return None
 
 
 @dataclass(slots=True, eq=False)
@@ -259,3 +293,22 @@ class DeclaredQueue:
     def lasting(self) -> bool:
         """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
         return self.durable and not self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """One thing that went wrong. `details`: `text`, which the client got, and where it happened: connection,
+    channel, link, queue, .
+    """
+
+    time: str
+    event: str
+    details: Mapping[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As the status document has it: time, event, and the details."""
+        return {"time": self.time, "event": self.event, **self.details}
+
+
+def shown(error: LastError | None) -> dict[str, Any] | None:
+    return None if error is None else error.shown()

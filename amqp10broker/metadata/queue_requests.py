@@ -20,7 +20,7 @@ from amqp10broker.errors import (
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.placement import Placed, WantedQueue
+from amqp10broker.metadata.nodes import Placed, WantedQueue
 from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
@@ -62,19 +62,6 @@ class DeclareQueue:
     internal: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
-        """Plan it.
-
-        Raises:
-            NotFound: there is no such virtual host.
-            ResourceLocked: another connection has it exclusively, or it is exclusive and the request
-                is not, or the other way round.
-            Inequivalent: it exists and is not as asked for.
-            AccessRefused: the name is reserved.
-            InvalidArgument: the name or an argument is not allowed.
-            PreconditionFailed: a kind of queue cannot be exclusive, auto-delete or transient.
-            LimitExceeded: the virtual host has as many queues as it may.
-            FeatureDenied: it uses a deprecated feature that is not permitted.
-        """
         vhost = catalog.lookup_vhost(self.vhost)
         name = stripped(self.name)
         resource = f"queue '{name}' in vhost '{vhost.name}'"
@@ -170,7 +157,6 @@ class DeleteQueue:
     farewell: bool = True
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        """Plan it. Raises `NotFound` if there is no such virtual host."""
         vhost = catalog.lookup_vhost(self.vhost)
         queue = vhost.find(self.name)
         if queue is None or queue.type == VOLATILE:

@@ -49,7 +49,6 @@ class Subscription:
 
     @classmethod
     def of(cls, queue: DeclaredQueue) -> Self | None:
-        """Return the subscription of a queue, or None."""
         value = queue.arguments.get(SUBSCRIPTION)
         return cls(**value) if isinstance(value, Mapping) else None
 
@@ -69,7 +68,6 @@ class Subscription:
         return named_queue(self.container, self.name, durable=self.durable)
 
     def request(self, vhost: str, queue: str, owner: object) -> DeclareSubscription:
-        """Return the request that declares and binds its queue."""
         own = self.name is None
         arguments: dict[str, Any] = {SUBSCRIPTION: self.argument}
         if not own:
@@ -131,11 +129,6 @@ class DeclareSubscription:
     topic: str
 
     def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
-        """Plan it.
-
-        Raises:
-            RefusedError: as for its queue.
-        """
         declared = self.queue.plan(catalog)
         vhost = catalog.lookup_vhost(self.queue.vhost)
         binding = Binding(TOPIC_EXCHANGE, Destination("queue", declared.answer.name), self.topic)

@@ -140,14 +140,12 @@ class Usage:
         return sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
 
     def connections_of_vhost(self, vhost: str) -> int:
-        """Connections that are open to a virtual host."""
         return self._vhost_connections[vhost]
 
     def connections_of_user(self, user: str) -> int:
         return self._user_connections[user]
 
     def channels_of_user(self, user: str) -> int:
-        """Channels and sessions that a user has open."""
         return self._user_channels[user]
 
 

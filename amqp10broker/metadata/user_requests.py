@@ -28,9 +28,6 @@ class AddUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """Plan it. Raises `InvalidArgument` if the name is empty or holds a NUL, and `PreconditionFailed`
-        if there is a user of this name.
-        """
         name = self.user.name
         check_user_name(name)
         if name in catalog.users:
@@ -45,7 +42,6 @@ class PutUser:
     user: User
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """Plan it. Raises `InvalidArgument` if the name is empty or holds a NUL."""
         check_user_name(self.user.name)
         return _put(catalog.users, self.user)
 
@@ -58,19 +54,15 @@ class SetPassword:
     password: PasswordRecord | None
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """Plan it. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
 
 
 @dataclass(frozen=True, slots=True)
 class SetTags:
-    """A user shall have other tags."""
-
     name: str
     tags: tuple[str, ...]
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """Plan it. Raises `NotFound` if there is no such user."""
         return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
 
 
@@ -84,9 +76,6 @@ class ChangeUserLimits:
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        """Plan it. Raises `NotFound` if there is no such user, and `InvalidArgument` if there is no such
-        limit, or it is no integer.
-        """
         user = catalog.users.lookup(self.name)
         limits = UserLimits.read({**user.limits.as_dict(), **self.limits}, f"user '{self.name}'")
         return _put(catalog.users, replace(user, limits=limits))
@@ -99,7 +88,6 @@ class DeleteUser:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such user."""
         catalog.users.lookup(self.name)
         return Plan(None, forgets=[*permissions_of(catalog.users, user=self.name), ("user", self.name)])
 
@@ -113,7 +101,6 @@ class SetPermission:
     permission: Permission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) == self.permission:
@@ -129,7 +116,6 @@ class ClearPermission:
     vhost: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) is None:
@@ -147,7 +133,6 @@ class SetTopicPermission:
     permission: TopicPermission
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.topic_permission(self.user, self.vhost, self.exchange) == self.permission:
@@ -165,7 +150,6 @@ class ClearTopicPermission:
     exchange: str | None = None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such user or virtual host."""
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         return Plan(

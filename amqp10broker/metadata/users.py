@@ -117,7 +117,6 @@ class Users:
         return user
 
     def put_user(self, user: User) -> None:
-        """Add a user, or replace all that is known of it but its permissions."""
         self._users[user.name] = user
         self._changed()
 
@@ -128,7 +127,6 @@ class Users:
     # --- permissions ------------------------------------------------------------------------------
 
     def permission(self, user: str, vhost: str) -> Permission | None:
-        """Return the permissions of a user in a virtual host; None: the user has no access to it."""
         return self._permissions.get((user, vhost))
 
     def permissions(self) -> Iterator[tuple[str, str, Permission]]:
@@ -137,17 +135,14 @@ class Users:
             yield user, vhost, permission
 
     def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Set the permissions of a user in a virtual host."""
         self._permissions[user, vhost] = permission
         self._changed()
 
     def drop_permission(self, user: str, vhost: str) -> None:
-        """Let a user enter a virtual host no more."""
         del self._permissions[user, vhost]
         self._changed()
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
-        """Return the permissions of a user for a topic exchange; None: everything is allowed."""
         return self._topic_permissions.get((user, vhost, exchange))
 
     def topic_permissions(self) -> Iterator[tuple[str, str, str, TopicPermission]]:
@@ -161,7 +156,6 @@ class Users:
         self._changed()
 
     def drop_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
-        """Lift the restriction at one exchange."""
         del self._topic_permissions[user, vhost, exchange]
         self._changed()
 

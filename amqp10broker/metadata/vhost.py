@@ -20,9 +20,9 @@ from amqp10broker.metadata.queue import (
     NO_POLICY,
     DeclaredQueue,
     QueueHandle,
-    QueueHost,
     QueueSpec,
     QueueType,
+    StartQueue,
 )
 from amqp10broker.queues.commands import DELETE, Configure
 from amqp10broker.queues.counters import QueueConsumption, QueuesGone, given_up
@@ -45,7 +45,7 @@ class VirtualHost:
     def __init__(
         self,
         facts: VhostFacts,
-        host: QueueHost,
+        start_queue: StartQueue,
         *,
         node_queue_type: QueueType = QueueType.CLASSIC,
         choose: Choose | None = None,
@@ -67,7 +67,7 @@ class VirtualHost:
         self.deleted = False
         self.choose = choose or in_turn()
         self._find_reply_queue = find_reply_queue
-        self._host = host
+        self._start_queue = start_queue
         self._queue_changes = 0
         self._volatile = 0
         self._gone = QueuesGone()
@@ -107,7 +107,6 @@ class VirtualHost:
 
     @property
     def declared(self) -> int:
-        """How many queues there are, those of direct reply-to left out."""
         return len(self.queues) - self._volatile
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
@@ -189,7 +188,6 @@ class VirtualHost:
     def type_of(
         self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
     ) -> QueueType:
-        """Return the kind of a queue that is declared without one."""
         if exclusive or auto_delete or server_named or not durable:
             # Only a classic queue can be so; a default must not make such a request fail.
             return QueueType.CLASSIC
@@ -201,7 +199,6 @@ class VirtualHost:
         return self.type_of(durable=True, exclusive=False, auto_delete=False)
 
     def locked(self, name: str) -> ResourceLocked:
-        """Return the refusal of access to another connection's exclusive queue."""
         return ResourceLocked(
             f"queue '{name}'",
             f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
@@ -222,7 +219,7 @@ class VirtualHost:
         counts = effective(self.policies, spec.name, spec.type, spec.arguments, spec.rules)
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
-        handle = self._host.start_queue(spec)
+        handle = self._start_queue(spec)
         self.queues[spec.name] = DeclaredQueue(
             *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
             handle=handle,

@@ -24,9 +24,6 @@ class AddVhost:
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `PreconditionFailed` if there is one of this name, and `InvalidArgument` if the
-        name has not 1 to 255 bytes, or the type is no kind of queue.
-        """
         name = self.facts.name
         if name in catalog.vhosts:
             raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")
@@ -40,9 +37,6 @@ class PutVhost:
     facts: VhostFacts
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `InvalidArgument` if the name has not 1 to 255 bytes, or the type is no kind of
-        queue.
-        """
         facts = self.facts
         name = facts.name
         if not 1 <= len(name.encode(errors="surrogatepass")) <= 255:
@@ -65,9 +59,6 @@ class ChangeVhostLimits:
     limits: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[VhostLimits]:
-        """Plan it; the answer is all limits that hold then. Raises `NotFound` if there is no such virtual
-        host, and `InvalidArgument` if there is no such limit, or it is no integer.
-        """
         facts = catalog.lookup_vhost(self.vhost).facts
         limits = VhostLimits.read({**facts.limits.as_dict(), **self.limits}, f"vhost '{self.vhost}'")
         return Plan(limits, PutVhost(replace(facts, limits=limits)).plan(catalog).puts)
@@ -83,7 +74,6 @@ class DeleteVhost:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[int]:
-        """Plan it. Raises `NotFound` if there is none."""
         vhost = catalog.lookup_vhost(self.name)
         within = [put.key for put in reversed(entries_in(vhost))]
         parameters = [("parameter", *key) for key in catalog.parameters if key[0] == self.name]
@@ -102,9 +92,6 @@ class SetPolicy:
     policy: Policy
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is no such virtual host, and `FeatureDenied` if the policy uses
-        a deprecated feature that is not permitted.
-        """
         policy = self.policy
         if "queue-master-locator" in policy.definition and MASTER_LOCATOR in catalog.rules.denied:
             raise FeatureDenied(f"policy '{policy.name}'", MASTER_LOCATOR)
@@ -124,7 +111,6 @@ class ClearPolicy:
     operator: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[Policy]:
-        """Plan it. Raises `NotFound` if there is no such virtual host or policy."""
         policies = catalog.lookup_vhost(self.vhost).policies
         policy = policies.lookup(self.name, operator=self.operator)
         return Plan(
@@ -157,7 +143,6 @@ class ClearParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is none of this component and name."""
         key = self.vhost, self.component, self.name
         if key not in catalog.parameters:
             what = f"parameter '{self.name}' of component '{self.component}'"
@@ -183,7 +168,6 @@ class ClearGlobalParameter:
     name: str
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        """Plan it. Raises `NotFound` if there is none of this name."""
         if self.name not in catalog.global_parameters:
             raise NotFound(f"global parameter '{self.name}'", f"there is no global parameter '{self.name}'")
         return Plan(None, forgets=[("global_parameter", self.name)])

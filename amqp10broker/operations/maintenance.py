@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Annotated, Any, Final
 
-from amqp10broker.cluster.balance import is_critical
+from amqp10broker.cluster.placement import is_critical
 from amqp10broker.metadata.patterns import PatternSearch, check_bounded
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.caller import Caller

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from amqp10broker.cluster.balance import BalancedQueue, next_move
 from amqp10broker.cluster.membership import MemberRole
+from amqp10broker.cluster.placement import BalancedQueue, next_move
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,8 +92,8 @@ class Leaderless:
         return "; ".join(clauses)
 
 
-class ClusterNode:
-    """The running node as a member of a cluster; this class itself is in none, and refuses what needs one."""
+class ClusterNode(ABC):
+    """The running node as a member of a cluster; here it is in none, and refuses what needs one."""
 
     number = 0
     target_size = 1
@@ -110,13 +111,13 @@ class ClusterNode:
         """Return the quorum queues with a member here that have no leader; None: there are none."""
         return None
 
+    @abstractmethod
     def alarms(self) -> Mapping[int, Collection[str]]:
         """Return the names of the present alarms by node; nodes without any may be left out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         """Return protocol (``amqp``, ``amqp/ssl``, ``clustering``), host and port of the listeners."""
-        raise NotImplementedError
 
     async def add_member(
         self,
@@ -158,6 +159,7 @@ class ClusterNode:
         """
         raise _alone()
 
+    @abstractmethod
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
     ) -> Mapping[int, MemberState]:
@@ -165,15 +167,14 @@ class ClusterNode:
 
         The requests are concurrent; ``state`` marks nodes that do not answer within a second.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def drain(self) -> None:
         """Take the node out of service: no clients and no leadership."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def revive(self) -> None:
         """Take the node back into service."""
-        raise NotImplementedError
 
     async def let_in_by(self, node: str) -> OfCluster:
         """Request membership of another node's cluster for this one, which must be alone. Raises
@@ -187,6 +188,7 @@ class ClusterNode:
         """
         raise _alone()
 
+    @abstractmethod
     async def leave(self) -> None:
         """Hand leaderships over, as far as others can take them within 2 s."""
 
@@ -209,9 +211,9 @@ class ClusterNode:
         """
         return {}
 
+    @abstractmethod
     async def pause(self, seconds: float) -> None:
         """Wait, while other tasks run."""
-        raise NotImplementedError
 
 
 def _alone() -> NotSupported:

@@ -13,7 +13,7 @@ from functools import cache
 from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import LastError
 from amqp10broker.queues.stats import QueueStats
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from amqp10broker.storage.scratch import Scratch
+from amqp10broker.storage.disk import Scratch
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 

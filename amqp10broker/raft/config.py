@@ -98,7 +98,6 @@ class ConfigLog:
 
     @property
     def index(self) -> int:
-        """Where the latest stands in the log."""
         return self._entries[-1][0]
 
     def at(self, index: int) -> Configuration:
@@ -106,11 +105,9 @@ class ConfigLog:
         return next(config for first, config in reversed(self._entries) if first <= index)
 
     def append(self, index: int, config: Configuration) -> None:
-        """A configuration has come into the log."""
         self._entries.append((index, config))
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are gone, and what they said with them."""
         while self._entries[-1][0] >= first:
             self._entries.pop()
 
@@ -120,5 +117,4 @@ class ConfigLog:
         self._entries = [(index, config), *(each for each in self._entries if each[0] > index)]
 
     def restore(self, index: int, config: Configuration) -> None:
-        """A snapshot has replaced the log."""
         self._entries = [(index, config)]

@@ -40,7 +40,6 @@ from amqp10broker.raft.messages import (
     VoteAnswer,
 )
 from amqp10broker.raft.ready import Ready, Role, Status
-from amqp10broker.raft.votes import Tally
 
 ELECTION_MS: Final = 50
 """The least time between losing the leader, or an attempt, and the next attempt."""
@@ -140,7 +139,6 @@ class Raft:
 
     @property
     def leader(self) -> int | None:
-        """The member that it follows, perhaps itself; None if it has no leader."""
         return self._leader
 
     @property
@@ -150,27 +148,22 @@ class Raft:
 
     @property
     def hard(self) -> Hard:
-        """Term, vote and commit, as they are now."""
         return self._member.hard
 
     @property
     def config(self) -> Configuration:
-        """The members, by the newest configuration in the log."""
         return self._member.configs.latest
 
     @property
     def last(self) -> int:
-        """Index of the last entry in the log."""
         return self._member.log.last
 
     @property
     def stable(self) -> int:
-        """Up to this index the log is durable here."""
         return self._member.log.stable
 
     @property
     def base(self) -> int:
-        """Index of the last entry that the newest snapshot covers."""
         return self._member.log.base
 
     @property
@@ -279,7 +272,6 @@ class Raft:
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
-        """The node of a suspected member can be reached again."""
         member = self._member
         member.suspected -= {peer}
         if self._leading is not None:
@@ -706,3 +698,35 @@ class Raft:
         if self._after is None:
             self._after = deque()
         self._after.extend((log.ticket, message) for message in late)
+
+
+class Tally:
+    """The answers of one election, or of one question for pre-votes."""
+
+    __slots__ = ("_denied", "_granted", "config")
+
+    def __init__(self, config: Configuration) -> None:
+        self.config = config
+        self._granted: set[int] = set()
+        self._denied: set[int] = set()
+
+    def count(self, member: int, *, granted: bool) -> None:
+        """An answer, which takes the place of an earlier one. That of a member that is no voter counts for
+        nothing.
+        """
+        if member in self.config.voters:
+            now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
+            now.add(member)
+            before.discard(member)
+
+    @property
+    def won(self) -> bool:
+        return len(self._granted) >= self.config.majority
+
+    @property
+    def refused(self) -> bool:
+        return bool(self._denied)
+
+    @property
+    def lost(self) -> bool:
+        return len(self.config.voters) - len(self._denied) < self.config.majority

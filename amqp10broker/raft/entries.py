@@ -122,7 +122,6 @@ def new_group(config: Configuration) -> Stored:
 
 
 def new_member() -> Stored:
-    """Return the initial state of a member that is added to a group: empty, in no configuration yet."""
     return Stored(Point(0, 0, Configuration(())), Hard(0, None, 0), 0)
 
 

@@ -144,12 +144,10 @@ class Member:
 
     @property
     def lacks_leader(self) -> bool:
-        """No leader is known: what it does when it is due is to ask for votes."""
         return self.raft.leader is None
 
     @property
     def leader_node(self) -> int | None:
-        """The node where the group's leader is; None: it is not known."""
         leader = self.raft.leader
         return None if leader is None else node_of(leader)
 
@@ -172,7 +170,6 @@ class Member:
         self.raft.campaign_at_tick(self._groups.now_ms())
 
     def force_alone(self) -> None:
-        """See `Raft.force_alone`; done at once."""
         self.raft.force_alone(self._groups.now_ms())
         self.advance()
 
@@ -308,7 +305,6 @@ class Groups:
             self.on_removed(group)
 
     def get(self, group: int) -> Member | None:
-        """The node's member of a group."""
         return self._members.get(group)
 
     @property
@@ -322,7 +318,6 @@ class Groups:
 
     @property
     def elections(self) -> int:
-        """How many members ask for votes now."""
         return len(self._asking)
 
     # --- what comes ---------------------------------------------------------------------------------

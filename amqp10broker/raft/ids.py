@@ -28,10 +28,8 @@ def member_id(node: int, serial: int = 0) -> int:
 
 
 def is_first(member: int) -> bool:
-    """Whether a member is one of those with which its group began."""
     return not member & NODE_MAX
 
 
 def node_of(member: int) -> int:
-    """The number of the node where a member is."""
     return member >> 32

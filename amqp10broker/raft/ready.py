@@ -11,8 +11,6 @@ from amqp10broker.raft.messages import Message
 
 
 class Role(enum.Enum):
-    """The role of a member in its term."""
-
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
@@ -21,8 +19,6 @@ class Role(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Role, term and leader of a member."""
-
     role: Role
     term: int
     leader: int | None

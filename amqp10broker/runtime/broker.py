@@ -44,17 +44,15 @@ from amqp10broker.protocols.budget import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
-from amqp10broker.runtime.admin.pid_file import pid_file
+from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import NodeAlone
+from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener
-from amqp10broker.runtime.connections.listeners import Listeners
-from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.connection_log import LogLimits
+from amqp10broker.runtime.connections.connections import Connections, Rights
+from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
-from amqp10broker.runtime.connections.rights import Rights
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.runtime.connections.suspended_links import SuspendedLinks
@@ -65,8 +63,8 @@ from amqp10broker.runtime.journal.bootstrap import (
     configured_users,
     tell_idle_patterns,
 )
-from amqp10broker.runtime.journal.data import Data, opened_data
-from amqp10broker.runtime.journal.journal_task import JournalTask, opened_journal
+from amqp10broker.runtime.journal.data import opened_data, pid_file
+from amqp10broker.runtime.journal.journal_task import opened_journal
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.clock_watch import ClockWatch
 from amqp10broker.runtime.observe.meters import Meter, rss_bytes
@@ -75,22 +73,17 @@ from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queues import Queues
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
-from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
-from amqp10broker.sessions.messages import ConfigChanged
 from amqp10broker.sessions.overview import overview
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.faults.table import Faults
     from amqp10broker.runtime.cluster.cluster import Cluster
     from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-    from amqp10broker.runtime.journal.afterwards import Afterwards
 
 QUEUES_WITHIN_S: Final = 2
 """How long a node of a cluster waits for its quorum queues before it serves clients: of thousands, most begin
@@ -99,30 +92,16 @@ and elect their leaders later, and a request to one that has not begun waits in 
 _log = Log("amqp10broker.broker")
 
 
-class Broker:
+class Broker(Administered):
     """A broker inside a Trio program.
 
     Use as ``async with Broker(config) as broker:``; the addresses it listens on are then in
     `broker.addresses`. Leaving the block stops it in order.
 
     Attributes:
-        alarms: names of the alarms that are on; publishers are held back while there is any.
-        resource_monitor: measures memory and disk, and raises and clears the alarms.
-        data: the data folder; None in memory only, and before the broker runs.
         cluster: this node as one of a cluster; None if it has no name, and before the broker runs.
-        over: set when the broker cannot go on, or after `stop`: the caller then leaves the block.
-        failure: why it cannot go on; leaving the block raises it.
-        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         suspended: links of AMQP 1.0 that outlive their sessions, and their time.
-        unfinished: bounds what is kept of messages that are not whole, by user.
-        faulty_stream: makes streams that commit faults; None: it is not in test mode.
-        faults: that it commits on request; None: it is not in test mode.
-        doors: where clients come in; None before it serves.
     """
-
-    clock: WallClock
-    reply_registry: ReplyRegistry
-    dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
         """Make a broker that does nothing yet. `config`: None for the defaults. `meter`: measures memory and
@@ -131,25 +110,22 @@ class Broker:
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())
         self.identity = identity_of(self.config.rules, __version__, f"Python {platform.python_version()}")
-        self.addresses: list[tuple[str, int]] = []
-        self.tls_addresses: list[tuple[str, int]] = []
-        self.http_addresses: list[tuple[str, int]] = []
-        self.metrics_addresses: list[tuple[str, int]] = []
+        self.addresses, self.tls_addresses, self.http_addresses, self.metrics_addresses = [], [], [], []
         config = self.config
         self.catalog = Catalog(
-            self,
+            self.start_queue,
             default_queue_type=config.default_queue_type,
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
             rules=config.rules,
             choose=random.randrange,
         )
         self.propose = at_once(self.catalog)
-        self.data: Data | None = None
+        self.data = None
         self.cluster: Cluster | None = None
-        self.journal_task: JournalTask | None = None
-        self.failure: BrokerError | None = None
+        self.journal_task = None
+        self.failure = None
         self.over = trio.Event()
-        self.afterwards: Afterwards | None = None
+        self.afterwards = None
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes, config.password_hash_export)
         self.authenticator = authenticator(
             config, self.catalog.users, self.passwords, lambda: self.clock.now_ms() / 1000
@@ -159,26 +135,27 @@ class Broker:
         self.connections = Connections(self.catalog)
         self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
-        self.alarms: frozenset[str] = frozenset()
-        self.resource_monitor = ResourceMonitor(self, meter or Meter())
+        self.alarms = frozenset()
+        self.resource_monitor = ResourceMonitor(self, meter or Meter(), lambda: self.http.serving)
         self.recordings = Recordings(self)
-        self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
+        self.tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.suspended = SuspendedLinks(self)
+        self.resumable_links = self.suspended.links
         self.catalog.on_left = self.suspended.left
         self.log_limits = LogLimits()
         self.unfinished = UserBudgets(config.unfinished_bytes_max_per_node, config.max_message_size_bytes)
-        self.session_type: Callable[..., BrokerSession] = BrokerSession
-        self.channel_type: Callable[..., BrokerChannel] = BrokerChannel
-        self.faulty_stream: Callable[..., Stream] | None = None
-        self.faults: Faults | None = None
+        self.session_type = BrokerSession
+        self.channel_type = BrokerChannel
+        self.faulty_stream = None
+        self.faults = None
         if config.test_mode and config.otel_endpoint is None:
             from amqp10broker.runtime.observe.faults import faulty
 
             self.faults, self.session_type, self.channel_type, self.faulty_stream = faulty(self)
-        self.broker_listeners: Listeners | None = None
+        self.broker_listeners = None
         self.http = HttpListener(self.resource_monitor.wake)
         self.prometheus = HttpListener(metrics=True)
-        self.as_member: NodeAlone | NodeOfCluster = NodeAlone(self)
+        self.as_member: ServingNode = ServingNode(self)
         self.watches = Watches(self.connections)
         self._listener = Listener(self, self.connections, self.tracing, self.watches, self.resource_monitor)
         self._queues: Queues | None = None
@@ -280,7 +257,7 @@ class Broker:
             file_bytes=self.config.journal_file_bytes,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             inline=self.reply_registry.inline,
-            on_full=self._on_disk_full,
+            on_full=partial(self.set_disk_alarm, AlarmCause.STORAGE),
             on_failed=self._on_storage_failed,
         ) as self.journal_task:
             yield
@@ -387,9 +364,6 @@ class Broker:
         """Request the end of the broker; allowed before it is up."""
         self.over.set()
 
-    def _on_disk_full(self, full: bool) -> None:
-        self.set_alarm("disk", on=full, cause=AlarmCause.STORAGE)
-
     def _on_storage_failed(self, error: BrokerError) -> None:
         self.failure = error
         if self.cluster is not None and isinstance(error, DamagedFile):
@@ -416,7 +390,7 @@ class Broker:
                 self.catalog.on_members = partial(self.cluster.members_changed, queues=self._queues)
                 self.data.load_state(self.catalog)
                 self.propose = self.cluster.begin().propose
-                self.as_member = _member_of(self, self.cluster)
+                self.as_member = NodeOfCluster(self, self.cluster)
                 users = frozenset({self.config.anonymous_login_user})
             if self.journal_task is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
@@ -428,15 +402,6 @@ class Broker:
         if self.config.anonymous_login_user not in users:
             # A definitions file does not say that its guest may log in from everywhere.
             self.authenticator.anonymous_user = ""
-
-    @property
-    def http_clients(self) -> int:
-        """Connections of HTTP that are served."""
-        return self.http.serving
-
-    @property
-    def resumable_links(self) -> ResumableLinks:
-        return self.suspended.links
 
     # --- what others ask --------------------------------------------------------------------------
 
@@ -473,41 +438,18 @@ class Broker:
     def new_id(self) -> str:
         return secrets.token_urlsafe(16)
 
-    def set_flow(self, name: str, value: object, *, source: str) -> None:
-        """Change one of the three flow settings while running; grants from now on follow it.
-
-        Args:
-            value: 1 .. 2**32 - 1, or ``auto`` where that may be.
-
-        Raises:
-            ConfigError: no such setting, or out of range; nothing was changed.
-        """
-        config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
-        self.recordings.configured(config)  # first: what has happened until now is of the run before
-        self.config = config
-        self.connections.tell(ConfigChanged(self.config))
-        _log.info("setting changed", name=name, value=value)
-
-    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
-        self.resource_monitor.put(name, on=on, cause=cause)
-
-    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
-        """Change a limit of the alarms while running: see `ResourceMonitor.set_limit`. Raises `ConfigError`
-        if it cannot be read; nothing was changed.
-        """
-        return self.resource_monitor.set_limit(name, value, source=source)
+    def set_disk_alarm(self, cause: AlarmCause, on: bool) -> None:
+        self.resource_monitor.set_alarm("disk", on=on, cause=cause)
 
     def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
         """Return the status as one JSON-ready document, for `amqp10broker status` and embedding programs."""
         return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:
-        """Everything that doors show, as of now."""
         connections = self.connections
         return overview(self.node_view(), connections.totals(), connections.values(), self.catalog, selection)
 
     def node_view(self) -> NodeView:
-        """The process, as doors show it."""
         flow = self.config.flow
         return NodeView(
             container_id=self.container_id,
@@ -528,8 +470,3 @@ class Broker:
             suspended_links=self.resumable_links.suspended_views(),
             kept_links=len(self.resumable_links),
         )
-
-
-def _member_of(broker: Broker, cluster: Cluster) -> NodeOfCluster:
-
-    return NodeOfCluster(broker, cluster)

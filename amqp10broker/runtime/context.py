@@ -1,55 +1,57 @@
 """The views of the broker for its parts: values, and a few methods.
 
-The broker (`broker.py`) implements all of them, and passes itself to the parts that it creates. A part's
-constructor names the view that it uses; nothing else of the broker is reachable. Connections are numbers
+The broker (`broker.py`) is all of them, and passes itself to the parts that it creates. A part's constructor
+names the view that it uses; nothing else of the broker is reachable. Connections are numbers
 here, so that lower layers need not import them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from amqp10broker.auth.login import Authenticator
 from amqp10broker.config import Config
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.proposing import Propose
-from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.budget import UserBudgets
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.log_limits import LogLimits
+from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.login import Logins
 from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.context import MakeVolatile
 
 
-class BrokerContext(Protocol):
+class BrokerContext:
+    """Attributes:
+    config: the present one; replaced as a whole when a setting changes.
+    alarms: names of those that are on; publishers are held back while there is any.
+    """
+
     catalog: Catalog
     clock: WallClock
     reply_registry: ReplyRegistry
-
-    @property
-    def config(self) -> Config:
-        """The present configuration; replaced as a whole when a setting changes."""
-
-    @property
-    def alarms(self) -> frozenset[str]:
-        """Names of the alarms that are on; publishers are held back while there is any."""
+    config: Config
+    alarms: frozenset[str]
 
 
-class ConnectionContext(BrokerContext, Protocol):
+class ConnectionContext(BrokerContext):
     """For a connection, its sessions and its channels.
 
     Attributes:
         unfinished: bounds what is kept of messages that are not whole, by user.
         identity: what both protocols announce of the broker (`sessions.amqp10.open.identity_of`).
-        journal_task: keeps what durable queues have; None: all is in memory.
+        journal_task: stores what durable queues have; None: all is in memory.
         faulty_stream: makes of a stream, for a connection's number, one that commits faults; None: no faults.
+        resumable_links: of AMQP 1.0, which outlive their sessions.
+        is_memory_tight: whether memory is near to where its alarm begins.
+        new_id: returns a fresh unguessable token, for generated names.
+        logged_in: to be called with the number of a connection whose user is known from now on.
+        part_begun: likewise, with the number of a session or a channel that it has from now on.
     """
 
     container_id: str
@@ -63,24 +65,9 @@ class ConnectionContext(BrokerContext, Protocol):
     session_type: Callable[..., BrokerSession]
     channel_type: Callable[..., BrokerChannel]
     faulty_stream: Callable[..., Stream] | None
-
-    @property
-    def resumable_links(self) -> ResumableLinks:
-        """Links of AMQP 1.0 that outlive their sessions."""
-
-    def is_memory_tight(self) -> bool:
-        """Whether memory is near to where its alarm begins."""
-
-    def new_id(self) -> str:
-        """Return a fresh unguessable token, for generated names."""
-
-    def make_volatile(
-        self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
-    ) -> DeclaredQueue:
-        """A queue of direct reply-to for one connection (see `sessions.context.MakeVolatile`)."""
-
-    def logged_in(self, connection: int) -> None:
-        """The user of a connection is known from now on."""
-
-    def part_begun(self, connection: int, part: int) -> None:
-        """A connection has a session, or a channel, of this number from now on."""
+    resumable_links: ResumableLinks
+    is_memory_tight: Callable[[], bool]
+    new_id: Callable[[], str]
+    make_volatile: MakeVolatile
+    logged_in: Callable[[int], None]
+    part_begun: Callable[[int, int], None]

@@ -22,15 +22,12 @@ class Log:
         self._library = logging.getLogger(name)
 
     def debug(self, event: str, **details: Any) -> None:
-        """Log an entry for the search for a fault."""
         self._write(logging.DEBUG, event, details)
 
     def info(self, event: str, **details: Any) -> None:
-        """Log an entry about normal operation."""
         self._write(logging.INFO, event, details)
 
     def warning(self, event: str, **details: Any) -> None:
-        """Log an entry that needs an operator's attention."""
         self._write(logging.WARNING, event, details)
 
     def error(self, event: str, **details: Any) -> None:

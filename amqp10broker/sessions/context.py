@@ -11,9 +11,8 @@ from amqp10broker.config import Config, FlowSettings
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Propose
-from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
+from amqp10broker.metadata.queue import DeclaredQueue, LastError, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.sessions.amqp10.names import LinkNames

@@ -1,4 +1,4 @@
-"""The catalog's entries (`metadata.changes`) on disk, in one `EntryLog`."""
+"""The catalog's entries (`metadata.catalog.Changes`) on disk, in one `EntryLog`."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ NAME: Final = "inventory.log"
 
 
 class Inventory(EntryLog):
-    """The inventory of one data folder."""
-
     def __init__(self, disk: Disk, folder: str, when_written: Callable[[], None] = lambda: None) -> None:
         super().__init__(disk, os.path.join(folder, NAME), Purpose.INVENTORY, when_written)
         self._parts: dict[str, dict[str, KnownFile]] = {}

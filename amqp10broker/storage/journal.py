@@ -317,7 +317,6 @@ class Journal:
         return list(fds)
 
     def synced(self, ticket: int) -> None:
-        """Note that `fds_to_sync` was synced after the `write` that returned this ticket."""
         self._syncing = False
         while self._points and self._points[0][0] <= ticket:
             _, current, size, made, names = self._points.popleft()
@@ -447,13 +446,11 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all files and collected records, without dropped files."""
         assert self._filling is not None, "recover first"
         return self._full_bytes + self._filling.end
 
     @property
     def files(self) -> int:
-        """Number of files, including those still to be removed."""
         return len(self._files) + len(self._dropped) + len(self._leaving)
 
     def recover(self) -> Iterator[Sequence[Record]]:

@@ -273,7 +273,6 @@ class LogFile:
         return []
 
     def close(self) -> None:
-        """Close the descriptor; it is opened again when it is needed."""
         if self._fd is not None:
             self._disk.close(self._fd)
             self._fd = None

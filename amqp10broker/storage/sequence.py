@@ -51,8 +51,6 @@ STREAM: Final = Naming(20, Purpose.STREAM, gapless=False)
 
 @dataclass(frozen=True, slots=True)
 class SequenceFile:
-    """One file of a sequence."""
-
     number: int
     path: str
     last: bool
@@ -74,8 +72,6 @@ class SequenceFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderSurvey:
-    """The result of a survey."""
-
     files: Sequence[SequenceFile]
     missing: Sequence[DamagedFile]
     leftovers: Sequence[str]

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from functools import partial
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory, Inventory
@@ -73,40 +75,32 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
     return gone
 
 
+@dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
     the call can be repeated.
+
+    Args:
+        number: of the stream, 1 to 2**32 - 1.
+        part: of the inventory (`part_of`), which must be synced with the stream.
+        on_torn: called with a file after its torn end was cut off at the start.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        streams: str,
-        number: int,
-        part: FolderInventory,
-        when_synced: Callable[[Sequence[int], Callable[[], None]], None],
-        on_torn: Callable[[str, Torn], None] = lambda path, torn: None,
-    ) -> None:
-        """Describe the folder; nothing is read or made yet.
+    _disk: Disk
+    _streams: str
+    _number: int
+    _part: FolderInventory
+    _when_synced: Callable[[Sequence[int], Callable[[], None]], None]
+    _on_torn: Callable[[str, Torn], None] = lambda path, torn: None
+    _files: dict[int, LogFile] = field(default_factory=dict, init=False)
+    _open: dict[int, None] = field(default_factory=dict, init=False)
+    _newest: LogFile | None = None
+    # The next file, and the folders in which its name, or theirs, is not durable yet.
+    _next: LogFile | None = None
+    _folder_fds: list[int] = field(default_factory=list, init=False)
 
-        Args:
-            number: of the stream, 1 to 2**32 - 1.
-            part: of the inventory (`part_of`), which must be synced with the stream.
-            on_torn: called with a file after its torn end was cut off at the start.
-        """
-        self._when_synced = when_synced
-        self._on_torn = on_torn
-        self._disk = disk
-        self._streams = streams
-        self._part = part
-        self._number = number
-        self._folder = folder_of(streams, number)
-        self._files: dict[int, LogFile] = {}
-        self._open: dict[int, None] = {}
-        self._newest: LogFile | None = None
-        # The next file, and the folders in which its name, or theirs, is not durable yet.
-        self._next: LogFile | None = None
-        self._folder_fds: list[int] = []
+    def __post_init__(self) -> None:
+        self._folder = folder_of(self._streams, self._number)
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
         """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as

@@ -20,8 +20,8 @@ from amqp10broker import syncing
 from amqp10broker.errors import StorageFailed
 from amqp10broker.runtime.journal import syncer as syncer_module
 from amqp10broker.runtime.journal.committer import Committer
-from amqp10broker.runtime.journal.short_slices import SLICE_NS
 from amqp10broker.runtime.journal.syncer import Syncer, open_syncer
+from amqp10broker.runtime.run import SLICE_NS
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.journal import Journal

@@ -27,7 +27,7 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.catalog = Catalog(Host())
+        self.catalog = Catalog(Host().start_queue)
         self.vhost = self.catalog.lookup_vhost("/")
         for name in QUEUES:
             declare(self.catalog, self.vhost, name)

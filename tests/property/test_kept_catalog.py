@@ -225,7 +225,7 @@ class KeptCatalogs(RuleBasedStateMachine):
     @invariant()
     def is_replayed(self) -> None:
         """The plans that were applied so far, applied to nothing, make the same catalog."""
-        again = Catalog(Host())
+        again = Catalog(Host().start_queue)
         for puts, forgets in self.catalog.log[1:]:  # the first is the virtual host that every one has
             again.apply(puts, forgets)
         assert state(again) == state(self.catalog)

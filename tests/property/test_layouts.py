@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from amqp10broker import layout
 from amqp10broker.cluster import hello, liveness, reply_queues
-from amqp10broker.cluster.remote_queue import codec as link_codec
+from amqp10broker.cluster.remote_queue import messages as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10

@@ -48,7 +48,7 @@ class Policies(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.catalog = Catalog(self)
+        self.catalog = Catalog(self.start_queue)
         self.vhost = self.catalog.lookup_vhost("/")
 
     def start_queue(self, queue: QueueSpec) -> Queue:

@@ -48,7 +48,7 @@ class Witness:
         self.last = dict(zip(NAMES, self.ring.before(0), strict=True))
 
     def mark(self) -> ChannelMark:
-        """As `runtime/observe/watched.py` reads a running channel; nothing waits for sockets here."""
+        """As `runtime/observe/watches.py` reads a running channel; nothing waits for sockets here."""
         if self.consumer is None:
             return (self.channel.credit.credit, 0, False, 0, 0, False)
         credit = self.consumer.credit

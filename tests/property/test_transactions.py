@@ -15,7 +15,7 @@ from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine,
 from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
-from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.nodes import Placed
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner

@@ -26,12 +26,10 @@ MODULES = (
     "observe.clock_watch",
     "connections.connection_log",
     "queues.dead_letters",
-    "queues.dead_letter_worker",
-    "journal.definitions_file",
+    "journal.bootstrap",
     "connections.client_connection",
     "queues.durability",
     "connections.listener",
-    "connections.log_limits",
     "connections.login",
     "queues.queues",
 )
@@ -86,4 +84,5 @@ def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in MODULES:
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.connections.connection_log._limits_log", recorder)
     return recorder

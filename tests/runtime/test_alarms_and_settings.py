@@ -14,17 +14,17 @@ from tests.support.trioclient import connect, queue_counts, running_broker, sett
 async def test_alarm_closes_the_window_of_every_running_session_and_clearing_opens_it(broker: Broker) -> None:
     """One session flow with incoming-window 0 each, one with the full window when the last alarm has gone."""
     clients = [await connect(broker).open(channels=3) for _ in range(3)]
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     for client in clients:
         got = await client.idle()
         assert sorted((each.channel, each.body.incoming_window, each.body.handle) for each in got) == [
             (channel, 0, None) for channel in range(3)
         ]
-    broker.set_alarm("disk", on=True)
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("memory", on=False)
     for client in clients:
         assert await client.idle() == []
-    broker.set_alarm("disk", on=False)
+    broker.resource_monitor.set_alarm("disk", on=False)
     for client in clients:
         got = await client.idle()
         assert sorted((each.channel, each.body.incoming_window) for each in got) == [
@@ -36,23 +36,23 @@ async def test_alarm_that_is_set_twice_is_told_once() -> None:
     """The same alarm again changes nothing."""
     async with running_broker() as broker:
         client = await connect(broker).open()
-        broker.set_alarm("memory", on=True)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         assert [type(each.body) for each in await client.idle()] == [Flow]
-        broker.set_alarm("memory", on=False)
-        broker.set_alarm("memory", on=False)
+        broker.resource_monitor.set_alarm("memory", on=False)
+        broker.resource_monitor.set_alarm("memory", on=False)
         assert [type(each.body) for each in await client.idle()] == [Flow]
     with pytest.raises(ValueError, match="no alarm"):
-        broker.set_alarm("cpu", on=True)
+        broker.resource_monitor.set_alarm("cpu", on=True)
 
 
 async def test_session_begun_under_an_alarm_starts_closed_and_is_opened_afterwards(broker: Broker) -> None:
     """New connections and sessions work; their window is 0 until the alarm has gone."""
-    broker.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("disk", on=True)
     client = await connect(broker).open()
     await client.send(begin(7))
     assert (await client.expect(Begin, channel=7)).incoming_window == 0
-    broker.set_alarm("disk", on=False)
+    broker.resource_monitor.set_alarm("disk", on=False)
     got = await client.idle()
     assert sorted((each.channel, each.body.incoming_window) for each in got) == [(0, 400), (7, 400)]
 
@@ -64,7 +64,7 @@ async def test_400_transfers_in_flight_are_tolerated_and_the_401st_ends_the_sess
     await client.send(attach_sender(0, "q"))
     await client.take(Attach, 1)
     await client.idle()
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     await client.idle()
     frames = [transfer(0, number, b"x") for number in range(401)]
     await client.send(*frames[:150])
@@ -92,7 +92,7 @@ async def test_consumers_and_settlements_go_on_under_an_alarm(broker: Broker) ->
     await client.take(Attach, 2)
     await client.send(*[transfer(0, number, b"x") for number in range(10)])
     await client.idle()
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     await client.idle()
     from amqp10broker.protocols.amqp10.performatives import Accepted
 
@@ -174,7 +174,7 @@ async def test_alarm_after_a_smaller_window_tolerates_what_was_granted_before(br
     await client.send(attach_sender(0, "q"))
     await client.idle()
     broker.set_flow("max_incoming_window", 10, source="test")
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     await client.send(*[transfer(0, number, b"x", settled=True) for number in range(390)])
     assert End not in [type(each.body) for each in await client.idle()]
     assert queue_counts(broker, "q") == (390, 0)

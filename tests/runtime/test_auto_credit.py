@@ -121,10 +121,10 @@ async def test_an_alarm_and_memory_near_the_watermark_take_it_back() -> None:
     settings = {"flow": flow, "auto_credit_max": 680, "vm_memory_high_watermark": "100MB"}
     async with publishing(meter, **settings) as broker:
         await until(lambda: link_of(broker)["credit_limit"] == 680)
-        broker.set_alarm("disk", on=True)
+        broker.resource_monitor.set_alarm("disk", on=True)
         await until(lambda: link_of(broker)["credit_limit_why"] == "memory-tight")
         assert link_of(broker)["credit_limit"] == 170
-        broker.set_alarm("disk", on=False)
+        broker.resource_monitor.set_alarm("disk", on=False)
         await until(lambda: link_of(broker)["credit_limit"] == 680)
         meter.used = 81 * MB
         await until(broker.is_memory_tight)

@@ -9,15 +9,14 @@ from typing import Any, cast
 import trio
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.remote_queue.codec import BODIES
-from amqp10broker.cluster.remote_queue.messages import LeaderIs
+from amqp10broker.cluster.remote_queue.messages import BODIES, LeaderIs
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)
 

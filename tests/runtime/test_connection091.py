@@ -275,7 +275,7 @@ async def test_alarm_holds_publishers_only(broker: Broker) -> None:
     await publisher.call(1, Q, QueueDeclareOk)
     await publisher.send(1, message(1, "q", b"1"))
     await settle_down()
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     await settle_down()
     assert await publisher.idle() == [], "told before it has published"
     await consumer.call(1, BasicConsume("q", "c"), BasicConsumeOk)
@@ -287,7 +287,7 @@ async def test_alarm_holds_publishers_only(broker: Broker) -> None:
     assert await publisher.idle() == []
     assert publisher.task.state == "blocked"
     assert bodies(await consumer.idle()) == [b"2"]
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("memory", on=False)
     await publisher.expect(ConnectionUnblocked)
     await publisher.expect(QueueDeclareOk)
     assert bodies(await consumer.idle()) == [b"3"]
@@ -311,7 +311,7 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
     await publisher.call(1, Q, QueueDeclareOk)
     await publisher.send_bytes(half_a_message(500_000, 100_000))
     await settle_down()
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     await settle_down()
     held = publisher.task.engine.unfinished.held_bytes
     assert 100_000 <= held < 101_000
@@ -321,7 +321,7 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
     await settle_down()
     assert publisher.task.state == "blocked"
     assert publisher.task.engine.unfinished.held_bytes <= held + 65_536, "more than the read under way"
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("memory", on=False)
     await publisher.expect(ConnectionUnblocked)
     await settle_down()
     assert publisher.task.engine.unfinished.held_bytes == 0
@@ -331,7 +331,7 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
 async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Broker) -> None:
     """During an alarm the client hears why its channel is closed, and goes on with others."""
     client = await connect091(broker).open(channels=2)
-    broker.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("disk", on=True)
     await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
     assert (await client.until(ChannelClose)).reply_code == 404
     await client.send(1, ChannelCloseOk())
@@ -362,7 +362,7 @@ async def test_a_publisher_of_the_past_may_consume_during_an_alarm(broker: Broke
     await client.call(1, Q, QueueDeclareOk)
     await client.send(1, message(1, "q", b"1"), message(1, "q", b"2"))
     await settle_down()
-    broker.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("disk", on=True)
     await client.call(1, BasicConsume("q", "c"), BasicConsumeOk)
     await client.idle()
     await client.send(1, BasicAck(1))
@@ -380,8 +380,8 @@ async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
     (connection,) = broker.connections.values()
     inboxes = [channel.inbox for channel in connection.parts.values()]
     assert [inbox.waiting for inbox in inboxes] == [0, 0]
-    broker.set_alarm("memory", on=True)
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=False)
     assert [inbox.waiting for inbox in inboxes] == [0, 0]
     broker.set_flow("max_link_credit", 7, source="test")
     assert [inbox.waiting for inbox in inboxes] == [1, 1]
@@ -391,7 +391,7 @@ async def test_an_alarm_wakes_no_channel(broker: Broker) -> None:
 async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(broker: Broker) -> None:
     """Its bytes are not read; ours fail when it has gone."""
     client = await connect091(broker).open(heartbeat=10)
-    broker.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("disk", on=True)
     await client.send(1, message(1, "q", b"1"))
     await client.until(ConnectionBlocked)
     await trio.sleep(200)

@@ -30,7 +30,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import Delete
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
 from amqp10broker.sessions.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget
 from tests.runtime.conftest import LogRecorder
 from tests.support.dead_letters import held

@@ -10,7 +10,7 @@ from amqp10broker.protocols.amqp091.items import Content
 from amqp10broker.protocols.amqp091.methods import BasicGet, ChannelClose, ChannelCloseOk
 from amqp10broker.protocols.amqp10.performatives import Detach
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.observe import following, watches
+from amqp10broker.runtime.observe import watches
 from tests.runtime.test_watches import ask, asked
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, transfer
 from tests.support.trioclient import connect, running_broker, settle_down
@@ -107,7 +107,7 @@ async def test_links_of_other_virtual_hosts_are_not_watched(broker: Broker) -> N
 
 async def test_what_is_beyond_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each watch may take megabytes."""
-    monkeypatch.setattr(following, "FOLLOWED_MAX", 2)
+    monkeypatch.setattr(watches, "FOLLOWED_MAX", 2)
     async with running_broker() as broker:
         await ask(broker, "declare-queue", name="q")
         await ask(broker, "follow-links")

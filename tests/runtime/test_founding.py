@@ -19,7 +19,7 @@ from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode
 from amqp10broker.metadata.plan import Put
 from amqp10broker.queues.machine_version import carried_out
-from amqp10broker.runtime.cluster.founding import NoQueues, declare_when_whole, prepare_folder
+from amqp10broker.runtime.cluster.forming import declare_when_whole, prepare_folder
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.storage.disk import OsDisk
 from tests.runtime.conftest import LogRecorder
@@ -45,7 +45,7 @@ def founder(tmp_path: Path, config: Config) -> Catalog:
     data = Data(OsDisk(), str(tmp_path / "data"))
     try:
         prepare_folder(data, config, ME)
-        catalog = Catalog(NoQueues())
+        catalog = Catalog()
         data.load_state(catalog)
     finally:
         data.close()

@@ -10,10 +10,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.asking import encode_document
-from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.liveness import HEARTBEAT, NodeHeartbeat
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
+from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode, encode_document
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import QUESTIONS_MAX, UNREAD_BYTES_MAX
 from amqp10broker.runtime.cluster.peers import LINKS
@@ -27,7 +25,7 @@ RAFT, LETTERS, BULK = LINKS
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in (
-        "cluster.peer_complaints",
+        "cluster.peer_streams",
         "cluster.peer_link",
         "cluster.peer_calls",
         "cluster.peer_heartbeats",

@@ -13,7 +13,7 @@ from amqp10broker.api import calls
 from amqp10broker.operations import policies
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.cluster_node import NodeAlone
+from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.http import http_connection
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import bind, declare, remove
@@ -264,7 +264,7 @@ async def test_long_definitions_are_made_in_steps_and_are_those_of_one_moment(
         bind(broker.catalog, "/", Binding("amq.topic", Destination("queue", "hers"), "k", {}))
         steps = 0
 
-        async def pause(self: NodeAlone, seconds: float) -> None:
+        async def pause(self: ServingNode, seconds: float) -> None:
             nonlocal steps
             steps += 1
             if steps == 1:
@@ -272,7 +272,7 @@ async def test_long_definitions_are_made_in_steps_and_are_those_of_one_moment(
                 declare(broker.catalog, "/", "q8", durable=True)
             await trio.lowlevel.checkpoint()
 
-        monkeypatch.setattr(NodeAlone, "pause", pause)
+        monkeypatch.setattr(ServingNode, "pause", pause)
         document = await user.get(path)
         names = [f"q{number}" for number in range(8)]
         assert [each["name"] for each in document["queues"]] == names

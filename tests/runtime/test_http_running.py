@@ -337,7 +337,7 @@ async def test_health_checks_pass(broker: Broker, user: HttpUser) -> None:
 async def test_health_checks_fail_and_say_why() -> None:
     async with running_broker(connection_max=1) as broker, http_user(broker) as user:
         await client091(broker)
-        broker.set_alarm("disk", on=True)
+        broker.resource_monitor.set_alarm("disk", on=True)
         expected: list[tuple[str, dict[str, Any]]] = [
             ("alarms", {"alarms": [{"node": "broker", "resource": "disk space"}]}),
             ("local-alarms", {"alarms": [{"node": "broker", "resource": "disk space"}]}),

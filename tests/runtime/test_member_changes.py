@@ -10,19 +10,22 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.membership import MemberRole
-from amqp10broker.cluster.reconcile import Reconciling
+from amqp10broker.cluster.membership import MemberRole, Reconciling
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
-from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.nodes import Placed
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
-from amqp10broker.runtime.cluster import member_changes, reconciler
-from amqp10broker.runtime.cluster.leader_changes import Leaderships, MovedAway, transfer
-from amqp10broker.runtime.cluster.member_changes import MemberChanges
-from amqp10broker.runtime.cluster.reconciler import Reconciler
+from amqp10broker.runtime.cluster import member_changes
+from amqp10broker.runtime.cluster.member_changes import (
+    Leaderships,
+    MemberChanges,
+    MovedAway,
+    Reconciler,
+    transfer,
+)
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue
@@ -45,7 +48,7 @@ class Scene:
         self.absent: set[int] = set()
         self.decides = trio.Event()
         self.decides.set()
-        self.catalog = Catalog(Host())
+        self.catalog = Catalog(Host().start_queue)
         self.catalog.placement = self.place
         self.catalog.highest_number = GROUP - 1
         self.queue: DeclaredQueue = declare(self.catalog, "/", "q", arguments={"x-queue-type": "quorum"})[0]
@@ -286,7 +289,7 @@ async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a round, with how many there are of them."""
-    monkeypatch.setattr(reconciler, "_log", log)
+    monkeypatch.setattr(member_changes, "_log", log)
     scene = Scene()
     node = scene.leader
     for target in (3, 5):

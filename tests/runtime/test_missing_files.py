@@ -17,7 +17,7 @@ from trio.testing import MockClock
 
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.storage.accept import accept_folder
+from amqp10broker.storage.check import accept_folder
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.record import HEADER_BYTES
 from tests.support.disks import SimDisk

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
+from amqp10broker.runtime.cluster.cluster import NodeNotifications
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import add_vhost
 from tests.support.trioclient import running_broker
@@ -24,7 +24,7 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
     async with running_broker() as broker, running_broker() as other:
         here, there = _notifications(broker), _notifications(other)
         assert there.told()["alarms"] == []
-        other.set_alarm("memory", on=True)
+        other.resource_monitor.set_alarm("memory", on=True)
         for lost in (False, True):
             here.heard(2, there.told())
             assert broker.alarms == {"memory"}
@@ -40,12 +40,12 @@ async def test_an_alarm_of_another_node_holds_publishers_back_until_it_ends_or_t
 
 async def test_alarms_of_several_nodes_end_with_the_last(broker: Broker) -> None:
     notifications = _notifications(broker)
-    broker.set_alarm("disk", on=True)
+    broker.resource_monitor.set_alarm("disk", on=True)
     notifications.heard(2, {"alarms": ["memory"]})
     notifications.heard(3, {"alarms": ["memory"]})
     assert broker.alarms == {"disk", "memory"}
     notifications.lost(3)
-    broker.set_alarm("disk", on=False)
+    broker.resource_monitor.set_alarm("disk", on=False)
     assert broker.alarms == {"memory"}
     notifications.heard(2, {"alarms": []})
     assert not broker.alarms

@@ -12,9 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair
 
-from amqp10broker.cluster.frames import Decoder, encode
 from amqp10broker.cluster.hello import Hello, Identity
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
+from amqp10broker.cluster.wire import ConnectionPurpose, Decoder, FrameKind, encode
 from amqp10broker.raft.codec import MESSAGE
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Point, Stored

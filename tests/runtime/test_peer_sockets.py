@@ -18,8 +18,7 @@ from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError, PeerUnreachable
-from amqp10broker.runtime.cluster.cluster_listener import STRANGERS_OF_ONE_MAX, bind_cluster
-from amqp10broker.runtime.cluster.peer_streams import Wires, close
+from amqp10broker.runtime.cluster.peer_streams import STRANGERS_OF_ONE_MAX, Wires, bind_cluster, close
 from amqp10broker.runtime.cluster.peers import LINKS
 from amqp10broker.runtime.connections.sockets import Address, open_sockets
 from tests.runtime.conftest import LogRecorder
@@ -71,8 +70,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    for module in ("cluster.peer_complaints", "cluster.cluster_listener"):
-        monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_streams._log", recorder)
     return recorder
 
 

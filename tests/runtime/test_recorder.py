@@ -33,8 +33,8 @@ from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import flow_sampler, recorder
 from amqp10broker.runtime.observe.flow_sampler import FlowSampler
+from amqp10broker.runtime.observe.recorder import RecorderProcess
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN
-from amqp10broker.runtime.observe.recorder_process import RecorderProcess
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.runtime.conftest import LogRecorder
@@ -389,7 +389,7 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
         await record(broker, 50)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await client.send(1, message(1, "q", b"x"))
         await settle_down()
         assert client.task.reader_waits == Wait.BLOCKED_BY_ALARM.number

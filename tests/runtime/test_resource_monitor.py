@@ -75,7 +75,7 @@ def meter() -> FakeMeter:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving back takes no time, so the next may follow at once."""
-    monkeypatch.setattr("amqp10broker.runtime.observe.resource_readings.GIVING_BACK_SHARE", 0)
+    monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.GIVING_BACK_SHARE", 0)
 
 
 @asynccontextmanager
@@ -240,7 +240,7 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
 ) -> None:
     """It holds everybody up, so the next waits for 20 times as long as the last took."""
     now = 0.0
-    monkeypatch.setattr("amqp10broker.runtime.observe.resource_readings.time.perf_counter", lambda: now)
+    monkeypatch.setattr("amqp10broker.runtime.observe.resource_monitor.time.perf_counter", lambda: now)
 
     def slowly() -> None:
         nonlocal now
@@ -303,7 +303,7 @@ async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(met
     async with watched(meter) as broker:
         assert not broker.alarms
         assert document(broker.resource_monitor.view())["disk"]["limit_bytes"] is None
-        broker.set_limit("disk_free_limit", "1", source="test")
+        broker.resource_monitor.set_limit("disk_free_limit", "1", source="test")
         assert broker.alarms == {"disk"}
     async with watched(meter, disk_free_limit="mem_relative 1.5") as broker:
         assert document(broker.resource_monitor.view())["disk"]["limit_bytes"] == 1_500 * MB
@@ -333,7 +333,7 @@ async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
         broker.resource_monitor.check()
         assert not broker.alarms
         assert "give the limit as an amount" in caplog.text
-        assert broker.set_limit("vm_memory_high_watermark", "1GB", source="test") == 10**9
+        assert broker.resource_monitor.set_limit("vm_memory_high_watermark", "1GB", source="test") == 10**9
         assert broker.alarms == {"memory"}
 
 
@@ -341,10 +341,15 @@ async def test_a_limit_set_while_running_is_judged_by_at_once(meter: FakeMeter) 
     """Lower and higher; the total is measured anew, as RabbitMQ does then."""
     async with watched(meter) as broker:
         client = await connect(broker).open()
-        assert broker.set_limit("vm_memory_high_watermark", "absolute 40MB", source="test") == 40 * MB
+        assert (
+            broker.resource_monitor.set_limit("vm_memory_high_watermark", "absolute 40MB", source="test")
+            == 40 * MB
+        )
         assert [each.body.incoming_window for each in await client.idle()] == [0]
         meter.total = 2_000 * MB
-        assert broker.set_limit("vm_memory_high_watermark", "0.5", source="test") == 1_000 * MB
+        assert (
+            broker.resource_monitor.set_limit("vm_memory_high_watermark", "0.5", source="test") == 1_000 * MB
+        )
         assert [each.body.incoming_window for each in await client.idle()] == [400]
         assert broker.config.vm_memory_high_watermark == "0.5"
 
@@ -364,7 +369,7 @@ async def test_a_bad_limit_changes_nothing(meter: FakeMeter, name: str, value: o
     async with watched(meter) as broker:
         before = broker.config
         with pytest.raises(ConfigError, match=problem):
-            broker.set_limit(name, value, source="test")
+            broker.resource_monitor.set_limit(name, value, source="test")
         assert broker.config is before
 
 
@@ -418,10 +423,10 @@ async def test_changes_are_logged_with_the_figures(
         meter.used = 700 * MB
         broker.resource_monitor.check()
         broker.resource_monitor.check()
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         meter.used = 500 * MB
         broker.resource_monitor.check()
-        broker.set_limit("vm_memory_high_watermark", "0.7", source="test")
+        broker.resource_monitor.set_limit("vm_memory_high_watermark", "0.7", source="test")
     assert messages_of_alarms(caplog) == [
         "alarm name='memory' cause='measured' used_bytes=700000000 limit_bytes=600000000",
         "alarm name='memory' cause='by hand'",

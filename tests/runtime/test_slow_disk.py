@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.metadata import changes
+from amqp10broker.metadata import catalog
 from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.storage import entry_log
@@ -80,7 +80,7 @@ def test_no_sync_is_in_the_event_loop_whatever_is_declared_published_and_deleted
 ) -> None:
     """New streams, files, folders and numbers of queues, retention, catalog and inventory written anew."""
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 2000)
-    monkeypatch.setattr(changes, "NUMBERS_RESERVED", 7)
+    monkeypatch.setattr(catalog, "NUMBERS_RESERVED", 7)
     node = SlowNode(monkeypatch)
     node.serve(120, random.Random(seed))
     called = set(node.disk.calls)

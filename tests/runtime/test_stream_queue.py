@@ -32,8 +32,8 @@ from amqp10broker.queues.stream.memory import MemoryShelf
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone, inventory_on

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from amqp10broker.runtime import tidying
-from amqp10broker.runtime.tidying import LOOK_S, WORTH_BYTES, Tidying
+from amqp10broker.runtime.observe import resource_monitor
+from amqp10broker.runtime.observe.resource_monitor import LOOK_S, WORTH_BYTES, Tidying
 from tests.runtime.test_resource_monitor import FakeMeter, meter, no_pause, pass_time, watched
 from tests.support.trioclient import connect
 
@@ -21,7 +21,7 @@ BURST = START + 10 * WORTH_BYTES
 def collections(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """The collector is only counted."""
     counted: list[None] = []
-    monkeypatch.setattr(tidying, "gc", SimpleNamespace(collect=lambda: counted.append(None)))
+    monkeypatch.setattr(resource_monitor, "gc", SimpleNamespace(collect=lambda: counted.append(None)))
     return counted
 
 
@@ -94,7 +94,7 @@ def test_among_many_connections_the_collector_is_left_alone(
     quiet.used = START
     look(tidy, quiet, 10.0)
     quiet.used = BURST
-    look(tidy, quiet, *range(11, 20), connections=tidying.CONNECTIONS_MAX + 1)
+    look(tidy, quiet, *range(11, 20), connections=resource_monitor.CONNECTIONS_MAX + 1)
     assert (quiet.given_back, len(collections)) == (1, 0)
 
 
@@ -103,7 +103,7 @@ def test_after_a_long_one_a_long_time_passes(
 ) -> None:
     """A hundred times as long as it took."""
     clock = iter((0.0, 2.0, 0.0, 0.0))
-    monkeypatch.setattr(tidying, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(resource_monitor, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     tidy = Tidying(quiet)
     for now, used in ((10.0, START), (11.0, BURST)):
         quiet.used = used

@@ -908,9 +908,9 @@ async def test_an_alarm_holds_a_transaction_back() -> None:
     async with transacting() as (broker, session):
         txn_id = await session.declare()
         await session.post(txn_id, "one")
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         assert (await session.client.until(Flow)).incoming_window == 0
-        broker.set_alarm("memory", on=False)
+        broker.resource_monitor.set_alarm("memory", on=False)
         assert (await session.client.until(Flow)).incoming_window > 0
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "one") == (1, 0)
@@ -925,7 +925,7 @@ async def test_a_discharge_on_its_way_is_answered_during_an_alarm(
     async with mixed(data_dir=str(tmp_path / "data")) as (broker, session):
         txn_id = await session.declare()
         await session.post(txn_id, queue)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await settle_down()
         assert await session.ask(Discharge(txn_id=txn_id, fail=fail)) == ACCEPTED
         await eventually(lambda: queue_counts(broker, queue) == (0 if fail else 1, 0))

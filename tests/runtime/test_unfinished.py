@@ -136,7 +136,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
     client = await connect(broker).open()
     await client.send(attach_sender(0, "q"))
     await client.idle()
-    broker.set_alarm("memory", on=True)
+    broker.resource_monitor.set_alarm("memory", on=True)
     assert (await client.until(Flow)).incoming_window == 0
     before = client.task.bytes_received
     body = b"x" * 100 * KIB
@@ -151,7 +151,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(broker: Broker) ->
     await consumer.send(attach_receiver(0, "q"), credit(0, 1))
     await settle_down()
     assert queue_counts(broker, "q")[1] == 1
-    broker.set_alarm("memory", on=False)
+    broker.resource_monitor.set_alarm("memory", on=False)
     await settle_down()
     assert document(client.task.view())["state"] == "opened"
     assert sum(queue_counts(broker, "q")) == 100
@@ -165,14 +165,14 @@ async def test_who_sends_less_is_read_during_an_alarm(broker: Broker) -> None:
     number = 0
     for _ in range(3):
         await client.idle()
-        broker.set_alarm("disk", on=True)
+        broker.resource_monitor.set_alarm("disk", on=True)
         await client.send(*[transfer(0, number + each, body) for each in range(30)])
         number += 30
         await client.send(begin(1))
         await client.until(Begin)
         await client.send(frame(1, End()))
         await client.until(End)
-        broker.set_alarm("disk", on=False)
+        broker.resource_monitor.set_alarm("disk", on=False)
     assert queue_counts(broker, "q") == (90, 0)
 
 

@@ -375,7 +375,7 @@ async def test_nothing_is_read_beyond_what_the_reader_asks_for() -> None:
         client = await (await over_websocket(broker, pair=partial(pipe_pair, up_bytes))).open()
         await client.send(attach_sender(0, "q"))
         await client.until(Flow)
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await settle_down()
         sent = 0
         with trio.move_on_after(5):
@@ -384,7 +384,7 @@ async def test_nothing_is_read_beyond_what_the_reader_asks_for() -> None:
                 sent += 1
         # What a connection may hold back, and a socket's and a read's more.
         assert sent < 8_000
-        broker.set_alarm("memory", on=False)
+        broker.resource_monitor.set_alarm("memory", on=False)
 
 
 # --- who ----------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ class WatchedWorld(World):
     """A world whose queues take notes."""
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `catalog.QueueHost`."""
+        """See `metadata.queue.StartQueue`."""
         box = WatchedBox(queue, self._forget)
         self.boxes.append(box)
         return box

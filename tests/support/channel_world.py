@@ -136,7 +136,7 @@ class World:
         self._ids = count(1)
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `catalog.QueueHost`."""
+        """See `metadata.queue.StartQueue`."""
         box = QueueBox(queue, self._forget)
         self.boxes.append(box)
         return box

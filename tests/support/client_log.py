@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import LastError
 
 
 class ClientLog:

@@ -12,8 +12,7 @@ from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
-from amqp10broker.metadata.nodes import ClusterFacts
-from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.nodes import ClusterFacts, Placed
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost

@@ -150,7 +150,7 @@ def _catalog(accounts: Catalog | Users, vhost: str | None = None) -> Catalog:
     """The catalog; around users that are tested by themselves, one that has the virtual host."""
     if isinstance(accounts, Catalog):
         return accounts
-    catalog = Catalog(NoHost())
+    catalog = Catalog(NoHost().start_queue)
     catalog.users = accounts
     if vhost not in (None, "/"):
         catalog.propose(AddVhost(VhostFacts(vhost)))

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from amqp10broker.errors import LimitExceeded, RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
-from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value, entries
 from amqp10broker.metadata.plan import Key, Put
-from amqp10broker.metadata.queue import QueueHost, QueueSpec
+from amqp10broker.metadata.queue import QueueSpec, StartQueue
 from amqp10broker.metadata.restore import all_entries, restore
 from tests.support.declaring import export
 from tests.support.handles import IdleHandle
@@ -75,9 +74,9 @@ class Watched(Catalog):
         log: what was applied: puts and forgets, in order.
     """
 
-    def __init__(self, host: QueueHost) -> None:
+    def __init__(self, start_queue: StartQueue) -> None:
         self.log: list[tuple[list[Put], list[Key]]] = []
-        super().__init__(host)
+        super().__init__(start_queue)
 
     def propose(self, request: CatalogRequest[T]) -> T:
         """Look whether planning changes anything, and whether applying refuses."""
@@ -127,7 +126,7 @@ def state(catalog: Catalog) -> dict[str, Any]:
 
 def kept_catalog(kind: Callable[[Host], C] = Catalog) -> tuple[C, KeptEntries]:
     """A new catalog, and what is kept of it."""
-    catalog, kept = kind(Host()), KeptEntries()
+    catalog, kept = kind(Host().start_queue), KeptEntries()
     kept.put(all_entries(catalog, lambda record: record))
     catalog.changes.tell(kept, lambda record: record)
     return catalog, kept
@@ -135,7 +134,7 @@ def kept_catalog(kind: Callable[[Host], C] = Catalog) -> tuple[C, KeptEntries]:
 
 def restarted(kept: KeptEntries, kind: Callable[[Host], C] = Catalog) -> C:
     """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
-    catalog = kind(Host())
+    catalog = kind(Host().start_queue)
     restore(catalog, kept.entries())
     catalog.changes.tell(kept, lambda record: record)
     return catalog

@@ -139,7 +139,7 @@ class Broker:
     def __init__(self) -> None:
         self.node: Any = NotedNode()
         self.host = Host()
-        self.catalog = Catalog(self.host)
+        self.catalog = Catalog(self.host.start_queue)
         self.host.on_deleted = lambda box: self.catalog.propose(
             QueueEnded(box.spec.vhost, box.spec.name, box)
         )

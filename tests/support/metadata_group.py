@@ -24,8 +24,7 @@ from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.node_requests import NodeLost
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placement
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue_requests import ConnectionEnded
 from amqp10broker.metadata.restore import restore
@@ -39,7 +38,7 @@ def conceal(record: Any) -> Any:
 
 def first_entries(nodes: int) -> list[tuple[Key, Value]]:
     """Those of a new cluster."""
-    catalog = Catalog(Host())
+    catalog = Catalog(Host().start_queue)
     facts = [Put(CLUSTER, ClusterFacts("id", "name")), Put(NODE_NUMBERS, nodes)]
     for number in range(1, nodes + 1):
         name = chr(96 + number)
@@ -50,7 +49,7 @@ def first_entries(nodes: int) -> list[tuple[Key, Value]]:
 
 def filled(first: Iterable[tuple[Key, Value]]) -> Watched:
     """A catalog of these entries."""
-    catalog = Watched(Host())
+    catalog = Watched(Host().start_queue)
     catalog.apply([Put(key, decoded(key, value)) for key, value in first])
     return catalog
 
@@ -200,7 +199,7 @@ class Agreement:
             assert state(node.catalog) == state(self.truth)
             assert node.machine.snapshot() == self.nodes[0].machine.snapshot()
             check_whole(node.catalog)
-            again = Watched(Host())
+            again = Watched(Host().start_queue)
             restore(again, node.machine.entries())
             assert state(again) == state(node.catalog), "the machine has other entries"
 

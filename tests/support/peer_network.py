@@ -8,9 +8,10 @@ from typing import Any
 
 import trio
 
-from amqp10broker.cluster.hello import Hello, Identity
+from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.errors import BrokerError
+from amqp10broker.queues.quorum.clocks import Clocks
 from amqp10broker.runtime.cluster.peer_streams import Transport
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.connections.sockets import Address
@@ -52,11 +53,10 @@ class Node:
         log: (what, node, ...) of all that was told, in order.
         facts_of: the facts that each node told last.
         skew_ms: by how much its clock is ahead.
-        clocks: by how much those of others are ahead of it, as they told last.
+        clocks: what it makes of those of others.
         frames_of: frames by node and purpose.
         answers: what `asked` answers, or raises; by the question's ``what``. Without one the question
             waits for ever.
-        refuses: names that `admit` refuses, with the reason.
         facts, unsynced: what the heartbeat says.
     """
 
@@ -78,11 +78,10 @@ class Node:
         self.facts: dict[str, Any] = {}
         self.facts_of: dict[int, dict[str, Any]] = {}
         self.skew_ms = 0
-        self.clocks: dict[int, int] = {}
+        self.clocks = Clocks()
         self.unsynced = 0
         self.frames_of: dict[tuple[int, ConnectionPurpose], list[PeerFrame]] = {}
         self.answers: dict[str, dict[str, Any] | BrokerError | Exception] = {}
-        self.refuses: dict[str, str] = {}
         self.changed = trio.Event()
         identity = Identity(number, name, incarnation, cluster if number else "")
         self.peers = Peers(identity, secret, self, dial=self._dial, random_source=lambda: 1.0, **options)
@@ -143,9 +142,6 @@ class Node:
     def heard(self, node: int, incarnation: int) -> None:
         self._note("heard", node, incarnation)
 
-    def admit(self, hello: Hello) -> str | None:
-        return self.refuses.get(hello.name)
-
     async def asked(self, node: int, question: dict[str, Any]) -> dict[str, Any]:
         self._note("asked", node, question["what"])
         answer = self.answers.get(question["what"])
@@ -166,8 +162,8 @@ class Node:
     def clock_ms(self) -> int:
         return int(trio.current_time() * 1000) + self.skew_ms
 
-    def clock_told(self, node: int, clock_ms: int) -> None:
-        self.clocks[node] = clock_ms - self.clock_ms()
+    def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
+        self.clocks.heard(node, ahead_ms, within_ms)
 
     def unsynced_ms(self) -> int:
         return self.unsynced

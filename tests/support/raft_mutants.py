@@ -99,7 +99,7 @@ MUTANTS = (
         "the ticket of entries that were cut off makes those durable that took their place",
         (
             Patch(
-                "log_view",
+                "member",
                 "deque((ticket, min(until, last)) for ticket, until in self._tickets)",
                 "deque((ticket, min(until, 1 << 60)) for ticket, until in self._tickets)",
             ),
@@ -154,7 +154,7 @@ MUTANTS = (
         "logs are compared by length only",
         (
             Patch(
-                "log_view",
+                "member",
                 "(last_term, last_index) >= (self.last_term, self.last)",
                 "last_index >= self.last",
             ),
@@ -207,7 +207,7 @@ MUTANTS = (
         "18_learner_counts_in_elections",
         "an election asks learners, and counts their votes",
         (
-            Patch("votes", "        if member in self.config.voters:\n", "        if True:\n"),
+            Patch("core", "        if member in self.config.voters:\n", "        if True:\n"),
             _core(
                 "        for voter in member.configs.latest.voters:\n            if voter != member.me:\n"
                 "                self._late.append(Vote",

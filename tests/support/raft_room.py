@@ -19,8 +19,7 @@ import amqp10broker.raft
 FOLDER = Path(amqp10broker.raft.__file__).parent
 # In the order in which they import each other.
 MODULES = (
-    "errors", "config", "entries", "votes", "messages", "ready", "progress", "codec", "log_view", "member",
-    "leader", "core",
+    "errors", "config", "entries", "messages", "ready", "codec", "member", "leader", "core"
 )  # fmt: skip
 
 

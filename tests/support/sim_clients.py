@@ -39,7 +39,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.queue_credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body

@@ -126,7 +126,7 @@ class Node:
         self.requests = 0
         store = world.store(self.log)
         self.host = Host()
-        self.catalog = Watched(self.host)
+        self.catalog = Watched(self.host.start_queue)
         restore(self.catalog, store.machine.entries())
         self.machine = store.machine
         self.groups = Groups(lambda: world.now_ms, self._send_raft)
@@ -305,7 +305,7 @@ class World:
     def _form(self) -> None:
         """The first founds, the others join it."""
         founder = self.nodes[0]
-        catalog = Catalog(Host())
+        catalog = Catalog(Host().start_queue)
         catalog.apply(
             [
                 Put(CLUSTER, ClusterFacts("id", "name")),
@@ -314,7 +314,7 @@ class World:
             ]
         )
         first = [(put.key, encoded(put.key, put.record)) for put in entries(catalog)]
-        self.truth = Watched(Host())
+        self.truth = Watched(Host().start_queue)
         restore(self.truth, first)
         found(founder.log, member_id(1), first)
         founder.log.sync()
@@ -462,7 +462,7 @@ class World:
             assert node.system.applied == up[0].system.applied
             assert node.machine.snapshot() == up[0].machine.snapshot()
             assert _unordered(state(node.catalog)) == _unordered(state(up[0].catalog))
-            again = Watched(Host())
+            again = Watched(Host().start_queue)
             restore(again, node.machine.entries())
             same = _unordered(state(again)) == _unordered(state(node.catalog))
             assert same, "the machine has other entries"

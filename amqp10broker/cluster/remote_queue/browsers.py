@@ -10,9 +10,10 @@ that late answers are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import field, replace
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     NO_BOUND,
@@ -28,6 +29,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import CreditReply, Deliver, Effect, Settled, Subscribed
 
 
+@dataclass(slots=True, eq=False)
 class _Browser:
     """The state of one browser.
 
@@ -38,36 +40,24 @@ class _Browser:
         quiet: the answer of this epoch is dropped, because the session has one.
     """
 
-    __slots__ = (
-        "asked",
-        "asked_epoch",
-        "asked_wire",
-        "back",
-        "count",
-        "epoch",
-        "quiet",
-        "room",
-        "seen",
-        "shown",
-        "since_ms",
-        "subscribed",
-        "told",
-        "waits",
-        "wire",
-    )
+    subscribed: Subscribe
+    since_ms: int | None
+    told: bool = False
+    back: list[int] = field(default_factory=list, init=False)
+    asked: Credit | None = None
+    waits: bool = False
+    room: int = NO_BOUND
+    quiet: int | None = None
+    epoch: int = 0
+    wire: int = 0
+    seen: int = 0
+    count: int = 0
+    asked_epoch: int = 0
+    asked_wire: int = 0
+    shown: Sequence[int] = field(init=False)
 
-    def __init__(self, command: Subscribe, since_ms: int | None) -> None:
-        self.subscribed = command
-        self.since_ms = since_ms
-        self.told = False
-        self.epoch = self.wire = self.seen = self.count = 0
-        self.shown = command.shown
-        self.back: list[int] = []
-        self.asked: Credit | None = None
-        self.asked_epoch = self.asked_wire = 0
-        self.waits = False
-        self.room = NO_BOUND
-        self.quiet: int | None = None
+    def __post_init__(self) -> None:
+        self.shown = self.subscribed.shown
 
 
 class LinkBrowsers:
@@ -89,7 +79,6 @@ class LinkBrowsers:
         self._by_ref.clear()
 
     def forget(self, ref: ConsumerRef) -> bool:
-        """One has gone; whether there was one."""
         return self._by_ref.pop(ref, None) is not None
 
     # --- from sessions ----------------------------------------------------------------------------

@@ -7,12 +7,14 @@ confirms; what follows from neither, the queue has stored (`RemoteResumed.kept`)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import field
 from typing import assert_never, cast
 
 from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
 from amqp10broker.cluster.remote_queue.messages import RemoteResumed
 from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, add_effect
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
@@ -38,6 +40,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, StoredEffect
 
 
+@dataclass(eq=False)
 class CatchUp:
     """One answer to `ResumeRemote`.
 
@@ -46,22 +49,14 @@ class CatchUp:
         available: messages that wait in the queue; None: the answer does not say.
     """
 
-    def __init__(
-        self,
-        queue: str,
-        resumed: RemoteResumed,
-        consumers: RemoteConsumers,
-        refused: Collection[RequestRef | ConsumerRef],
-    ) -> None:
-        """Prepare. `refused`: requests that have an answer already."""
-        self.out: EffectsBySession = {}
-        self.available: int | None = None
-        self._queue = queue
-        self._resumed = resumed
-        self._consumers = consumers
-        self._refused = refused
-        self._rejected: dict[PublisherRef, set[int]] = {}
-        self._answers: dict[RequestRef, Answer] = {}
+    _queue: str
+    _resumed: RemoteResumed
+    _consumers: RemoteConsumers
+    _refused: Collection[RequestRef | ConsumerRef]
+    out: EffectsBySession = field(default_factory=dict, init=False)
+    available: int | None = None
+    _rejected: dict[PublisherRef, set[int]] = field(default_factory=dict, init=False)
+    _answers: dict[RequestRef, Answer] = field(default_factory=dict, init=False)
 
     def effects(self, commands: Iterable[NumberedCommand]) -> EffectsBySession:
         """Return all effects. `commands`: those that have no answer, executed or not."""

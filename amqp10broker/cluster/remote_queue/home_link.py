@@ -8,11 +8,11 @@ when the home node announces the queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum, auto
-from typing import Final
+from typing import ClassVar, Final
 
-from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
@@ -20,8 +20,8 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.cluster.remote_queue.port import LinkPort
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, add_effect, refuse
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -55,7 +55,8 @@ from amqp10broker.queues.effects import (
 )
 
 OPENING_MS: Final = 5_000
-"""So long is a queue that was just declared waited for; its home hears of it a moment later, perhaps."""
+"""How long commands wait for a queue that was just declared here, or whose home has just come to life: it is
+announced a moment later."""
 
 
 class _State(Enum):
@@ -64,52 +65,37 @@ class _State(Enum):
     DOWN = auto()
 
 
+@dataclass(slots=True, eq=False)
 class HomeLink:
     """See the module. `down_ms`: since when it cannot be reached; None: it can. `full_ms`: None: publishes
     wait at its node, not here.
     """
 
-    full_ms: Final = None
-    __slots__ = (
-        "_consumers",
-        "_next",
-        "_opening_ms",
-        "_port",
-        "_publishers",
-        "_requests",
-        "_state",
-        "_unconfirmed",
-        "_waiting",
-        "available",
-        "down_ms",
-        "ended",
-        "group",
-        "home",
-        "queue",
-    )
+    full_ms: ClassVar[None] = None
+    queue: str
+    group: int
+    home: int
+    _port: LinkPort
+    available: int = 0
+    ended: bool = False
+    _next: int = 1
+    _state: _State = _State.OPENING
+    _opening_ms: int = field(init=False)
+    _lost: bool = False
+    down_ms: int | None = None
+    _waiting: list[Command] = field(default_factory=list, init=False)
+    _consumers: dict[ConsumerRef, HeldByConsumer] = field(default_factory=dict, init=False)
+    _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
+    _requests: dict[RequestRef, None] = field(default_factory=dict, init=False)
+    # Of each publisher what is not confirmed: number -> whether it was published settled.
+    _unconfirmed: dict[PublisherRef, dict[int, bool]] = field(default_factory=dict, init=False)
 
-    def __init__(self, queue: str, group: int, home: int, port: LinkPort, *, reachable: bool) -> None:
-        self.queue = queue
-        self.group = group
-        self.home = home
-        self.available = 0
-        self.ended = False
-        self._port = port
-        self._next = 1
-        self._state = _State.OPENING if reachable else _State.DOWN
-        self._opening_ms = port.now_ms()
-        self.down_ms: int | None = None if reachable else self._opening_ms
-        self._waiting: list[Command] = []
-        self._consumers: dict[ConsumerRef, HeldByConsumer] = {}
-        self._publishers: dict[PublisherRef, None] = {}
-        self._requests: dict[RequestRef, None] = {}
-        # Of each publisher what is not confirmed: number -> whether it was published settled.
-        self._unconfirmed: dict[PublisherRef, dict[int, bool]] = {}
-        port.stir(group)
+    def __post_init__(self) -> None:
+        self._opening_ms = self._port.now_ms()
+        self._port.stir(self.group)
 
     @property
     def unled_ms(self) -> int | None:
-        """Since when its node cannot be reached, or is waited for; None: it can."""
         return self._opening_ms if self._state is _State.OPENING else self.down_ms
 
     @property
@@ -119,7 +105,6 @@ class HomeLink:
 
     @property
     def open(self) -> bool:
-        """Whether letters go as they are put."""
         return self._state is _State.UP
 
     # --- from sessions ----------------------------------------------------------------------------
@@ -173,30 +158,34 @@ class HomeLink:
     # --- the way there ----------------------------------------------------------------------------
 
     def leader_is(self, node: int, leader: LeaderIs) -> None:
-        """The home says that it has the queue."""
         if node != self.home or self.ended:
             return
         if self._state is _State.UP:
             self._fall()  # it has begun anew, and knows of nothing that was before
-        if self._state is _State.DOWN:
+        if self._lost:
             # It may not have noticed that this node was away: what it has of it is to go.
             self._port.send(node, self.group, ResumeRemote(0, 0, 0, 1, {}))
-        self._state = _State.UP
+        self._state, self._lost = _State.UP, False
         self.down_ms = None
         waiting, self._waiting = self._waiting, []
         attached: list[Command] = [AttachPublisher(each) for each in self._publishers]
         if attached or waiting:
             self._send([*attached, *waiting])
 
+    def node_alive(self, node: int) -> None:
+        """A node is alive, and about to be connected."""
+        if node == self.home and not self.ended and self._state is _State.DOWN:
+            self._state, self._opening_ms, self.down_ms = _State.OPENING, self._port.now_ms(), None
+            self._port.stir(self.group)
+
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         if node == self.home and not self.ended:
             self._fall()
 
     def _fall(self) -> None:
         if self._state is _State.DOWN:
             return
-        self._state = _State.DOWN
+        self._state, self._lost = _State.DOWN, True
         self.down_ms = self._port.now_ms()
         waiting, self._waiting = self._waiting, []
         out: EffectsBySession = {}
@@ -221,7 +210,6 @@ class HomeLink:
     # --- from the queue ---------------------------------------------------------------------------
 
     def told(self, node: int, told: RemoteEffects) -> None:
-        """The queue tells sessions of this node."""
         if node != self.home or self._state is not _State.UP:
             return
         out: EffectsBySession = {}
@@ -285,11 +273,9 @@ class HomeLink:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue was deleted, and the catalog has it no more; see `end`."""
         self.end()
 
     def end(self) -> None:
-        """The queue is gone: who waits for it, or is attached to it, hears so."""
         if self.ended:
             return
         self.ended = True

@@ -21,7 +21,7 @@ the connection is crowded (`LinkPort.crowded`), commands wait here, confirms are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from amqp10broker.cluster.remote_queue.browsers import LinkBrowsers
@@ -36,8 +36,8 @@ from amqp10broker.cluster.remote_queue.messages import (
     ResumeRemote,
 )
 from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand, NumberedCommands
-from amqp10broker.cluster.remote_queue.port import LinkPort
-from amqp10broker.cluster.remote_queue.refusals import EffectsBySession, add_effect, refuse
+from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, add_effect, refuse
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -85,6 +85,7 @@ LAST_WORDS_MS: Final = 5_000
 """So long does a link to a queue that was deleted wait for what the queue still says."""
 
 
+@dataclass(slots=True, eq=False)
 class QueueLink:
     """The client's end of one link.
 
@@ -95,58 +96,35 @@ class QueueLink:
         full_ms: since when the leader's disk is full, and publishes wait here; None: they do not.
     """
 
-    __slots__ = (
-        "_asked_ms",
-        "_browsers",
-        "_commands",
-        "_consumers",
-        "_end_ms",
-        "_held",
-        "_port",
-        "_publishers",
-        "_refused",
-        "_token",
-        "_wait_ms",
-        "available",
-        "ended",
-        "full_ms",
-        "group",
-        "heard",
-        "last_leader",
-        "leader",
-        "lost_ms",
-        "queue",
-        "term",
-    )
+    queue: str
+    group: int
+    _port: LinkPort
+    wait_ms: int = NO_LEADER_MS
+    lost_ms: int | None = field(init=False)
+    leader: int | None = None
+    last_leader: int | None = None
+    term: int = 0
+    heard: int = 0
+    available: int = 0
+    full_ms: int | None = None
+    ended: bool = False
+    _token: int = 0
+    _asked_ms: int | None = None
+    _end_ms: int | None = None
+    _commands: NumberedCommands = field(default_factory=NumberedCommands, init=False)
+    # Publishes for which the leader has no room, in order; they have no numbers yet.
+    _held: list[Publish] = field(default_factory=list, init=False)
+    _consumers: RemoteConsumers = field(default_factory=RemoteConsumers, init=False)
+    _browsers: LinkBrowsers = field(default_factory=LinkBrowsers, init=False)
+    _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
+    # Requests that were refused here, with the number of the letter behind which they are forgotten.
+    _refused: dict[RequestRef | ConsumerRef, int] = field(default_factory=dict, init=False)
 
-    def __init__(self, queue: str, group: int, port: LinkPort, *, wait_ms: int = NO_LEADER_MS) -> None:
-        self.queue = queue
-        self.group = group
-        self.leader: int | None = None
-        self.last_leader: int | None = None
-        self.term = 0
-        self.heard = 0
-        self.available = 0
-        self.full_ms: int | None = None
-        self.ended = False
-        self.lost_ms: int | None = port.now_ms()
-        self._port = port
-        self._wait_ms = wait_ms
-        self._token = 0
-        self._asked_ms: int | None = None
-        self._end_ms: int | None = None
-        self._commands = NumberedCommands()
-        # Publishes for which the leader has no room, in order; they have no numbers yet.
-        self._held: list[Publish] = []
-        self._consumers = RemoteConsumers()
-        self._browsers = LinkBrowsers()
-        self._publishers: dict[PublisherRef, None] = {}
-        # Requests that were refused here, with the number of the letter behind which they are forgotten.
-        self._refused: dict[RequestRef | ConsumerRef, int] = {}
+    def __post_init__(self) -> None:
+        self.lost_ms = self._port.now_ms()
 
     @property
     def open(self) -> bool:
-        """Whether letters go to the leader as they are put."""
         return self.lost_ms is None
 
     @property
@@ -302,7 +280,6 @@ class QueueLink:
             self._ask(self._port.now_ms())
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         if node == self.leader and not self.ended:
             self._lose()
             self.leader = None
@@ -337,7 +314,6 @@ class QueueLink:
     # --- from the leader --------------------------------------------------------------------------
 
     def told(self, node: int, told: RemoteEffects) -> None:
-        """Apply effects for sessions of this node."""
         if told.token != self._token or self.lost_ms is not None or node != self.leader:
             return
         self.heard = max(self.heard, told.index)
@@ -465,7 +441,6 @@ class QueueLink:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is due; None: it need not be called."""
         times = []
         if self._end_ms is not None and not self.ended:
             times.append(self._end_ms)
@@ -475,14 +450,14 @@ class QueueLink:
             times += [self._waits_until(each) for each in self._commands.timed if each.waits]
             since_ms = self._browsers.waiting_since()
             if since_ms is not None:
-                times.append(since_ms + self._wait_ms)
+                times.append(since_ms + self.wait_ms)
         elif not self.ended and self._commands.unsent:
             times.append(self._port.now_ms())  # there was no room on the way
         return min(times, default=None)
 
     def _waits_until(self, numbered: NumberedCommand) -> int:
         since = numbered.since_ms if self.lost_ms is None else max(numbered.since_ms, self.lost_ms)
-        wait_ms = self._wait_ms
+        wait_ms = self.wait_ms
         return since + (min(NO_COUNTS_MS, wait_ms) if type(numbered.command) is Inspect else wait_ms)
 
     def tick(self) -> None:
@@ -501,7 +476,7 @@ class QueueLink:
         late = [each for each in self._commands.timed if each.waits and now_ms >= self._waits_until(each)]
         for numbered in late:
             self._give_up(numbered, out, now_ms)
-        for ref in self._browsers.late(now_ms - self._wait_ms) if self._browsers else ():
+        for ref in self._browsers.late(now_ms - self.wait_ms) if self._browsers else ():
             self._browsers.forget(ref)
             add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
         if late:
@@ -532,7 +507,6 @@ class QueueLink:
     # --- the end ----------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """The queue is deleted from the catalog: await its last effects, then end."""
         if self.ended or self._end_ms is not None:
             return
         attached = self._consumers or self._publishers or self._browsers
@@ -543,7 +517,6 @@ class QueueLink:
             self._port.stir(self.group)
 
     def end(self) -> None:
-        """The queue is gone: notify waiting callers and attached links."""
         if not self.ended:
             self.ended = True
             out: EffectsBySession = {}

@@ -8,9 +8,9 @@ queue's state has the effects that it missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
-from amqp10broker.cluster.remote_queue.codec import is_browsers
-from amqp10broker.cluster.remote_queue.held import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -18,8 +18,10 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
+    is_browsers,
 )
 from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -64,46 +66,31 @@ class _Link:
         self.index = index
 
 
+@dataclass(slots=True, eq=False)
 class LinkServer:
     """One replicated queue's. `term`: since which term this member leads; None: it does not."""
 
-    __slots__ = (
-        "_asking",
-        "_backend",
-        "_browsed",
-        "_full",
-        "_group",
-        "_links",
-        "_port",
-        "_post_all",
-        "_posted",
-        "_said",
-        "term",
-    )
-
-    def __init__(self, group: int, backend: QuorumInLog, post_all: PostAll, port: LinkPort) -> None:
-        self.term: int | None = None
-        self._group = group
-        self._backend = backend
-        self._post_all = post_all
-        self._port = port
-        self._links: dict[int, _Link] = {}
-        # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
-        self._posted: dict[tuple[int, int], int] = {}
-        # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
-        # may not have carried it out yet.
-        self._said: dict[tuple[int, int], bool] = {}
-        # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
-        self._asking: dict[int, ResumeRemote] = {}
-        # Nodes that have had browsers since this member leads.
-        self._browsed: set[int] = set()
-        # The queue has refused publishes since it had room.
-        self._full = False
+    _group: int
+    _backend: QuorumInLog
+    _post_all: PostAll
+    _port: LinkPort
+    term: int | None = None
+    _links: dict[int, _Link] = field(default_factory=dict, init=False)
+    # Node and incarnation -> number of the last letter that was put into the queue's mailbox.
+    _posted: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
+    # Node and incarnation -> whether it was suspected when that was put into the mailbox last; the queue
+    # may not have carried it out yet.
+    _said: dict[tuple[int, int], bool] = field(default_factory=dict, init=False)
+    # Nodes that wait for their answer until such letters, or the end of a suspicion, are carried out.
+    _asking: dict[int, ResumeRemote] = field(default_factory=dict, init=False)
+    # Nodes that have had browsers since this member leads.
+    _browsed: set[int] = field(default_factory=set, init=False)
+    # The queue has refused publishes since it had room.
+    _full: bool = False
 
     # --- this member ------------------------------------------------------------------------------
 
     def lead(self, term: int) -> None:
-        """This member leads, and all that was committed before is applied."""
         self.term = term
         self._full = False
         self._links.clear()
@@ -117,7 +104,6 @@ class LinkServer:
             self._announce(node)
 
     def follow(self) -> None:
-        """It does not lead any more: its links wait for the next leader."""
         term, self.term = self.term, None
         links, self._links = self._links, {}
         self._posted.clear()
@@ -133,7 +119,6 @@ class LinkServer:
     # --- nodes --------------------------------------------------------------------------------------
 
     def node_up(self, node: int) -> None:
-        """There is a way to a node again."""
         self._links.pop(node, None)
         self._announce(node)
 
@@ -327,30 +312,28 @@ class _Visitor:
             del self.consumers[ref]
 
 
+@dataclass(slots=True, eq=False)
 class HomeLinkServer:
     """One queue's that is at this node only.
 
     A node that cannot be reached has lost its connection to the queue: what its consumers held comes back.
     """
 
-    __slots__ = ("_group", "_port", "_post_all", "_visitors")
+    _group: int
+    _post_all: Callable[[list[Command]], None]
+    _port: LinkPort
+    _visitors: dict[int, _Visitor] = field(default_factory=dict, init=False)
 
-    def __init__(self, group: int, post_all: Callable[[list[Command]], None], port: LinkPort) -> None:
-        self._group = group
-        self._post_all = post_all
-        self._port = port
-        self._visitors: dict[int, _Visitor] = {}
-        for node in port.peers:
+    def __post_init__(self) -> None:
+        for node in self._port.peers:
             self.node_up(node)
 
     def node_up(self, node: int) -> None:
-        """There is a way to a node."""
         self.node_down(node)
         if node != self._port.node:
             self._port.send(node, self._group, LeaderIs(0))
 
     def node_down(self, node: int) -> None:
-        """There is no way to a node any more."""
         visitor = self._visitors.pop(node, None)
         if visitor is None:
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from amqp10broker.cluster.remote_queue.codec import decode
 from amqp10broker.cluster.remote_queue.home_link import HomeLink
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer
@@ -16,6 +15,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
+    decode,
 )
 from amqp10broker.cluster.remote_queue.port import LinkPort, SendFrame
 from amqp10broker.cluster.wire import PeerFrame
@@ -68,7 +68,7 @@ class QueueLinks:
     # --- from other nodes ---------------------------------------------------------------------------
 
     def received(self, node: int, frame: PeerFrame) -> None:
-        """Handle a frame of a kind in `codec.BODIES`. Raises `BadBytes` if it is malformed; its
+        """Handle a frame of a kind in `messages.BODIES`. Raises `BadBytes` if it is malformed; its
         connection must end.
         """
         self._take(node, frame.group, decode(frame))
@@ -110,13 +110,11 @@ class QueueLinks:
     # --- other nodes come and go --------------------------------------------------------------------
 
     def connected(self, node: int) -> None:
-        """There is a connection to a node."""
         self.port.connected[node] = None
         for server in list(self.servers.values()):
             server.node_up(node)
 
     def disconnected(self, node: int) -> None:
-        """The connection to a node is lost."""
         self.port.connected.pop(node, None)
         self._leaders = {group: leader for group, leader in self._leaders.items() if leader[0] != node}
         for end in [*self.servers.values(), *self.clients.values()]:
@@ -135,6 +133,9 @@ class QueueLinks:
         port.suspected -= {node}
         port.incarnations[node] = max(incarnation, port.incarnations.get(node, 0))
         self._changed(node)
+        for link in list(self.clients.values()):
+            if isinstance(link, HomeLink):
+                link.node_alive(node)
         for group, (leader, said) in list(self._leaders.items()):
             client = self.clients.get(group)
             if leader == node and client is not None and not client.open:

@@ -1,4 +1,4 @@
-"""The messages between the two ends of a link; their bytes are in `codec`.
+"""The messages between the two ends of a link; and their bytes.
 
 A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
 sequence, so that the queue executes each once under any leader. Within a node the records are passed by
@@ -7,12 +7,20 @@ reference and must not be changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from typing import Any, Final
 
+from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.dataclass import dataclass
-from amqp10broker.queues.commands import Command, ConsumerRef, PeerId
+from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_bytes, choice, mapping, maybe
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.wanted import decode_wanted, encode_wanted
+from amqp10broker.queues.commands import Command, ConsumerRef, PeerId, Subscribe
 from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.queues.layouts import CONSUMER, EFFECT, OF_SESSIONS, PEER, SHOWN, SUBSCRIPTION, UNLOGGED
+from amqp10broker.queues.quorum.browsing import OF_CONSUMERS
 from amqp10broker.queues.quorum.node_links import ConsumerFacts
 
 
@@ -125,3 +133,103 @@ class LeaderIs:
 
 
 LinkMessage = LetterBatch | Browse | ResumeRemote | RemoteResumed | RemoteEffects | LeaderIs
+
+
+def _decode_filters(data: bytes) -> Filters:
+    try:
+        return decode_wanted(data)
+    except FilterError as error:
+        raise ValueError(str(error)) from error
+
+
+FILTERS: Final = maybe(as_bytes(encode_wanted, _decode_filters))
+
+
+_new_subscribe: Final[Callable[..., Subscribe]] = Subscribe
+
+
+def _subscribe(*values: Any) -> Subscribe:
+    filters = values[7]
+    return _new_subscribe(*values[:7], None if filters is None else filters.offset, *values[7:])
+
+
+def _letters(token: int, first: int, heard: int, commands: Sequence[Command]) -> LetterBatch:
+    if not commands or not first:
+        raise ValueError("there is none, or they are numbered from 0")
+    return LetterBatch(token, first, heard, commands)
+
+
+def is_browsers(command: Command) -> bool:
+    """Whether a browser of a quorum queue may send this command."""
+    return command.browse if isinstance(command, Subscribe) else isinstance(command, OF_CONSUMERS)
+
+
+def _browse(token: int, commands: Sequence[Command]) -> Browse:
+    if not commands or not all(map(is_browsers, commands)):
+        raise ValueError("there is no command, or one that is not of a browser")
+    return Browse(token, commands)
+
+
+def _resume(
+    token: int, incarnation: int, heard: int, first: int, seen: Mapping[ConsumerRef, int]
+) -> ResumeRemote:
+    if not first:
+        raise ValueError("letters are numbered from 1")
+    return ResumeRemote(token, incarnation, heard, first, seen)
+
+
+def _resumed(*values: Any) -> RemoteResumed:
+    resumed = RemoteResumed(*values)
+    if not all(isinstance(each, Deliver) for each in resumed.deliveries):
+        raise ValueError("among deliveries are other effects")
+    return resumed
+
+
+_COMMANDS: Final = Many(
+    OneOf(
+        "command of a session",
+        {
+            **OF_SESSIONS,
+            **UNLOGGED,
+            5: Layout(
+                Subscribe, _subscribe, **SUBSCRIPTION, filters=FILTERS,
+                browse=FLAG, shown=SHOWN, enqueued_time=FLAG, name=TEXT,
+            ),
+        },
+    )
+)  # fmt: skip
+_EFFECTS: Final = Many(EFFECT)
+_FACTS: Final = Layout(
+    ConsumerFacts, delivery_count=U32, credit=U64, available=U64, epoch=U64,
+    active=choice((None, False, True)), missed=U64,
+)  # fmt: skip
+
+BODIES: Final[Mapping[FrameKind, Layout[Any]]] = {
+    FrameKind.LETTER: Layout(LetterBatch, _letters, token=U32, first=U64, heard=U64, commands=_COMMANDS),
+    FrameKind.BROWSE: Layout(Browse, _browse, token=U32, commands=_COMMANDS),
+    FrameKind.EFFECTS: Layout(
+        RemoteEffects, token=U32, index=U64, done=U64, effects=mapping(PEER, _EFFECTS)
+    ),
+    FrameKind.RESUME: Layout(
+        ResumeRemote, _resume, token=U32, incarnation=U32, heard=U64, first=U64, seen=mapping(CONSUMER, U64)
+    ),
+    FrameKind.RESUMED: Layout(
+        RemoteResumed, _resumed, token=U32, index=U64, last=U64, deleted=FLAG, kept=_EFFECTS,
+        deliveries=_EFFECTS, consumers=mapping(CONSUMER, _FACTS),
+    ),
+    FrameKind.LEADER_IS: Layout(LeaderIs, term=U64, again=FLAG, no_more=FLAG, full=FLAG),
+}  # fmt: skip
+"""The frames of links."""
+_KINDS: Final = {layout.record: kind for kind, layout in BODIES.items()}
+
+
+def encode(message: LinkMessage) -> tuple[FrameKind, list[bytes]]:
+    """Return the kind and the body of the frame for a message, the body in pieces."""
+    kind = _KINDS[type(message)]
+    return kind, BODIES[kind].pieces(message)
+
+
+def decode(frame: PeerFrame) -> LinkMessage:
+    """Return the message in a frame of a kind in `BODIES`. Raises `BadBytes` if the body is not valid."""
+    message: LinkMessage = BODIES[frame.kind].decode(frame.body)
+    return message

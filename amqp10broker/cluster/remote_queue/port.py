@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Final
 
-from amqp10broker.cluster.remote_queue.codec import encode
-from amqp10broker.cluster.remote_queue.messages import LinkMessage
+from amqp10broker.cluster.remote_queue.messages import LinkMessage, encode
 from amqp10broker.cluster.wire import FrameKind
-from amqp10broker.queues.commands import PeerId
-from amqp10broker.queues.effects import Effect
+from amqp10broker.dataclass import dataclass
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    Delete,
+    Inspect,
+    PeerId,
+    Publish,
+    Purge,
+    Subscribe,
+)
+from amqp10broker.queues.effects import Answer, Effect, QueueDeleted, QueueDown, Refusal, Unconfirmed
 
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may wait for the connection to one node before commands stay in their links."""
@@ -18,6 +28,7 @@ SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
 """Sends a frame: node, kind, group, body; False: there is no connection."""
 
 
+@dataclass(eq=False)
 class LinkPort:
     """See the module.
 
@@ -33,43 +44,27 @@ class LinkPort:
         now_ms: milliseconds of a clock that never runs back.
     """
 
-    def __init__(
-        self,
-        node: int,
-        incarnation: int,
-        send_frame: SendFrame,
-        waiting_bytes: Callable[[int], int],
-        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
-        is_open: Callable[[PeerId], bool],
-        now_ms: Callable[[], int],
-        deliver: Callable[[int, int, LinkMessage], None],
-    ) -> None:
-        """Begin without other nodes. `deliver`: takes messages within the node: node, group, message."""
-        self.node = node
-        self.incarnation = incarnation
-        self.connected: dict[int, None] = {}
-        self.incarnations: dict[int, int] = {node: incarnation}
-        self.suspected: frozenset[int] = frozenset()
-        self.stirred: dict[int, None] = {}
-        self.on_stirred: Callable[[], None] = lambda: None
-        self.send_frame = send_frame
-        self.waiting_bytes = waiting_bytes
-        self.tell = tell
-        self.is_open = is_open
-        self.now_ms = now_ms
-        self._deliver = deliver
+    node: int
+    incarnation: int
+    send_frame: SendFrame
+    waiting_bytes: Callable[[int], int]
+    tell: Callable[[Mapping[PeerId, list[Effect]]], None]
+    is_open: Callable[[PeerId], bool]
+    now_ms: Callable[[], int]
+    _deliver: Callable[[int, int, LinkMessage], None]
+    connected: dict[int, None] = field(default_factory=dict, init=False)
+    suspected: frozenset[int] = frozenset()
+    stirred: dict[int, None] = field(default_factory=dict, init=False)
+    on_stirred: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.incarnations: dict[int, int] = {self.node: self.incarnation}
 
     @property
     def peers(self) -> Sequence[int]:
-        """All nodes to which there is a connection, and this one."""
         return [self.node, *self.connected]
 
-    def reachable(self, node: int) -> bool:
-        """Whether a node is connected and not suspected."""
-        return node == self.node or (node in self.connected and node not in self.suspected)
-
     def crowded(self, node: int) -> bool:
-        """Whether more waits for the connection to the node than may."""
         return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
 
     def stir(self, group: int) -> None:
@@ -85,3 +80,48 @@ class LinkPort:
             return True
         kind, body = encode(message)
         return self.send_frame(node, kind, group, body)
+
+
+EffectsBySession = dict[PeerId, list[Effect]]
+
+
+def add_effect(out: EffectsBySession, peer: PeerId, effect: Effect) -> None:
+    effects = out.get(peer)
+    if effects is None:
+        out[peer] = [effect]
+    else:
+        effects.append(effect)
+
+
+def refuse(
+    out: EffectsBySession,
+    commands: Iterable[Command],
+    queue: str,
+    why: Refusal,
+    answered: Container[object] = (),
+) -> None:
+    """Add the answers to commands that the queue does not execute: it is gone, or cannot be reached.
+
+    Args:
+        answered: requests that have an answer already.
+    """
+    gone = why is Refusal.GONE
+    for command in commands:
+        match command:
+            case Publish():
+                publisher = command.publisher
+                refused = Unconfirmed(publisher, command.ids, command.settled, failed=not gone, queue=queue)
+                add_effect(out, publisher.reply_to, refused)
+            case AttachPublisher() if gone:
+                ref = command.publisher
+                add_effect(out, ref.reply_to, QueueDeleted(ref, queue))
+            case Subscribe():
+                consumer = command.consumer
+                end = QueueDeleted if gone else QueueDown
+                add_effect(out, consumer.reply_to, end(consumer, queue))
+            case Inspect() | Purge() | Delete():
+                request = command.request
+                if request is not None and request not in answered:
+                    add_effect(out, request.reply_to, Answer(request, 0, 0, why))
+            case _:
+                continue

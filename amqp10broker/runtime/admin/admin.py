@@ -9,7 +9,7 @@ requests are in `operations.registry`.
 
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}
     {"op": "status", "arguments": {"choose": {"user": "ann", "limit": 20}}}
-    {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow, see `trace_lines`
+    {"op": "trace", "arguments": {"what": "3", "on": true}}      lines may follow
 
     {"ok": true, "result": ...}
     {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
@@ -25,16 +25,16 @@ from typing import Any, Final
 import trio
 
 from amqp10broker import portable
-from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
+from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, NotFound, RefusedError
 from amqp10broker.operations.caller import Lines
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.runtime.admin import path as adminpath
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
-from amqp10broker.runtime.admin.trace_lines import send_lines
 from amqp10broker.runtime.connections.socket_transport import READ_BYTES
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.tracing import StreamSink
 
 _log = Log("amqp10broker.admin")
 
@@ -220,3 +220,50 @@ def _plain(value: object) -> object:
     if isinstance(value, set | frozenset):
         return sorted(map(str, value))
     return str(value)
+
+
+READER_GONE: Final = "who asked for it has gone"
+
+
+async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
+    """Answer, and then send lines until the trace ends or its reader has gone. Raises `RefusedError` if it
+    does not begin; nothing was sent.
+    """
+    sink = StreamSink()
+    begun = lines.begin(sink)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_end_with_reader, stream, nursery.cancel_scope)
+            await _send(stream, sink, {"ok": True, "result": begun})
+            nursery.cancel_scope.cancel()
+    finally:
+        if sink.ended is None:
+            try:
+                lines.end(READER_GONE)
+            except NotFound:  # switched off in the same moment
+                sink.close(READER_GONE)
+
+
+async def _send(stream: trio.abc.Stream, sink: StreamSink, answer: dict[str, Any]) -> None:
+    try:
+        await stream.send_all(_line(answer))
+        ended = None
+        while ended is None:
+            lines, left_out = await sink.take()
+            ended = sink.ended
+            await stream.send_all(_line({"lines": lines, "left_out": left_out, "ended": ended}))
+    except trio.BrokenResourceError:
+        return  # the reader is lost, which ends the trace
+
+
+async def _end_with_reader(stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+    try:
+        while await stream.receive_some(1024):
+            pass  # it has nothing more to say
+    except trio.BrokenResourceError:
+        pass  # as gone as one that closed
+    scope.cancel()
+
+
+def _line(answer: dict[str, Any]) -> bytes:
+    return json.dumps(answer).encode() + b"\n"

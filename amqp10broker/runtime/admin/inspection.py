@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from amqp10broker import portable
-from amqp10broker.auth.certificates import first_end_ms
+from amqp10broker.auth.tls import first_end_ms
 from amqp10broker.config import Config
 from amqp10broker.operations.inspection import (
     CertificateSeen,

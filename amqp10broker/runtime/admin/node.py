@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import BrokerError, NotFound
-from amqp10broker.metadata.queue import QueueHost
+from amqp10broker.metadata.queue import StartQueue
+from amqp10broker.operations.alarms import AlarmCause
 from amqp10broker.operations.inspection import Inspection
 from amqp10broker.operations.node import ClusterNode, TraceSink
 from amqp10broker.operations.snapshot import (
@@ -17,7 +18,6 @@ from amqp10broker.operations.snapshot import (
     ConnectionView,
     FollowedView,
     NodeView,
-    RecordingFailed,
     RecordingsView,
     RecordingView,
     SummaryView,
@@ -26,20 +26,19 @@ from amqp10broker.operations.snapshot import (
     WaitingView,
     WatchView,
 )
-from amqp10broker.runtime.connections.connections import Connections, what_waits
-from amqp10broker.runtime.connections.listeners import Listeners
+from amqp10broker.runtime.connections.connections import Occupied, what_waits
+from amqp10broker.runtime.connections.listener import Listeners
 from amqp10broker.runtime.context import ConnectionContext
-from amqp10broker.runtime.journal.afterwards import Afterwards
-from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns
-from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.definitions_file import tell_left_out
+from amqp10broker.runtime.journal.bootstrap import tell_idle_patterns, tell_left_out
+from amqp10broker.runtime.journal.data import Afterwards, Data
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.clock_watch import ClockWatch
+from amqp10broker.runtime.observe.recordings import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.observe.trace_sinks import FileSink
-from amqp10broker.runtime.observe.tracing import Tracing
+from amqp10broker.runtime.observe.tracing import FileSink, Tracing
 from amqp10broker.runtime.observe.watches import Watches
+from amqp10broker.runtime.queues.durability import QueueContext
 from amqp10broker.sessions.diagnosis.survey import Selection
+from amqp10broker.sessions.messages import ConfigChanged
 
 if TYPE_CHECKING:
     from amqp10broker.observe.faults.table import Faults
@@ -50,30 +49,18 @@ BY_ADMIN_SOCKET: Final = "admin socket"
 """The name in the log of the machine's owner: no other user reaches the socket."""
 
 
-class RecordingControl(Protocol):
-    """Of flow events. `failed`: how the last one failed, until another one begins; None if it did not."""
-
-    failed: RecordingFailed | None
-
-    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView: ...
-
-    async def stop(self) -> RecordingView:
-        """End it; when this returns its files are complete."""
-
-    def view(self) -> RecordingView | None:
-        """Return its view; None if there is no recording."""
-
-
-class Administered(ConnectionContext, QueueHost, Protocol):
+class Administered(ConnectionContext, Occupied, QueueContext):
     """The broker for operators: operations, the HTTP API, metrics, and its part in a cluster.
 
     Attributes:
-        data: the data folder; None in memory only.
-        doors: where clients come in; None before it serves.
-        afterwards: what is to be done with the folder when the broker has stopped.
+        data: the data folder; None in memory only, and before the broker runs.
+        broker_listeners: where clients come in; None before it serves.
+        afterwards: what is to be done with the folder when the broker has stopped; None: nothing.
         faults: that it commits on request; None: it is not in test mode.
-        over: set when the broker cannot go on, or is to stop.
-        failure: the reason why it cannot go on.
+        over: set when the broker cannot go on, or is to stop: the caller then leaves the block.
+        failure: the reason why it cannot go on; leaving the block raises it.
+        resource_monitor: measures memory and disk, and raises and clears the alarms.
+        as_member: this node as one of a cluster, or alone.
     """
 
     addresses: list[tuple[str, int]]
@@ -82,38 +69,34 @@ class Administered(ConnectionContext, QueueHost, Protocol):
     metrics_addresses: list[tuple[str, int]]
     passwords: Passwords
     data: Data | None
-    clock_watch: ClockWatch
     resource_monitor: ResourceMonitor
     over: trio.Event
     failure: BrokerError | None
-    connections: Connections
     tracing: Tracing
     watches: Watches
+    recordings: Recordings
     broker_listeners: Listeners | None
     afterwards: Afterwards | None
     faults: Faults | None
+    as_member: ClusterNode
+    start_queue: StartQueue
+    view: Callable[[Selection], BrokerView]
+    node_view: Callable[[], NodeView]
 
-    def stop(self) -> None: ...
+    def set_flow(self, name: str, value: object, *, source: str) -> None:
+        """Change one of the three flow settings while running; grants from now on follow it.
 
-    @property
-    def as_member(self) -> ClusterNode: ...
+        Args:
+            value: 1 .. 2**32 - 1, or ``auto`` where that may be.
 
-    @property
-    def recordings(self) -> RecordingControl: ...
-
-    def set_flow(self, name: str, value: object, *, source: str) -> None: ...
-
-    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
-        """Change a limit of the alarms."""
-
-    def set_alarm(self, name: str, *, on: bool) -> None:
-        """Give an alarm a cause, or take it away."""
-
-    def view(self, selection: Selection) -> BrokerView:
-        """Return the view of everything."""
-
-    def node_view(self) -> NodeView:
-        """Return the view of the process."""
+        Raises:
+            ConfigError: no such setting, or out of range; nothing was changed.
+        """
+        config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
+        self.recordings.configured(config)  # first: what has happened until now is of the run before
+        self.config = config
+        self.connections.tell(ConfigChanged(config))
+        _log.info("setting changed", name=name, value=value)
 
 
 class RunningNode:
@@ -141,10 +124,10 @@ class RunningNode:
         self._broker.set_flow(name, value, source=f"set {name}")
 
     def set_limit(self, name: str, value: str) -> int | None:
-        return self._broker.set_limit(name, value, source=f"set {name}")
+        return self._broker.resource_monitor.set_limit(name, value, source=f"set {name}")
 
     def set_alarm(self, name: str, on: bool) -> None:
-        self._broker.set_alarm(name, on=on)
+        self._broker.resource_monitor.set_alarm(name, on=on, cause=AlarmCause.BY_HAND)
 
     def alarms(self) -> list[str]:
         return sorted(self._broker.alarms)

@@ -25,10 +25,10 @@ from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, RunningNode
-from amqp10broker.runtime.connections.password_records import made_in_thread, passwords_in
+from amqp10broker.runtime.connections.login import made_in_thread, passwords_in
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.admin")
@@ -149,6 +149,6 @@ def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHos
         if OPERATIONS[operation].in_vhost:
             return broker.catalog.lookup_vhost(name)
         # The default one may be deleted, and users must be manageable all the same.
-        found = VirtualHost(VhostFacts(name), broker)
+        found = VirtualHost(VhostFacts(name), broker.start_queue)
         found.deleted = True
     return found

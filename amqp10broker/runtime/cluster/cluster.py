@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import trio
 
 from amqp10broker import __version__
 from amqp10broker.auth.tls import mutual_tls
-from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import (
     Address,
     ClusterIdentity,
@@ -29,13 +28,15 @@ from amqp10broker.cluster.bootstrap import (
     check_still_member,
     read_nodes,
 )
-from amqp10broker.cluster.hello import OTHER_VERSION, Hello, HelloRefused, Identity
+from amqp10broker.cluster.hello import OTHER_VERSION, HelloRefused, Identity
 from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.system import System
 from amqp10broker.cluster.system_store import used_version
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
+from amqp10broker.metadata.catalog import Catalog, NodeDirectory
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
@@ -43,20 +44,26 @@ from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.cluster_listener import bind_cluster
-from amqp10broker.runtime.cluster.cluster_secret import read_secret
-from amqp10broker.runtime.cluster.forming import FIRST, JOIN_S, LOOK_S, NAME_TAKEN, Former, let_in
-from amqp10broker.runtime.cluster.founding import declare_when_whole, prepare_folder
+from amqp10broker.runtime.cluster.forming import (
+    FIRST,
+    JOIN_S,
+    LOOK_S,
+    NAME_TAKEN,
+    Former,
+    declare_when_whole,
+    let_in,
+    prepare_folder,
+    read_secret,
+)
 from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_notifications import NodeNotifications
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
-from amqp10broker.runtime.cluster.nodes import ClusterDirectory
-from amqp10broker.runtime.cluster.peer_streams import Wires
+from amqp10broker.runtime.cluster.peer_streams import Wires, bind_cluster
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.raft_node import RaftNode
 from amqp10broker.runtime.cluster.system_node import SystemNode
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
+from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
@@ -75,7 +82,7 @@ Answer = Callable[[int, Document], Awaitable[Document]]
 
 
 class Cluster:
-    """This node's part in a cluster, connected to `Peers` (`peer_events.PeerEvents`). `system`: what is
+    """This node's part in a cluster, connected to `Peers` (`peer_link.PeerEvents`). `system`: what is
     declared; None before `begin`. `slow`: set when the disk is so slow that other nodes should lead; the
     reader replaces it.
     """
@@ -221,6 +228,19 @@ class Cluster:
             )
         return Wires(tls, plaintext=config.cluster_plaintext)
 
+    def _leader_of(self, queue: DeclaredQueue) -> int | None:
+        member = self.raft.groups.get(queue.number)
+        if member is not None and member.raft.status.leader is None:
+            return None
+        return self.queues.links.leader_of(queue.number)
+
+    def _last_leader_of(self, queue: DeclaredQueue) -> int | None:
+        client = self.queues.links.clients.get(queue.number)
+        return client.last_leader if isinstance(client, QueueLink) else None
+
+    def _runs(self, node: int) -> bool:
+        return node == self.membership.number or node in self.peers.liveness.hears
+
     def prepare(self) -> None:
         """Set up access to queues and their placement, before queues start."""
         node_context, number = self._node_context, self.membership.number
@@ -232,17 +252,16 @@ class Cluster:
         links = self.queues.links
         links.on_leader = self._has_leader
         self.queues.wait_ms = node_context.config.cluster_decide_ms
-        config, node_directory = (
-            node_context.config,
-            ClusterDirectory(number, self.peers.liveness, links, self.queues.replies, self.raft.groups),
+        config = node_context.config
+        self._catalog.node_directory = NodeDirectory(
+            self._leader_of, self._last_leader_of, self._runs, self.queues.replies.find
         )
-        self._catalog.node_directory = node_directory
         self._catalog.placement = ByCount(
             number,
             reply_registry.incarnation,
             random.randrange,
-            runs=node_directory.runs,
-            leader_of=node_directory.leader,
+            runs=self._runs,
+            leader_of=self._leader_of,
             group_size=config.quorum_initial_group_size,
             locator=config.queue_leader_locator,
         )
@@ -286,7 +305,7 @@ class Cluster:
     def start_queue(
         self, spec: QueueSpec, start: Callable[[QueueSpec], QueueTask]
     ) -> RemoteQueue | QueueTask:
-        """Start the part of a queue at this node, and return its handle (`catalog.QueueHost`)."""
+        """Start the part of a queue at this node, and return its handle (`metadata.queue.StartQueue`)."""
         me, group = self.membership.number, spec.number
         here = spec.home == me or me in map(node_of, spec.members)
         task = start(spec) if here else None
@@ -518,9 +537,6 @@ class Cluster:
 
     # --- what other nodes tell ----------------------------------------------------------------------
 
-    def admit(self, hello: Hello) -> str | None:
-        return None
-
     def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
         try:
             self._frames(node, purpose, frames)
@@ -597,8 +613,8 @@ class Cluster:
     def clock_ms(self) -> int:
         return self._node_context.clock.now_ms()
 
-    def clock_told(self, node: int, clock_ms: int) -> None:
-        self._node_context.clock_watch.others.heard(node, clock_ms - self.clock_ms())
+    def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
+        self._node_context.clock_watch.others.heard(node, ahead_ms, within_ms)
 
     def told(self, node: int, facts: Document) -> None:
         self.facts[node] = facts
@@ -636,3 +652,35 @@ def _machines_of(question: Document) -> tuple[int, int]:
 def _is_new(node: NodeFacts) -> bool:
     # It was let in, and has never started since: no data of it could be missed.
     return node.incarnation == 0
+
+
+class NodeNotifications:
+    """State that every node shares with the others, by heartbeats when it has changed: alarms, and counts
+    against limits. Those of an unreachable node are dropped.
+    """
+
+    def __init__(self, catalog: Catalog, resource_monitor: ResourceMonitor) -> None:
+        self._catalog = catalog
+        self._resource_monitor = resource_monitor
+
+    def told(self) -> dict[str, Any]:
+        """Return this node's shared state; small, and equal if nothing has changed."""
+        return {
+            "alarms": sorted(self._resource_monitor.alarms.names()),
+            "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
+        }
+
+    def heard(self, node: int, notifications: Mapping[str, Any]) -> None:
+        """Replace the shared state of another node."""
+        alarms = notifications.get("alarms")
+        known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
+        self._resource_monitor.hear(node, frozenset(known))
+        usage = notifications.get("usage")
+        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
+
+    def lost(self, node: int) -> None:
+        self.heard(node, {})
+
+    def alarms(self, me: int) -> Mapping[int, Collection[str]]:
+        monitor = self._resource_monitor
+        return {me: monitor.alarms.names(), **monitor.elsewhere}

@@ -1,4 +1,4 @@
-"""The running node to operations on the cluster (`operations.node`), while it is in none."""
+"""The running node to operations on the cluster (`operations.node`)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
+from amqp10broker.cluster.membership import is_promotable
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.node import ClusterNode, MemberState
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ready import Role
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.member_states import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:
@@ -20,38 +22,10 @@ MAINTENANCE: Final = "Node was put into maintenance mode"
 """What clients hear when the node is drained; RabbitMQ's words."""
 
 
-def stop_serving(broker: Administered) -> None:
-    """Accept no clients, and close the connections that there are."""
-    if broker.broker_listeners is not None:
-        broker.broker_listeners.shut()
-    broker.connections.turn_out(MAINTENANCE)
-
-
-def client_listeners(broker: Administered) -> list[tuple[str, str, int]]:
-    """Where clients find it: see `ClusterNode.listeners`."""
-    by_protocol = (
-        ("amqp", broker.addresses),
-        ("amqp/ssl", broker.tls_addresses),
-        *((each, broker.http_addresses) for each in _over_http(broker)),
-    )
-    return [(protocol, host, port) for protocol, addresses in by_protocol for host, port in addresses]
-
-
-def _over_http(broker: Administered) -> list[str]:
-    scheme = "https" if broker.config.http_tls else "http"
-    return [scheme, f"{scheme}/web-amqp"] if broker.config.websocket else [scheme]
-
-
-async def serve_again(broker: Administered) -> None:
-    """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address
-    by now.
+class ServingNode(ClusterNode):
+    """The running node as it serves clients; in no cluster, its quorum queues have one member, which is here
+    and leads.
     """
-    if broker.broker_listeners is not None:
-        await broker.broker_listeners.reopen(broker.config)
-
-
-class NodeAlone(ClusterNode):
-    """A node in no cluster: its quorum queues have one member, which is here and leads."""
 
     def __init__(self, broker: Administered) -> None:
         self._broker = broker
@@ -63,7 +37,15 @@ class NodeAlone(ClusterNode):
         return {0: self._broker.alarms}
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
-        return client_listeners(self._broker)
+        broker, scheme = self._broker, "https" if self._broker.config.http_tls else "http"
+        by_protocol = {
+            "amqp": broker.addresses,
+            "amqp/ssl": broker.tls_addresses,
+            scheme: broker.http_addresses,
+        }
+        if broker.config.websocket:
+            by_protocol[f"{scheme}/web-amqp"] = broker.http_addresses
+        return [(protocol, host, port) for protocol, found in by_protocol.items() for host, port in found]
 
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
@@ -74,10 +56,54 @@ class NodeAlone(ClusterNode):
         return {0: state_of(cast("QuorumInLog", handle.backend).member)}
 
     async def drain(self) -> None:
-        stop_serving(self._broker)
+        if self._broker.broker_listeners is not None:
+            self._broker.broker_listeners.shut()
+        self._broker.connections.turn_out(MAINTENANCE)
 
     async def revive(self) -> None:
-        await serve_again(self._broker)
+        """Accept clients as before. Raises `OSError` or `ConfigError` if another program has an address
+        by now.
+        """
+        if self._broker.broker_listeners is not None:
+            await self._broker.broker_listeners.reopen(self._broker.config)
+
+    async def leave(self) -> None:
+        return
 
     async def pause(self, seconds: float) -> None:
         await trio.sleep(seconds)
+
+
+_WORDS: Final[Mapping[Role, str]] = {
+    Role.LEADER: "leader",
+    Role.FOLLOWER: "follower",
+    Role.CANDIDATE: "candidate",
+    Role.PRE_CANDIDATE: "pre_vote",
+}
+
+
+def state_of(member: Member | None) -> MemberState:
+    if member is None or member.stopped:
+        return MemberState()
+    state = _WORDS[member.raft.status.role]
+    newer = member.machine.newer
+    if newer:
+        state += f", behind: its broker cannot carry out machine version {newer}"
+    raft, config = member.raft, member.raft.config
+    if member.me in config.voters:
+        membership = "voter"
+    elif member.me in config.learners:
+        membership = "promotable" if is_promotable(member.me) else "non_voter"
+    else:
+        membership = "unknown"
+    return MemberState(
+        state=state,
+        membership=membership,
+        last_index=raft.last,
+        last_written=raft.stable,
+        last_applied=member.machine.applied,
+        commit_index=raft.hard.commit,
+        snapshot_index=raft.base,
+        term=raft.status.term,
+        machine_version=member.machine.version,
+    )

@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import os
+import random
+import secrets
+import stat
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import trio
 
-from amqp10broker import __version__
+from amqp10broker import __version__, portable
+from amqp10broker.auth.passwords import Passwords
+from amqp10broker.cluster import system_store
 from amqp10broker.cluster.bootstrap import (
     Address,
     ClusterIdentity,
@@ -20,12 +26,23 @@ from amqp10broker.cluster.bootstrap import (
     MemberAt,
     NodeAnswer,
     WaitForNodes,
+    founded,
     next_step,
     taken,
+    target_size,
 )
 from amqp10broker.cluster.hello import HelloRefused
-from amqp10broker.errors import BrokerError, PreconditionFailed, RefusedError, Unavailable
+from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import BrokerError, ConfigError, PreconditionFailed, RefusedError, Unavailable
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+from amqp10broker.metadata.definitions import DUE_LATER, DeclareDue
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
+from amqp10broker.metadata.restore import all_entries
 from amqp10broker.queues.machine_version import carried_out
+from amqp10broker.raft.ids import member_id
+from amqp10broker.runtime.journal.bootstrap import bootstrap_folder, due_now, tell_left_out
+from amqp10broker.runtime.journal.data import OF_THE_NODE, Data
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.cluster")
@@ -49,24 +66,15 @@ AskNode = Callable[[tuple[str, int], dict[str, Any], float], Awaitable[dict[str,
 """Queries a node by its address, with a time limit in seconds."""
 
 
+@dataclass(eq=False)
 class Former:
-    def __init__(
-        self,
-        name: str,
-        at: Address,
-        listed: Mapping[str, Address],
-        ask: AskNode,
-        new_id: Callable[[], str],
-        *,
-        has_data: bool,
-    ) -> None:
-        self._name = name
-        self._at = at
-        self._listed = listed
-        self._ask = ask
-        self._new_id = new_id
-        self._has_data = has_data
-        self._said = ""
+    _name: str
+    _at: Address
+    _listed: Mapping[str, Address]
+    _ask: AskNode
+    _new_id: Callable[[], str]
+    has_data: bool
+    _said: str = ""
 
     async def find(self) -> ClusterIdentity:
         """Repeat until this node is in a cluster. Raises `ClusterRefused` if it cannot be, with the
@@ -75,7 +83,7 @@ class Former:
         started = told = trio.current_time()
         while True:
             heard = await self._look()
-            step = next_step(self._name, tuple(self._listed), heard, has_data=self._has_data)
+            step = next_step(self._name, tuple(self._listed), heard, has_data=self.has_data)
             if isinstance(step, FoundCluster):
                 _log.info("a cluster begins with this node", node=self._name)
                 me = MemberAt(FIRST, self._name, self._at)
@@ -184,3 +192,106 @@ async def _asked_to_join(ask: AskNode, where: Address, name: str, at: Address) -
         "machines": list(carried_out()),
     }
     return ClusterIdentity.of(await ask((where.host, where.port), question, JOIN_S))
+
+
+WHOLE_EACH_S: Final = 0.25
+AGAIN_S: Final = 10.0
+
+
+def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> None:
+    """Have a folder hold a member of the metadata's group; nothing happens if it does. Waits for the disk.
+
+    The founder's catalog, with its configuration, becomes the cluster's. A joining node is empty: the leader
+    sends it everything. Raises `StorageError` or `RefusedError` if it cannot be written, and `ConfigError` if
+    the definitions file cannot be read or holds something that cannot be.
+    """
+    log = data.catalog_log
+    if system_store.is_member(log):
+        return
+    if membership.number != FIRST:
+        system_store.joined(log, lambda key: key in OF_THE_NODE)
+    else:
+        scratch = Catalog(
+            default_queue_type=config.default_queue_type,
+            relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
+            rules=config.rules,
+            choose=random.randrange,
+        )
+        passwords = Passwords(scratch.users, secrets.token_bytes, config.password_hash_export)
+        later = target_size(config.cluster_target_size, config.cluster_nodes) > 1
+        bootstrap_folder(scratch, config, passwords, data, queues_later=later)
+        me = membership.members[0]
+        node = NodeFacts(
+            me.name,
+            me.number,
+            me.address.host,
+            me.address.port,
+            data.incarnation,
+            version=__version__,
+            machines=carried_out(),
+        )
+        due = later and (config.definitions is not None or bool(config.queues))
+        cluster = ClusterFacts(
+            membership.cluster, scratch.cluster_name(me.name), carried_out()[1], queues_due=due
+        )
+        entries = founded(all_entries(scratch, passwords.exportable), node, cluster)
+        system_store.found(log, member_id(FIRST), entries)
+    log.sync()
+
+
+async def declare_when_whole(
+    config: Config,
+    catalog: Catalog,
+    propose: Callable[[CatalogRequest[Any]], Awaitable[Any]],
+) -> None:
+    """Declare the queues of the founder's configuration once the expected number of nodes runs.
+
+    A conflict with a queue of a client is left out and logged; an unreadable file is tried again.
+    """
+    size, said = target_size(config.cluster_target_size, config.cluster_nodes), ""
+    while catalog.cluster is not None and catalog.cluster.queues_due:
+        if sum(node.incarnation > 0 and catalog.runs(node.number) for node in catalog.nodes.values()) < size:
+            await trio.sleep(WHOLE_EACH_S)
+            continue
+        try:
+            report = await propose(DeclareDue(due_now(config, catalog)))
+        except BrokerError as error:
+            if str(error) != said:
+                said = str(error)
+                _log.error("the queues of the configuration cannot be declared yet", reason=said)
+            await trio.sleep(AGAIN_S)
+        else:
+            tell_left_out(report.skipped)
+            counts = {section: report.loaded.get(section, 0) for section in DUE_LATER}
+            _log.info("the cluster is whole: the queues of the configuration are declared", **counts)
+
+
+BYTES_MIN: Final = 16
+BYTES_MAX: Final = 255
+_SOURCE: Final = "cluster_secret_file"
+
+
+def read_secret(path: str) -> bytes:
+    """The secret: what the file has, without white space around it. Raises `ConfigError` if it cannot be
+    read, others may read it, or it holds too little or too much.
+    """
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            secret = file.read(2 * BYTES_MAX).strip()
+    except OSError as error:
+        raise ConfigError(
+            f"{_SOURCE} {path}",
+            f"cannot be read: {error.strerror}",
+            "copy it from another node; of the first, make it with 'amqp10broker cluster new-secret FILE'",
+        ) from error
+    if portable.open_to_others(found):
+        mode = f"mode {stat.S_IMODE(found.st_mode):04o}"
+        raise ConfigError(
+            f"{_SOURCE} {path}", f"may be read by others ({mode})", "take that away with chmod 600"
+        )
+    if not BYTES_MIN <= len(secret) <= BYTES_MAX:
+        raise ConfigError(
+            f"{_SOURCE} {path}", f"holds {len(secret)} bytes", f"must hold {BYTES_MIN} to {BYTES_MAX}"
+        )
+    return secret

@@ -7,7 +7,8 @@ up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 import trio
@@ -16,19 +17,27 @@ from amqp10broker.cluster.membership import (
     Adding,
     DeclareMembers,
     Goal,
+    Grow,
     Hand,
     MemberRole,
     MembershipAction,
     Moved,
+    NodeState,
+    Reconciling,
     Removing,
+    Schedule,
     Step,
     is_promotable,
     new_member,
+    next_change,
     next_step,
     nothing_to_repair,
     repair,
     standing_of,
+    target_size,
 )
+from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import SetMembers
@@ -37,8 +46,7 @@ from amqp10broker.operations.members import change_not_permitted, last_node, ref
 from amqp10broker.raft.config import Add, Promote, Remove
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.groups import Groups, Member
-from amqp10broker.raft.ids import node_of
-from amqp10broker.runtime.cluster.leader_changes import LOOK_S, MovedAway, hand_over, leading_member
+from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.members")
@@ -206,3 +214,245 @@ class _OneAtATime:
 
     def __exit__(self, *error: object) -> None:
         self._under_way.discard(self._number)
+
+
+LOOK_S: Final = 0.05
+"""How often it is looked whether something has come about."""
+BATCH: Final = 64
+"""Leaderships that are handed over without a pause for others."""
+TRANSFER_S: Final = 3.0
+"""How long it is waited for a transfer, which the group itself gives up after 2 s."""
+
+
+class MovedAway(Exception):
+    """Another member leads now: it goes on there."""
+
+
+def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
+    """This node's member, which leads and takes proposals. Raises `MovedAway` if it does not lead, and
+    `PreconditionFailed` if it has not committed anything of its own term yet.
+    """
+    member = groups.get(queue.number)
+    if member is None or member.raft.status.leader != member.me:
+        raise MovedAway
+    if not member.leads:
+        raise change_not_permitted(queue)
+    return member
+
+
+async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
+    """Hand a leadership to the member on a node; see `ClusterNode.transfer`.
+
+    Raises:
+        MovedAway: this node does not lead the queue (any more).
+        PreconditionFailed, Unavailable: see there.
+    """
+    member = leading_member(groups, queue)
+    heirs = [each for each in member.raft.config.voters if node_of(each) == node]
+    if not heirs:
+        raise refused(queue, "not_a_voter", "the node has no member of it that votes")
+    await hand_over(queue, member, heirs[0])
+
+
+async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
+    """Hand a leadership to a member, and wait until that leads.
+
+    Raises:
+        MovedAway: this node does not lead the queue (any more).
+        PreconditionFailed: it cannot be handed to that.
+        Unavailable: that has not come to lead in time.
+    """
+    try:
+        member.transfer(to)
+    except NotLeader as error:
+        raise MovedAway from error
+    except (ChangeRefused, NotReady) as error:
+        raise refused(queue, "not_transferred", str(error)) from error
+    member.advance()
+    with trio.move_on_after(TRANSFER_S):
+        while True:
+            # Until the other is known to lead: what is asked next is asked of it.
+            if member.stopped or member.raft.status.leader not in (None, member.me):
+                return
+            await trio.sleep(LOOK_S)
+    text = f"queue '{queue.name}': its leader could not hand over in time"
+    raise Unavailable(f"queue '{queue.name}'", text)
+
+
+class Leaderships:
+    """Those of this node, all of which another is to have: it is drained, slow, or about to stop."""
+
+    def __init__(self, me: int, catalog: Catalog, groups: Groups) -> None:
+        self._me = me
+        self._catalog = catalog
+        self._groups = groups
+
+    async def hand_over(self, patience_s: float = TRANSFER_S) -> list[str]:
+        """Hand over what another member can lead, to the one that has the most of its log; all at once.
+        Returns a line for each queue that is led here all the same.
+        """
+        may = self._may_lead()
+        kept: list[str] = []
+        handed: list[tuple[DeclaredQueue | None, Member]] = []
+        system = self._groups.get(SYSTEM_GROUP)
+        if system is not None and system.leads and self._handed(None, system, may, []):
+            handed.append((None, system))
+        for place, queue in enumerate(list(self._catalog), 1):
+            if not place % BATCH:
+                await trio.lowlevel.checkpoint()
+            member = self._groups.get(queue.number) if queue.members else None
+            if member is not None and member.leads and self._handed(queue, member, may, kept):
+                handed.append((queue, member))
+        with trio.move_on_after(patience_s):
+            while any(_leads_still(member) for _, member in handed):  # noqa: ASYNC110
+                await trio.sleep(LOOK_S)
+        late = [queue for queue, member in handed if queue is not None and _leads_still(member)]
+        return [*kept, *(f"queue '{queue.name}': its leader could not hand over in time" for queue in late)]
+
+    def _handed(
+        self, queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]
+    ) -> bool:
+        # Begin to hand one over; else the reason is noted.
+        matches, voters = member.raft.matches(), member.raft.config.voters
+        heirs = [each for each in matches if each in voters and node_of(each) in may]
+        told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
+        if not heirs:
+            kept.append(f"{told}: no other member of it can lead")
+            return False
+        try:
+            member.transfer(max(heirs, key=lambda each: matches[each]))
+        except NotLeader:
+            return False  # another leads already
+        except (ChangeRefused, NotReady) as error:
+            kept.append(f"{told}: {error}")
+            return False
+        member.advance()
+        return True
+
+    def _may_lead(self) -> Collection[int]:
+        suspected = self._groups.suspected
+        return {
+            node.number
+            for node in self._catalog.nodes.values()
+            if not node.draining and node.number not in suspected and node.number != self._me
+        }
+
+
+def _leads_still(member: Member) -> bool:
+    return not member.stopped and member.raft.status.leader in (None, member.me)
+
+
+CHANGE_S: Final = 20.0
+"""How long one change may take (T5)."""
+ROUND_LOOK_S: Final = 1.0
+
+
+def settings_of(config: Config) -> Reconciling:
+    return Reconciling(
+        config.quorum_reconciliation,
+        config.quorum_reconciliation_target_group_size,
+        config.quorum_reconciliation_auto_remove,
+        config.quorum_reconciliation_interval_ms,
+        config.quorum_reconciliation_trigger_interval_ms,
+    )
+
+
+@dataclass(eq=False)
+class Reconciler:
+    _me: int
+    _catalog: Catalog
+    _groups: Groups
+    _changes: MemberChanges
+    _settings: Reconciling
+
+    def __post_init__(self) -> None:
+        self._schedule = Schedule(self._settings, self._now_ms())
+
+    def trigger(self) -> None:
+        """A node has come up or has left for good, a queue was declared, or a policy set."""
+        self._schedule.trigger(self._now_ms())
+
+    async def run(self) -> None:
+        """Make rounds when they are due, until cancelled; off, there are none."""
+        while self._settings.enabled:
+            due_ms = self._schedule.due_ms
+            if due_ms is not None and due_ms <= self._now_ms():
+                self._schedule.ran(self._now_ms(), unfinished=await self.round())
+            await trio.sleep(
+                ROUND_LOOK_S if due_ms is None else min(LOOK_S, max(0.01, due_ms / 1000 - self._now()))
+            )
+
+    async def round(self) -> bool:
+        """Look once at every queue that is led here; whether something was to be done, and may be still."""
+        unfinished = False
+        short: list[DeclaredQueue] = []
+        for queue in list(self._catalog):
+            member = self._groups.get(queue.number) if queue.members else None
+            if member is None or not member.leads or self._groups.backward:
+                continue
+            target = self._target(queue)
+            change = next_change(
+                queue.members,
+                self._nodes(),
+                target,
+                auto_remove=self._settings.auto_remove,
+                random_source=random.random,
+            )
+            if change is None:
+                if len(queue.members) < target:
+                    short.append(queue)
+                continue
+            nodes = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
+            unfinished = True
+            for node in nodes:
+                await self._change(queue, node, grow=isinstance(change, Grow))
+        if short:
+            _log.warning(
+                "queues have fewer members than their target",
+                queues=len(short),
+                one_of_them=short[0].name,
+                vhost=short[0].vhost,
+                members=len(short[0].members),
+                target=self._target(short[0]),
+                reason="no other node of the cluster runs and may be given more, or most members do not run",
+            )
+        return unfinished
+
+    async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
+        try:
+            if grow:
+                kind = MemberRole.PROMOTABLE
+                await self._changes.add(queue, node, kind, CHANGE_S, among_voters=True)
+            else:
+                await self._changes.remove(queue, node, CHANGE_S)
+        except (RefusedError, MovedAway) as error:
+            _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
+            return
+        done = "member added" if grow else "member removed"
+        _log.info(
+            f"{done} by reconciliation",
+            queue=queue.name,
+            vhost=queue.vhost,
+            node=self._catalog.node_name(node),
+        )
+
+    def _nodes(self) -> Mapping[int, NodeState]:
+        return {
+            node.number: NodeState(
+                node.number == self._me or node.number not in self._groups.suspected, node.draining
+            )
+            for node in self._catalog.nodes.values()
+        }
+
+    def _target(self, queue: DeclaredQueue) -> int:
+        return target_size(
+            self._settings.target_group_size,
+            queue.effective.definition.get("target-group-size"),
+            queue.arguments.get("x-quorum-target-group-size"),
+        )
+
+    def _now(self) -> float:
+        return trio.current_time()
+
+    def _now_ms(self) -> int:
+        return int(self._now() * 1000)

@@ -1,35 +1,41 @@
 """Operations on the cluster at one of several nodes (`operations.node`).
 
-Operations on a queue are executed by the node that leads it (`node_answers`).
+Operations on a queue are executed by the node that leads it, which the others ask.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from dataclasses import asdict
 from typing import Any, Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.bootstrap import target_size
 from amqp10broker.cluster.membership import MemberRole, is_promotable
+from amqp10broker.cluster.wire import Document
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.node import ClusterNode, GroupSeen, Leaderless, MemberState
+from amqp10broker.operations.node import GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import client_listeners, serve_again, stop_serving
-from amqp10broker.runtime.cluster.leader_changes import Leaderships
-from amqp10broker.runtime.cluster.member_changes import TAKE_BACK_S, MemberChanges
-from amqp10broker.runtime.cluster.node_answers import NodeAnswers
-from amqp10broker.runtime.cluster.reconciler import Reconciler, settings_of
-from amqp10broker.runtime.journal.afterwards import Afterwards
+from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
+from amqp10broker.runtime.cluster.member_changes import (
+    TAKE_BACK_S,
+    Leaderships,
+    MemberChanges,
+    MovedAway,
+    Reconciler,
+    settings_of,
+    transfer,
+)
+from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.cluster")
@@ -46,14 +52,14 @@ LEAVE_S: Final = 2.0
 """How long a stop may be held up until others lead."""
 
 
-class NodeOfCluster(ClusterNode):
+class NodeOfCluster(ServingNode):
     def __init__(self, broker: Administered, cluster: Cluster) -> None:
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config
         self.target_size = target_size(config.cluster_target_size, config.cluster_nodes)
         self.rebalancing = False
-        self._broker = broker
+        super().__init__(broker)
         self._catalog = broker.catalog
         self._cluster = cluster
         self._groups = cluster.raft.groups
@@ -64,8 +70,12 @@ class NodeOfCluster(ClusterNode):
         )
         self._leaderships = Leaderships(self.number, self._catalog, self._groups)
         self._catalog.on_sizes = self._reconciler.trigger
-        self._answers = NodeAnswers(self._catalog, self._groups, self.changes, partial(run_operation, broker))
-        cluster.answers |= self._answers.by_what
+        self._answers = {
+            "change-members": self._change_members,
+            "member-state": self._member_state,
+            "operation": self._operation,
+        }
+        cluster.answers |= self._answers
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -92,7 +102,7 @@ class NodeOfCluster(ClusterNode):
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         at = self._cluster.address
-        return [*client_listeners(self._broker), ("clustering", at.host, at.port)]
+        return [*super().listeners(), ("clustering", at.host, at.port)]
 
     async def member_states(
         self, queue: DeclaredQueue | None, nodes: Collection[int]
@@ -158,13 +168,13 @@ class NodeOfCluster(ClusterNode):
     async def drain(self) -> None:
         """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
         await self._system.propose(SetDraining(self._cluster.name, True))
-        stop_serving(self._broker)
+        await super().drain()
         for line in await self._leaderships.hand_over():
             _log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
         await self._system.propose(SetDraining(self._cluster.name, False))
-        await serve_again(self._broker)
+        await super().revive()
 
     async def leave(self) -> None:
         """Transfer this node's leaderships before a stop, so that clients need not wait for elections.
@@ -208,7 +218,7 @@ class NodeOfCluster(ClusterNode):
 
     def begin_anew(self, as_: OfCluster | None) -> None:
         self._broker.afterwards = Afterwards(as_)
-        self._broker.stop()
+        self._broker.over.set()
 
     # --- other nodes --------------------------------------------------------------------------------
 
@@ -222,9 +232,6 @@ class NodeOfCluster(ClusterNode):
         question = {"what": "operation", "name": operation, "given": dict(given), "vhost": vhost}
         answers = await self._asked_each(nodes, question, OPERATION_S)
         return {node: each["result"] for node, each in answers.items() if not isinstance(each, RefusedError)}
-
-    async def pause(self, seconds: float) -> None:
-        await trio.sleep(seconds)
 
     async def _asked_each(
         self, nodes: Collection[int], question: Document, timeout_s: float
@@ -244,8 +251,45 @@ class NodeOfCluster(ClusterNode):
 
     async def _asked(self, node: int, question: Document, timeout_s: float) -> Document:
         if node == self.number:
-            return await self._answers.by_what[question["what"]](node, question)
+            return await self._answers[question["what"]](node, question)
         try:
             return await self._cluster.peers.call(node, question, timeout_s)
         except PeerUnreachable as error:
             raise Unavailable(f"node '{self._catalog.node_name(node)}'", str(error)) from error
+
+    # --- questions of other nodes -------------------------------------------------------------------
+
+    async def _change_members(self, node: int, question: Document) -> Document:
+        queue = next((each for each in self._catalog if each.number == question["queue"]), None)
+        if queue is None:
+            return {"moved": True}  # it is not known here yet, or not any more
+        where, timeout_s = int(question["node"]), float(question["timeout_s"])
+        try:
+            match question["change"]:
+                case "add":
+                    size = await self.changes.add(
+                        queue,
+                        where,
+                        MemberRole(question["membership"]),
+                        timeout_s,
+                        among_voters=bool(question["among_voters"]),
+                    )
+                case "remove":
+                    size = await self.changes.remove(queue, where, timeout_s)
+                case _:
+                    await transfer(self._groups, queue, where)
+                    size = len(queue.members)
+        except MovedAway:
+            return {"moved": True}
+        return {"size": size}
+
+    async def _member_state(self, node: int, question: Document) -> Document:
+        return asdict(state_of(self._groups.get(int(question["group"]))))
+
+    async def _operation(self, node: int, question: Document) -> Document:
+        name = question["name"]
+        if name not in OPERATIONS:
+            raise RefusedError("operation", f"this node knows no operation '{name}'")
+        result = await run_operation(self._broker, name, question["given"], question["vhost"])
+        # As the door of the administration socket would write it: some values have no form in JSON.
+        return {"result": json.loads(json.dumps(result, default=str))}

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from amqp10broker.cluster.remote_queue.codec import BODIES
 from amqp10broker.cluster.remote_queue.home_link import HomeLink
 from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
 from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.remote_queue.messages import BODIES
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.layout import BadBytes
@@ -27,10 +27,9 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import InlineQueue
+from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.runtime.queues.remote_queue import RemoteQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.durability import QuorumInLog
@@ -89,8 +88,7 @@ class NodeQueues:
             links.servers[group] = server
             task.notify = server.tell
             return task
-        reachable = links.port.reachable(spec.home)
-        client = HomeLink(spec.name, group, spec.home, links.port, reachable=reachable)
+        client = HomeLink(spec.name, group, spec.home, links.port)
         links.add_client(client)
         return RemoteQueue(client, None, self._name_of)
 

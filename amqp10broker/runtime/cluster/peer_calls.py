@@ -7,19 +7,20 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import (
+from amqp10broker.cluster.wire import (
+    BadFrame,
     Document,
+    FrameKind,
+    PeerFrame,
+    encode,
     encode_answer,
     encode_document,
     encode_refusal,
     read_answer,
     read_document,
 )
-from amqp10broker.cluster.frames import BadFrame, encode
-from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.peers")

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.frames import BadFrame
 from amqp10broker.cluster.hello import (
     NONCE_BYTES,
     START_BYTES,
@@ -22,13 +21,12 @@ from amqp10broker.cluster.hello import (
     Judge,
     PeerGreeting,
 )
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import Calls
-from amqp10broker.runtime.cluster.peer_complaints import Complaints
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_link import PeerLink
-from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, close, greet, why
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
+from amqp10broker.runtime.cluster.peer_streams import Complaints, Dial, Transport, close, greet, why
 from amqp10broker.runtime.connections.sockets import Address, peer_text
 
 QUESTION_BYTES_MAX: Final = 1024 * 1024
@@ -38,25 +36,16 @@ QUESTION_S: Final = 300.0
 LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
+@dataclass(eq=False)
 class PeerGreeter:
-    def __init__(
-        self,
-        identity: Callable[[], Identity],
-        secret: bytes,
-        acquaintances: Acquaintances,
-        events: PeerEvents,
-        calls: Calls,
-        complaints: Complaints,
-        dial: Dial,
-    ) -> None:
-        self._identity = identity
-        self._secret = secret
-        self._acquaintances = acquaintances
-        self._events = events
-        self._calls = calls
-        self._complaints = complaints
-        self._dial = dial
-        self._start = secrets.token_bytes(START_BYTES)
+    _identity: Callable[[], Identity]
+    _secret: bytes
+    _acquaintances: Acquaintances
+    _events: PeerEvents
+    _calls: Calls
+    _complaints: Complaints
+    _dial: Dial
+    _start: bytes = field(default_factory=lambda: secrets.token_bytes(START_BYTES), init=False)
 
     async def meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
         """Greet one that has come. Returns none: it was refused, or lost."""
@@ -147,10 +136,6 @@ class PeerGreeter:
             nursery.cancel_scope.cancel()
 
     def judge(self, hello: Hello) -> str | None:
-        """Whether a node is let in, or spoken to."""
-        return self._judge_known(hello) or self._events.admit(hello)
-
-    def _judge_known(self, hello: Hello) -> str | None:
         return self._acquaintances.judge(self._identity(), hello)
 
     async def _ask(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import field
 from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document, encode_document, read_document
-from amqp10broker.cluster.frames import encode
 from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.liveness import (
     HAND_OVER_MS,
@@ -18,9 +17,9 @@ from amqp10broker.cluster.liveness import (
     NodeHeartbeat,
     Suspected,
 )
-from amqp10broker.cluster.wire import FrameKind
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
-from amqp10broker.runtime.cluster.peer_link import PeerLink
+from amqp10broker.cluster.wire import Document, FrameKind, encode, encode_document, read_document
+from amqp10broker.dataclass import dataclass
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.peers")
@@ -32,36 +31,30 @@ the kernel waits longer and longer before it tries again."""
 
 CLOCK: Final = "clock_ms"
 """Beside the facts of a heartbeat: the sender's time, since 1970."""
+ECHO: Final = "clock_echo"
+"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
 CLOCK_TOLD_S: Final = 60
-"""It is told as often: clocks drift."""
+"""They are sent as often: clocks drift."""
 
 BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
+@dataclass(eq=False)
 class Heart:
     """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
     has been silent for too long.
     """
 
-    def __init__(
-        self,
-        liveness: Liveness,
-        events: PeerEvents,
-        identity: Callable[[], Identity],
-        links: Callable[[], Collection[PeerLink]],
-        silent: Callable[[int], None],
-        name_of: Callable[[int], str],
-    ) -> None:
-        self._liveness = liveness
-        self._events = events
-        self._identity = identity
-        self._links = links
-        self._silent = silent
-        self._name_of = name_of
-        self._handed_over = False
-        self._looked_at = 0.0
-        self._facts: Document = {}
-        self._version = 0
+    _liveness: Liveness
+    _events: PeerEvents
+    _identity: Callable[[], Identity]
+    _links: Callable[[], Collection[PeerLink]]
+    _silent: Callable[[int], None]
+    _name_of: Callable[[int], str]
+    _handed_over: bool = False
+    _looked_at: float = 0.0
+    _facts: Document = field(default_factory=dict, init=False)
+    _version: int = 0
 
     async def run(self) -> None:
         at = trio.current_time()
@@ -77,7 +70,8 @@ class Heart:
         told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
         facts = b""
         if self._version and link.facts_told != told:
-            facts = encode_document({**self._facts, CLOCK: self._events.clock_ms()})
+            clock = {CLOCK: self._events.clock_ms()} | ({ECHO: link.clock_heard} if link.clock_heard else {})
+            facts = encode_document(self._facts | clock)
             link.facts_told = told
         beat = NodeHeartbeat(
             self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
@@ -88,10 +82,9 @@ class Heart:
         """A heartbeat has come. Raises `BadBytes` if it is not valid."""
         beat, node = HEARTBEAT.decode(body), link.peer.node
         facts = read_document(beat.facts) if beat.facts else None
-        clock_ms = None if facts is None else facts.pop(CLOCK, None)
         known = node in self._liveness.hears
-        if type(clock_ms) is int:
-            self._events.clock_told(node, clock_ms)  # before anything is led by what it says
+        if facts is not None:
+            self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
         # What it says of its start was proved in its hello.
         beat = beat._replace(incarnation=link.peer.identity.incarnation)
         self.tell(self._liveness.received(node, beat, _now_ms()))
@@ -100,16 +93,27 @@ class Heart:
         if facts is not None:
             self._events.told(node, facts)
 
+    def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
+        now_ms = self._events.clock_ms()
+        if type(sent_ms) is not int:
+            return
+        link.clock_heard = [sent_ms, now_ms]
+        match echo:
+            case [int(asked_ms), int(asked_came_ms)]:
+                # Before the node counts as alive: before anything is led by what its clock says.
+                ahead_ms = (asked_came_ms - asked_ms + sent_ms - now_ms) // 2
+                round_trip_ms = now_ms - asked_ms - (sent_ms - asked_came_ms)
+                self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
+            case _:
+                link.facts_told = (0, 0)  # the next heartbeat has the echo
+
     def seen(self, link: PeerLink) -> None:
-        """Frames of groups have come."""
         self._liveness.seen(link.peer.node, _now_ms())
 
     def lost(self, link: PeerLink) -> None:
-        """A connection for groups is over."""
         self.tell(self._liveness.lost(link.peer.node))
 
     def tell(self, notifications: Iterable[News]) -> None:
-        """Notify the rest of the node."""
         for each in notifications:
             if isinstance(each, Suspected):
                 _log.warning("node is not alive", node=self._name_of(each.node))

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
-from amqp10broker.cluster.frames import BODY_BYTES_MAX, Decoder, encode, encode_joined
 from amqp10broker.cluster.hello import Hello
-from amqp10broker.cluster.wire import FrameKind, PeerFrame
+from amqp10broker.cluster.wire import (
+    BODY_BYTES_MAX,
+    ConnectionPurpose,
+    Decoder,
+    Document,
+    FrameKind,
+    PeerFrame,
+    encode,
+    encode_joined,
+)
 from amqp10broker.errors import BrokerError
 from amqp10broker.runtime.cluster.peer_streams import close
 from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
@@ -54,6 +62,7 @@ class PeerLink:
         self._now = trio.lowlevel.current_clock().current_time
         self.read_at = self._now()
         self.facts_told = (0, 0)
+        self.clock_heard: list[int] = []
         self.end = "closed by the other node"
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
@@ -64,7 +73,6 @@ class PeerLink:
         self._queue: list[bytes] = []
         self._messages: list[tuple[int, bytes]] = []
         self._wake = trio.Event()
-        self._sent = trio.Event()
         self._scope = trio.CancelScope()
         self._over = False
         self._direct_at = -JOIN_S
@@ -110,19 +118,12 @@ class PeerLink:
             self.backlog_bytes = len(data) - sent
             self._wake.set()
 
-    async def wait_room(self, most_bytes: int) -> bool:
-        """Wait until less is waiting to be sent; False: the connection is over."""
-        while self.backlog_bytes >= most_bytes and not self._over:
-            await self._sent.wait()
-        return not self._over
-
     def close(self, reason: str) -> None:
         """End it, from any task."""
         if not self._over:
             self._over = True
             self.end = reason
             self._scope.cancel()
-            self._sent.set()
 
     async def run(self) -> None:
         """Serve until it is over, for whatever reason; closes the stream."""
@@ -184,7 +185,50 @@ class PeerLink:
                     each.clear()
                 await self._stream.send_all(data)
                 self.backlog_bytes -= taken
-                self._sent.set()
-                self._sent = trio.Event()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self.close(f"lost: {error}")
+
+
+class PeerEvents(Protocol):
+    """The receiver of events of `Peers`, in its tasks. All methods but `asked` must not wait, and may
+    send.
+    """
+
+    def frames(self, node: int, purpose: ConnectionPurpose, frames: Sequence[PeerFrame]) -> None:
+        """All frames of one read; heartbeats, questions and answers are taken out."""
+
+    def connected(self, node: int, purpose: ConnectionPurpose) -> None:
+        """A connection exists. After a restart of the node, all older ones were reported as disconnected."""
+
+    def disconnected(self, node: int, purpose: ConnectionPurpose) -> None:
+        """A connection is lost, with its unsent frames. Another one may be reported at once."""
+
+    def suspected(self, node: int) -> None:
+        """A node is not alive: called when the node becomes known, and whenever it ceases to be alive."""
+
+    def heard(self, node: int, incarnation: int) -> None:
+        """A node is alive from now on, and receives this one's heartbeats."""
+
+    async def asked(self, node: int, question: Document) -> Document:
+        """Answer a request of a node; cancelled if its connection is lost. `node`: its number; 0: it is not a
+        member yet. Raises `BrokerError` if it is refused; a `RefusedError` is raised as such at the node that
+        asks.
+        """
+
+    def heartbeat(self) -> Document:
+        """Small facts that every other node should know; sent when they differ from the last ones."""
+
+    def told(self, node: int, facts: Document) -> None:
+        """Another node's facts, when they have changed or its connection is new."""
+
+    def clock_ms(self) -> int:
+        """This node's time, since 1970."""
+
+    def clock_compared(self, node: int, ahead_ms: int, within_ms: int) -> None:
+        """Another node's is so much ahead of it, give or take `within_ms`."""
+
+    def unsynced_ms(self) -> int:
+        """For how long the oldest append here has not been synced; 0: none waits."""
+
+    def hand_over(self) -> None:
+        """The disk is slow (`liveness.HAND_OVER_MS`): others should lead. Called once until it recovers."""

@@ -2,7 +2,7 @@
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
 (`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
-Nothing here waits for a node but `call`, `ask_address` and `send_bulk`.
+Nothing here waits for a node but `call` and `ask_address`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import Final
 
 import trio
 
-from amqp10broker.cluster.asking import Document
-from amqp10broker.cluster.frames import BadFrame, encode
 from amqp10broker.cluster.hello import Acquaintances, Identity, PeerGreeting
 from amqp10broker.cluster.liveness import Liveness
-from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
+from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame, encode
 from amqp10broker.errors import PeerUnreachable
-from amqp10broker.runtime.cluster.cluster_listener import ClusterListener
 from amqp10broker.runtime.cluster.peer_calls import Calls
-from amqp10broker.runtime.cluster.peer_complaints import Complaints
-from amqp10broker.runtime.cluster.peer_events import PeerEvents
 from amqp10broker.runtime.cluster.peer_greeting import PeerGreeter
 from amqp10broker.runtime.cluster.peer_heartbeats import Heart
-from amqp10broker.runtime.cluster.peer_link import PeerLink
-from amqp10broker.runtime.cluster.peer_streams import Dial, Transport, Wires, close
+from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
+from amqp10broker.runtime.cluster.peer_streams import (
+    ClusterListener,
+    Complaints,
+    Dial,
+    Transport,
+    Wires,
+    close,
+)
 from amqp10broker.runtime.connections.sockets import Address
 
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
-BULK_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of states that may wait for a node before `send_bulk` waits."""
 BACK_OFF_S: Final = (0.05, 1.0)
 """The first wait before another attempt to connect, and the longest; it doubles."""
 
@@ -128,7 +128,6 @@ class Peers:
         self.liveness.forget(node)
 
     def connected(self, node: int, purpose: ConnectionPurpose) -> bool:
-        """Whether there is a connection."""
         return self._link(node, purpose) is not None
 
     def backlog_bytes(self, node: int, purpose: ConnectionPurpose = ConnectionPurpose.LETTERS) -> int:
@@ -144,7 +143,7 @@ class Peers:
         """Send a frame without waiting. All frames of one step are sent together. Returns false if there is
         no connection, or too much waits on it for groups: the frame was dropped. True: it is sent unless the
         connection is lost, which is reported then. Raises `ValueError` if the body is above
-        `frames.BODY_BYTES_MAX`.
+        `wire.BODY_BYTES_MAX`.
         """
         link = self._link(node, purpose)
         if link is None:
@@ -158,16 +157,6 @@ class Peers:
             link.put_message(group, b"".join(body))
         else:
             link.put(encode(kind, group, body))
-        return True
-
-    async def send_bulk(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Send a part of a state when there is room. Returns false: there is no connection, or it was lost
-        while room was awaited.
-        """
-        link = self._link(node, ConnectionPurpose.BULK)
-        if link is None or not await link.wait_room(BULK_BYTES_MAX):
-            return False
-        link.put(encode(kind, group, body))
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:

@@ -1,7 +1,7 @@
 """The system group at this node: the cluster's metadata, and its members.
 
 `cluster.system` decides; this module connects it to waiting callers. The group's members follow the nodes of
-the cluster (`cluster.system_members`).
+the cluster (`cluster.system.next_member_change`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.cluster.system import System
-from amqp10broker.cluster.system_members import next_change
+from amqp10broker.cluster.system import System, next_member_change
 from amqp10broker.cluster.system_store import SystemStore
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError
@@ -179,7 +178,7 @@ class SystemNode:
         if not member.leads or not self._catalog.nodes:
             return
         raft = member.raft
-        change = next_change(raft.config, self._catalog.nodes.values(), raft.matches(), raft.last)
+        change = next_member_change(raft.config, self._catalog.nodes.values(), raft.matches(), raft.last)
         if change is None:
             return
         try:

@@ -27,8 +27,18 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 import trio
 
 from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import account_of
-from amqp10broker.auth.login import Authentication, Challenge, Failure, Peer, Step, Success, Unverified
+from amqp10broker.auth.grants import CatalogGrants, account_of
+from amqp10broker.auth.login import (
+    Authentication,
+    Challenge,
+    Failure,
+    Mechanism,
+    Peer,
+    Step,
+    Success,
+    Unverified,
+)
+from amqp10broker.auth.token_scopes import TokenGrants
 from amqp10broker.errors import NotAllowed
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.vhost import VirtualHost
@@ -37,7 +47,6 @@ from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.budget import Budget
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
-from amqp10broker.runtime.connections.credential import Credential
 from amqp10broker.runtime.connections.read_budget import PORTION, ReadBudget
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_S, READ_BYTES, Stream
@@ -148,7 +157,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.credential = Credential(node_context, origin)
         self.engine = engine
         self.unfinished = unfinished
-        self.log = ConnectionLog(self, node_context.log_limits, node_context.catalog)
+        self.log = ConnectionLog(number, peer, node_context.log_limits, node_context.catalog)
         self.member: VhostSlot | None = None
         # The stream, and what is written and read.
         self.stream = stream
@@ -176,7 +185,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def vhost(self) -> str:
-        """The virtual host it is in, empty before it is open."""
         return "" if self.member is None else self.member.vhost.name
 
     @property
@@ -196,7 +204,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is open, and neither side has closed it."""
         return self.engine.state is self.open_state
 
     # --- the protocol's part ----------------------------------------------------------------------
@@ -284,20 +291,17 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.unfinished.leave()
 
     def leave(self) -> None:
-        """Leave the virtual host, if it was entered."""
         if self.member is not None:
             self.member.leave()
 
     def release(self) -> None:
         """Drop what refers back to it when it is over (see `SessionEndpoint.release`)."""
-        self.log.release()
 
     def give_up(self) -> None:
         self._given_up = True
         self.engine.abandon()
 
     def stop(self) -> None:
-        """End the reader, and with it the connection."""
         self.reading.cancel()
 
     @property
@@ -308,7 +312,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         return CLOSE_WAIT_S if self.member is None else LINGER_S
 
     def start_companion(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-        """Run a task beside the reader, to the end of the connection."""
         assert self._outer is not None
         self._outer.start_soon(run, *arguments)
 
@@ -397,7 +400,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.budget.left = PORTION
 
     def flush(self) -> None:
-        """Pass the engine's output to the writer."""
         out = self.engine.take_output()
         if out:
             self.output.put([out])
@@ -442,7 +444,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         if isinstance(answer, Success | Failure):
             node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
         if isinstance(answer, Success):
-            self.user = answer.user
+            self.user = self.log.client["user"] = answer.user
             self.credential.take(answer)
             self.unfinished.within = node_context.unfinished.of(answer.user)
             if self.credential.is_token:
@@ -507,7 +509,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     # --- sessions or channels ---------------------------------------------------------------------
 
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a message into every mailbox of its parts."""
         for part in self.parts.values():
             part.inbox.put(message)
 
@@ -563,7 +564,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.no_alarm = None
 
     def alarm_over(self) -> None:
-        """Let the reader go on."""
         if self.no_alarm is not None:
             self.no_alarm.set()
 
@@ -609,11 +609,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
 
     @property
     def state(self) -> str:
-        """In a word, for status."""
         return "blocked" if self.no_alarm is not None else self.engine.state.name.lower()
 
     def view_of(self, properties: Mapping[Any, Any] | None, **own: Any) -> ConnectionView:
-        """Return the connection's view for front ends."""
         return ConnectionView(
             id=self.number,
             protocol=self.protocol,
@@ -652,3 +650,55 @@ def next_read_bytes(given: int, frames: int, parts: int) -> int:
     if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
         return READ_BYTES
     return max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))
+
+
+class Credential:
+    def __init__(self, node_context: ConnectionContext, origin: Peer) -> None:
+        self.grants: CatalogGrants | TokenGrants = CatalogGrants(node_context.catalog.users, "")
+        self._node_context = node_context
+        self._origin = origin
+        self._renewed = trio.Event()
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it is a token, and the client may bring others."""
+        return isinstance(self.grants, TokenGrants)
+
+    def take(self, success: Success) -> None:
+        """The client has logged in."""
+        self.grants = success.token or CatalogGrants(self._node_context.catalog.users, success.user)
+
+    async def over(self) -> None:
+        """Wait until the token ends, or the last that the client has brought."""
+        while True:
+            self._renewed = trio.Event()
+            ends = None if isinstance(self.grants, CatalogGrants) else self.grants.expires_at
+            if ends is None:
+                await self._renewed.wait()
+                continue
+            # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in RabbitMQ:
+            # a token that ends in three seconds lasts so long.
+            clock = self._node_context.clock
+            ends_ms = int(ends * 1000) + clock.now_ms() % 1000
+            with trio.move_on_at(clock.trio_time(ends_ms)) as limit:
+                await self._renewed.wait()
+            if limit.cancelled_caught:
+                return
+
+    async def renew(self, token: bytes) -> str | None:
+        """Go on with another token. Returns None if it was taken, else why not, for the log. The old one
+        counts to its end then.
+        """
+        grants = self.grants
+        assert isinstance(grants, TokenGrants), "a password needs no renewal"
+        node_context = self._node_context
+        authentication = node_context.authenticator.begin(self._origin)
+        step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
+        answer = await node_context.logins.settle(authentication, step, self._origin.address)
+        if not isinstance(answer, Success):
+            return "it is no answer" if isinstance(answer, Challenge) else answer.reason
+        if answer.token is None or answer.user != grants.user:
+            return f"it is of user '{answer.user}', not of '{grants.user}'"
+        grants.renew(answer.token)
+        self._renewed.set()
+        return None

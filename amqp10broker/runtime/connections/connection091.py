@@ -192,6 +192,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.engine.fail(fault)
             self.log_fault(fault)
             return
+        self.log.client["vhost"] = self.vhost
         self.engine.open_ok()
         self.flush()
         self.opened(self.engine.frame_max, product=str(self.engine.client_properties.get("product", "")))
@@ -212,11 +213,9 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
 
     @property
     def full(self) -> bool:
-        """Whether the reader waits, or soon will, for a channel."""
         return self.held_by is not None or any(channel.reads.full for channel in self.parts.values())
 
     def around(self, channel: ChannelTask) -> WaitContext:
-        """Return the present activity of the connection for one of its channels."""
         other = self._waited_for
         return self.wait_context(channel.output)._replace(
             reader_credit=channel.credit.credit,
@@ -412,7 +411,6 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         return "running"
 
     def view(self) -> ConnectionView:
-        """Return the connection's view for front ends."""
         engine, properties = self.engine, self.engine.client_properties
         return self.view_of(
             properties,

@@ -183,6 +183,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             self.log_fault(fault)
             self._refused = fault
             return
+        self.log.client["vhost"] = self.vhost
         self._of_jms = is_of_jms(opened)
         self.engine.open(
             node_context.container_id,
@@ -229,11 +230,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     @property
     def full(self) -> bool:
-        """Whether the reader waits for a session."""
         return self.held_by is not None
 
     def around(self, session: SessionTask) -> WaitContext:
-        """Return the present activity of the connection for one of its sessions."""
         held = self.held_by
         return self.wait_context(session.output)._replace(
             held_by=None if held is None or held is session else f"session {self._held_channel}",
@@ -349,7 +348,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
 
     def release(self) -> None:
         self._node_context.resumable_links.let_run(self._names)
-        super().release()
 
     async def work(self, number: int, part: SessionTask) -> None:
         try:
@@ -432,7 +430,6 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> ConnectionView:
-        """Return the connection's view for front ends."""
         engine = self.engine
         opened = engine.remote_open
         return self.view_of(

@@ -6,11 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from itertools import count
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import trio
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import NotAllowed
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
@@ -22,7 +23,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 from amqp10broker.sessions.measures import Measures
-from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
@@ -43,7 +44,6 @@ class LoopYield:
         self._parts = 0
 
     async def after(self, view: ConnectionView) -> None:
-        """One more has been looked at."""
         self._parts += 1 + sum([1 + len(session.links) for session in view.sessions])
         self._parts += sum([1 + len(channel.consumers) for channel in view.channels])
         if self._parts >= PARTS_AT_ONCE:
@@ -84,12 +84,10 @@ class Connections(dict[int, Connection]):
         return next(self._numbers)
 
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a message into every session's and channel's mailbox."""
         for connection in list(self.values()):
             connection.tell(message)
 
     def ended(self, number: int) -> None:
-        """One is over: what it did stays counted."""
         connection = self.pop(number)
         self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
         past = self.past
@@ -180,7 +178,6 @@ class Connections(dict[int, Connection]):
         return found
 
     def past_counters(self) -> dict[str, ClientCounters]:
-        """Counters of ended connections, by protocol."""
         return self._totals.by_protocol()
 
 
@@ -203,11 +200,47 @@ async def what_waits(
     return survey.summary(survey.queues(counted)), survey.waiting()
 
 
-class Occupied(BrokerContext, Protocol):
-    """Surroundings with connections in them: for what looks at those from above."""
+class Occupied(BrokerContext):
+    """For what looks at connections from above."""
 
     connections: Connections
 
 
 def _whose(connection: Connection) -> Whose:
     return Whose(connection.protocol, connection.vhost, connection.user)
+
+
+class Rights:
+    """Checks all connections after a change of users or permissions.
+
+    Simultaneous changes, such as those of a definitions file, are checked together. A connection whose user
+    has lost access to its virtual host is closed. After a change of permissions, sessions and channels check
+    each of their consumers; publishes are always checked (`sessions.routes`).
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._changed = trio.Event()
+
+    def note(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Look after each change, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            self._look()
+
+    def _look(self) -> None:
+        for connection in list(self._connections.values()):
+            member = connection.member
+            if member is None or connection.reading.cancel_called:
+                continue  # it asks when it opens; it is closing, for a reason of its own
+            try:
+                changed = member.permission_changed()
+            except NotAllowed as refusal:
+                connection.expel(refusal.description)
+                continue
+            if changed:
+                connection.tell(ACCESS_CHANGED)

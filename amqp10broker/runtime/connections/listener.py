@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import trio
 
 from amqp10broker.auth.login import Peer
 from amqp10broker.auth.login_queue import turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
+from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
@@ -22,6 +24,7 @@ from amqp10broker.runtime.connections.sockets import (
     Address,
     BoundSockets,
     accept_forever,
+    addresses_of,
     is_loopback,
     peer_text,
 )
@@ -50,25 +53,17 @@ class Greeted:
     origin: Peer
 
 
+@dataclass(eq=False)
 class Listener:
     """Makes connections of what comes to the sockets of one broker."""
 
-    def __init__(
-        self,
-        node_context: ConnectionContext,
-        connections: Connections,
-        tracing: Tracing,
-        watches: Watches,
-        monitor: ResourceMonitor,
-    ) -> None:
-        self._node_context = node_context
-        self._connections = connections
-        self._tracing = tracing
-        self._watches = watches
-        self._monitor = monitor
+    _node_context: ConnectionContext
+    _connections: Connections
+    _tracing: Tracing
+    _watches: Watches
+    _monitor: ResourceMonitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        """Serve the clients that come."""
         for sock in sockets.plain:
             listeners.start_soon(self._accept_forever, sock, connections, None)
         for sock in sockets.encrypted:
@@ -276,3 +271,57 @@ class Listener:
 
 def _log_fault(number: int, peer: str, error: Exception) -> None:
     _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=error)
+
+
+class Listeners:
+    def __init__(self, listener: Listener, sockets: BoundSockets, connections: trio.Nursery) -> None:
+        self._listener = listener
+        self._sockets = sockets
+        self._ports = [
+            [address[1] for address in addresses_of(each)] for each in (sockets.plain, sockets.encrypted)
+        ]
+        self._connections = connections
+        self._accepting: trio.CancelScope | None = None
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def open(self) -> bool:
+        return self._accepting is not None
+
+    def has_room_for(self, peer: str, turn: str) -> bool:
+        return self.open and self._listener.has_room_for(peer, turn)
+
+    def take(self, stream: Stream, peer: str, origin: Peer) -> None:
+        self._connections.start_soon(self._listener.serve_stream, stream, peer, origin)
+
+    def listen(self, nursery: trio.Nursery) -> None:
+        self._sockets.listen()
+        self._nursery = nursery
+        self._accepting = trio.CancelScope()
+        nursery.start_soon(self._accept, self._accepting)
+
+    async def _accept(self, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as accepting:
+                self._listener.listen(self._sockets, accepting, self._connections)
+
+    def shut(self) -> None:
+        """Stop accepting: the kernel refuses new connections."""
+        if self._accepting is None:
+            return
+        self._accepting.cancel()
+        self._accepting = None
+        self._sockets.close()
+
+    async def reopen(self, config: Config) -> None:
+        """Accept clients again, at the same addresses. Raises `OSError` or `ConfigError` if an address was
+        taken by another program.
+        """
+        if self._accepting is not None or self._nursery is None:
+            return
+        # Where the configuration names no port the kernel has chosen one, which clients know by now.
+        kept: dict[str, Any] = {
+            name: ports[0] for name, ports in zip(("port", "tls_port"), self._ports, strict=True) if ports
+        }
+        await self._sockets.bind(replace(config, **kept))
+        self.listen(self._nursery)

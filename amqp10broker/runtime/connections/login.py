@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import trio
 
-from amqp10broker.auth.attempts import Attempts
 from amqp10broker.auth.login import (
+    Attempts,
     Authentication,
     Authenticator,
     Challenge,
@@ -22,9 +22,9 @@ from amqp10broker.auth.login import (
     Unverified,
 )
 from amqp10broker.auth.login_queue import LoginQueue, Turn
-from amqp10broker.auth.passwords import Passwords
+from amqp10broker.auth.passwords import Passwords, ReadyRecords
 from amqp10broker.config import Config
-from amqp10broker.metadata.users import Users
+from amqp10broker.metadata.users import PasswordRecord, Users
 from amqp10broker.protocols.amqp091.codec import decode_table
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.runtime.log import Log
@@ -207,3 +207,37 @@ def read_field_table(data: bytes) -> Mapping[str, object] | None:
     except DecodeError:
         return None
     return table if end == len(data) + 4 else None
+
+
+async def made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords:
+    """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
+    records: dict[str, list[PasswordRecord]] = defaultdict(list)
+    for password in plain:
+        records[password].append(await run_slow(_make(passwords, password)))
+    return ReadyRecords(passwords, records)
+
+
+def _make(passwords: Passwords, password: str) -> Callable[[], PasswordRecord]:
+    return lambda: passwords.make(password)
+
+
+def passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
+    """The passwords in plain that an operation is given."""
+    if operation in ("add-user", "change-password"):
+        password = given.get("password")
+        return [password] if isinstance(password, str) else []
+    if operation == "put-user":
+        entry = given.get("entry")
+        return list(_plain_passwords({"users": [entry]}))
+    if operation == "import-definitions":
+        return list(_plain_passwords(given.get("document")))
+    return []
+
+
+def _plain_passwords(document: object) -> Iterator[str]:
+    users = document.get("users") if isinstance(document, dict) else None
+    for user in users if isinstance(users, list) else ():
+        if isinstance(user, dict) and "password_hash" not in user:
+            password = user.get("password")
+            if isinstance(password, str) and password and "\0" not in password:
+                yield password

@@ -42,7 +42,6 @@ class Bound:
         self.full = False
 
     async def wait(self) -> None:
-        """Wait until another message may be put."""
         while self.full:
             self._freed = trio.Event()
             await self._freed.wait()
@@ -164,8 +163,6 @@ class EndpointTask(Generic[EndpointT]):
 
 
 class SessionTask(EndpointTask[BrokerSession]):
-    """An AMQP 1.0 session and its task."""
-
     @property
     def over(self) -> bool:
         return self.service.over

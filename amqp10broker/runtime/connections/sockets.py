@@ -58,7 +58,6 @@ class BoundSockets:
                 listen(sock, setting)
 
     def close(self) -> None:
-        """Listen no more. May be called twice."""
         for sock in (*self.plain, *self.encrypted):
             sock.close()
 
@@ -90,7 +89,6 @@ async def accept_forever(
 
 
 def addresses_of(sockets: list[socket.socket]) -> list[Address]:
-    """Host and port of each."""
     return [sock.getsockname()[:2] for sock in sockets]
 
 

@@ -99,7 +99,6 @@ class SuspendedLinks:
         self.links.expire()
 
     async def run(self) -> None:
-        """End links in time, until cancelled."""
         while True:
             self._sooner = trio.Event()
             due_ms = self.links.deadline_ms

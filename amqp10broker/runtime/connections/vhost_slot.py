@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import field
 from typing import NamedTuple, Self
 
 from amqp10broker.auth.authorise import check_vhost_access
 from amqp10broker.auth.grants import Grants, account_of
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ResourceLocked
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import Owner
@@ -21,26 +24,18 @@ class Container(NamedTuple):
     """It wants to be the only connection of that id."""
 
 
+@dataclass(slots=True, eq=False)
 class VhostSlot:
-    """One open connection in one virtual host."""
+    _catalog: Catalog
+    vhost: VirtualHost
+    _grants: Grants
+    _owner: Owner
+    _container: Container | None
+    _left: bool = False
+    _entry: Hashable | None = field(init=False)
 
-    __slots__ = ("_catalog", "_container", "_entry", "_grants", "_left", "_owner", "vhost")
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        vhost: VirtualHost,
-        grants: Grants,
-        owner: Owner,
-        container: Container | None,
-    ) -> None:
-        self._catalog = catalog
-        self._grants = grants
-        self._owner = owner
-        self._container = container
-        self._left = False
-        self._entry = grants.entry(vhost.name)
-        self.vhost = vhost
+    def __post_init__(self) -> None:
+        self._entry = self._grants.entry(self.vhost.name)
 
     @classmethod
     def enter(

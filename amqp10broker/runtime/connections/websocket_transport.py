@@ -31,8 +31,6 @@ CLOSE_WAIT_S: Final = 2.0
 
 
 class WebSocketTransport:
-    """The server's end of an open WebSocket."""
-
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
         self._stream = stream
         self._layer = layer
@@ -113,7 +111,6 @@ class WebSocketTransport:
         await self._stream.send_all(layer.wrap(data))
 
     async def aclose(self) -> None:
-        """Close: in order if the WebSocket is open, and the client answers soon."""
         if not self._closed:
             self._closed = True
             with trio.move_on_after(CLOSE_WAIT_S):

@@ -8,8 +8,8 @@ its sessions wait here, and through them its reader: its own TCP pushes it back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
@@ -27,13 +27,12 @@ listening to its client."""
 
 @dataclass(eq=False, slots=True)
 class Write:
-    """Bytes for the socket, in pieces."""
-
     output: OutputBuffer
     pieces: Sequence[bytes | memoryview]
     transfer_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class OutputBuffer:
     """One session's way to the writer (or the connection's own, for open and close).
 
@@ -43,32 +42,18 @@ class OutputBuffer:
         overfull: whether the session must stop listening until the client has read its answers.
     """
 
-    __slots__ = (
-        "_abandoned",
-        "_control_bytes",
-        "_drained",
-        "_inbox",
-        "_wanted",
-        "_writer",
-        "overfull",
-        "room",
-        "waiting_bytes",
-    )
-
-    def __init__(self, writer: Writer, inbox: Mailbox[SessionMessage] | None, budget_bytes: int) -> None:
-        self._writer = writer
-        self._inbox = inbox
-        self._wanted = False
-        self._drained: trio.Event | None = None
-        self._abandoned = False
-        self._control_bytes = 0
-        self.overfull = False
-        self.room = budget_bytes
-        self.waiting_bytes = 0
+    _writer: Writer
+    _inbox: Mailbox[SessionMessage] | None
+    room: int
+    _wanted: bool = False
+    _drained: trio.Event | None = None
+    _abandoned: bool = False
+    _control_bytes: int = 0
+    overfull: bool = False
+    waiting_bytes: int = 0
 
     @property
     def blocked(self) -> bool:
-        """Whether transfers wait for the socket."""
         return self._wanted
 
     def want(self) -> None:
@@ -87,7 +72,6 @@ class OutputBuffer:
             self._inbox.put(WRITER_READY)
 
     def count(self, write: Write, total_bytes: int) -> None:
-        """The writer keeps a write."""
         self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
 
     def written(self, write: Write, total_bytes: int) -> None:
@@ -105,7 +89,6 @@ class OutputBuffer:
         self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
-        """Wait until the output is not overfull."""
         while self.overfull and not self._abandoned:
             self._drained = trio.Event()
             await self._drained.wait()
@@ -118,13 +101,11 @@ class OutputBuffer:
             self._drained = None
 
 
-class Tap(Protocol):
-    """An observer of a connection's bytes, see `tracing`; must not raise."""
+class Tap(NamedTuple):
+    """The observer of a connection's bytes, see `tracing`; must not raise. `sent`: takes whole frames."""
 
-    def received(self, data: bytes) -> None: ...
-
-    def sent(self, data: bytes | memoryview) -> None:
-        """Bytes for the writer: whole frames."""
+    received: Callable[[bytes], None]
+    sent: Callable[[bytes | memoryview], None]
 
 
 class Writer:
@@ -155,7 +136,6 @@ class Writer:
 
     @property
     def blocked_s(self) -> float:
-        """For how long, in all, bytes have waited for the socket."""
         waits = self.waiting_bytes and not self.broken
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
@@ -256,6 +236,5 @@ class Writer:
             self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
 
     def finish(self, output: OutputBuffer) -> None:
-        """Let `run` return when everything put so far has been sent."""
         if not self.broken:
             self._mailbox.put((Write(output, [], 0), 0))

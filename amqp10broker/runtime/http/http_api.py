@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
-from typing import Any, Final
+from time import perf_counter
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -39,7 +40,10 @@ from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.config.records import effective
 from amqp10broker.errors import BrokerError, RefusedError
 from amqp10broker.message.message import Message
+from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.metadata.users import User
+from amqp10broker.observe.metrics.exposition import CLIENT_VERSION, scrape
+from amqp10broker.observe.metrics.wanted import ScrapeRequest
 from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.inspection import certificates
@@ -51,9 +55,11 @@ from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.metrics import text_of
-from amqp10broker.runtime.queues.background_jobs import run_job, to_queue
-from amqp10broker.sessions.jobs import GetSome, PublishOne, check_gettable
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.observe.metrics_source import source_of
+from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.sessions.jobs import BackgroundJob, GetSome, PublishOne, check_gettable
+from amqp10broker.sessions.messages import SessionMessage
 
 _TAG_DIGITS: Final = 16
 
@@ -84,6 +90,63 @@ def _read() -> Iterator[tuple[str, PageFile]]:
                     folder + entry.name,
                     PageFile(kind, body, hashlib.sha256(body).hexdigest()[:_TAG_DIGITS]),
                 )
+
+
+E = TypeVar("E", bound=BackgroundJob)
+
+ANSWER_S: Final = 15.0
+"""How long a queue may take for anything that it tells."""
+
+
+async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
+    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
+    has not answered.
+    """
+    mailbox: Mailbox[SessionMessage] = Mailbox()
+    address = reply_registry.open(label, mailbox)
+    try:
+        job = begin(address)
+        try:
+            await _heard_out(job, mailbox)
+        finally:
+            job.end()
+    finally:
+        reply_registry.close(address)
+        mailbox.close()
+    return job
+
+
+def to_queue(command: QueueCommand) -> None:
+    """Send a command to its queue at once, as jobs do."""
+    command[0].post(command[1])
+
+
+async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionMessage]) -> None:
+    while not job.done:
+        with trio.move_on_after(ANSWER_S) as patience:
+            messages = await mailbox.take_all()
+        if patience.cancelled_caught:
+            raise BrokerError(f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again")
+        for message in messages:
+            if isinstance(message, list):
+                for effect in message:
+                    job.hear(effect)
+
+
+TURN_S: Final = 0.004
+"""A turn is over after the step in which so much time has passed."""
+
+
+async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
+    """Return the response to a scrape."""
+    pieces: list[bytes] = []
+    began = perf_counter()
+    for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
+        pieces.append(piece)
+        if perf_counter() - began > TURN_S:
+            await trio.lowlevel.checkpoint()
+            began = perf_counter()
+    return b"".join(pieces)
 
 
 class BrokerDoor(BrokerApi):
@@ -204,7 +267,6 @@ class HttpApi:
         )
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
-        """Return the request handler of one connection."""
         return partial(self._answer, origin, peer)
 
     async def _answer(self, origin: Peer, peer: str, request: HttpRequest, read: ReadBody) -> HttpResponse:

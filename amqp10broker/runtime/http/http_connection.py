@@ -103,8 +103,6 @@ class _Gone(Exception):
 
 
 class HttpConnection:
-    """A client of the HTTP listener."""
-
     def __init__(
         self,
         stream: Stream,

@@ -37,8 +37,6 @@ _log = Log("amqp10broker.http")
 
 
 class HttpListener:
-    """Accepts HTTP connections, and keeps one connection's failure from the others."""
-
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         self._metrics = metrics
         self._on_client = on_client
@@ -67,8 +65,6 @@ class HttpListener:
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Administered) -> None:
-        """Serve the clients that come, until cancelled."""
-
         def taken(sock: socket.socket, address: Address) -> None:
             turned_away = broker.logins.turns_away(turn_address(address[0]))
             if turned_away or self._open >= broker.config.http_connection_max:

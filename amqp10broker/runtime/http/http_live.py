@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import replace
+from dataclasses import field, replace
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -60,29 +60,14 @@ class Stream:
         self._lives.closed(self)
 
 
+@dataclass(eq=False)
 class Lives:
-    """All streams of an HTTP listener."""
-
-    def __init__(
-        self,
-        look: Look,
-        onward: Callable[[HttpRequest], tuple[str, str] | None],
-        start: Start,
-        now_ms: Callable[[], int],
-    ) -> None:
-        """Follow nothing yet.
-
-        Args:
-            look: evaluates a path; never raises.
-            onward: how to ask for what comes behind an answer of a path, see `api.front.Endpoint`.
-            now_ms: the time of day, milliseconds since the epoch.
-        """
-        self._look = look
-        self._onward = onward
-        self._start = start
-        self._now_ms = now_ms
-        self._shared: dict[Hashable, Shared] = {}
-        self._open: Counter[str] = Counter()
+    _look: Look
+    _onward: Callable[[HttpRequest], tuple[str, str] | None]
+    _start: Start
+    _now_ms: Callable[[], int]
+    _shared: dict[Hashable, Shared] = field(default_factory=dict, init=False)
+    _open: Counter[str] = field(default_factory=Counter, init=False)
 
     def open(self, following: Following, grants: Grants) -> Feed:
         """Follow paths for a user.
@@ -145,8 +130,6 @@ Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
 
 
 class Shared:
-    """A path that is evaluated for the followers of one user."""
-
     def __init__(self, look: Look, request: HttpRequest, grants: Grants, every_s: float) -> None:
         self.latest = Latest()
         self.followers: set[Stream] = set()
@@ -167,7 +150,6 @@ class Shared:
                 await trio.sleep(max(self._every_s, REFUSED_S) if refused else self._every_s)
 
     def leave(self, follower: Stream) -> None:
-        """One follows no more; with the last it is over."""
         self.followers.discard(follower)
         if not self.followers:
             self._scope.cancel()
@@ -198,31 +180,22 @@ class FollowerState:
         return text
 
     def leave(self, follower: Stream) -> None:
-        """The client follows no more."""
         self.shared.leave(follower)
 
 
+@dataclass(eq=False)
 class Onward:
     """A path of which each answer begins where the last one ended: a client's own, as fast as it reads."""
 
-    def __init__(
-        self,
-        follower: Stream,
-        look: Look,
-        request: HttpRequest,
-        place: int,
-        onward: tuple[str, str],
-        every_s: float,
-    ) -> None:
-        self._follower = follower
-        self._look = look
-        self._request = request
-        self._place = place
-        self._onward = onward
-        self._every_s = every_s
-        self._scope = trio.CancelScope()
-        self._event: str | None = None
-        self._taken = trio.Event()
+    _follower: Stream
+    _look: Look
+    _request: HttpRequest
+    _place: int
+    _onward: tuple[str, str]
+    _every_s: float
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope, init=False)
+    _event: str | None = None
+    _taken: trio.Event = field(default_factory=trio.Event, init=False)
 
     async def run(self) -> None:
         """Look, and wait until the client has what was seen."""
@@ -250,11 +223,9 @@ class Onward:
                     await trio.sleep(self._every_s if refused is None else max(self._every_s, REFUSED_S))
 
     def take(self) -> str | None:
-        """The event that the client lacks; None: it is up to date."""
         taken, self._event = self._event, None
         self._taken.set()
         return taken
 
     def leave(self, follower: Stream) -> None:
-        """The client follows no more."""
         self._scope.cancel()

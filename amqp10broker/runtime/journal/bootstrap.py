@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 
 from amqp10broker.auth.passwords import Passwords, plain_record
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.config.records import User as ConfiguredUser
-from amqp10broker.errors import LimitExceeded, StorageError
+from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
 from amqp10broker.metadata.catalog import VHOST, Catalog
+from amqp10broker.metadata.definitions import ImportDefinitions, due_of, importing, without_due
 from amqp10broker.metadata.patterns import fault_of
 from amqp10broker.metadata.plan import CLUSTER_TAGS, VhostFacts
 from amqp10broker.metadata.queue_requests import DeclareQueue
@@ -18,12 +21,6 @@ from amqp10broker.metadata.user_requests import AddUser, SetPassword, SetPermiss
 from amqp10broker.metadata.users import PasswordRecord, Permission, User
 from amqp10broker.metadata.vhost_requests import AddVhost, SetGlobalParameter
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.runtime.journal.definitions_file import (
-    due_now,
-    import_file,
-    naming_the_file,
-    tell_left_out,
-)
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.broker")
@@ -74,7 +71,7 @@ def bootstrap(
 
     Args:
         given: None at the first start; later the result of `default_records` then.
-        queues_later: queues and bindings must be possible, and are not declared (`definitions_due`).
+        queues_later: queues and bindings must be possible, and are not declared (`DeclareDue` declares them).
 
     Returns:
         Names of the configuration's users that are now there, with the password that it gives.
@@ -208,3 +205,74 @@ def _bootstrap_users(
 def _is_password(passwords: Passwords, user: ConfiguredUser) -> bool:
     password = user.password.encode()
     return passwords.quick(user.name, password) or passwords.slow(user.name, password)()
+
+
+TOLD_MAX: Final = 50
+"""Entries of a document that are told in the log one by one."""
+
+
+def import_file(
+    catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord], *, queues_later: bool
+) -> None:
+    """Import a definitions file; omitted parts are logged. Raises `ConfigError` if it cannot be read, or has
+    invalid content; nothing was imported then.
+    """
+    document = _document(path)
+    with naming_the_file(path):
+        request = importing(document, make_password=make_password)
+        report = catalog.propose(without_due(request) if queues_later else request)
+    tell_left_out(report.skipped)
+
+
+def tell_left_out(reasons: Sequence[str]) -> None:
+    """Log what of a document of definitions is not there."""
+    for reason in reasons[:TOLD_MAX]:
+        _log.warning("left out of the definitions", reason=reason)
+    if len(reasons) > TOLD_MAX:
+        _log.warning("more was left out of the definitions", count=len(reasons) - TOLD_MAX)
+
+
+@contextmanager
+def naming_the_file(path: str | None) -> Iterator[None]:
+    """Name the file, if there is one, in errors raised inside the block."""
+    try:
+        yield
+    except BrokerError as error:
+        if path is None:
+            raise
+        source = f"definitions file {path}"
+        raise ConfigError(source, f"cannot be imported: {error}", "nothing of it was taken over") from error
+
+
+def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
+    """Queues and bindings of a configuration that are due later, as far as they are not there. Raises
+    `ConfigError` if the definitions file cannot be read.
+    """
+    document = {} if config.definitions is None else _document(config.definitions)
+    vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None
+    queues = [
+        {
+            "vhost": config.default_vhost,
+            "name": queue.name,
+            "durable": queue.durable,
+            "arguments": dict(queue.arguments),
+        }
+        for queue in config.queues
+        if vhost is not None and vhost.find(queue.name) is None
+    ]
+    return due_of(document, queues)
+
+
+def _document(path: str) -> Any:
+    source = f"definitions file {path}"
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except OSError as error:
+        raise ConfigError(source, f"cannot be read: {error.strerror}", "must be a JSON file") from error
+    except ValueError as error:
+        raise ConfigError(
+            source,
+            f"is not JSON: {error}",
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        ) from error

@@ -154,7 +154,6 @@ class Committer:
         await self._to_clean.wait()
 
     def stop(self) -> None:
-        """Commit what there is, and end `run`."""
         self._stopping = True
         self.wake()
 

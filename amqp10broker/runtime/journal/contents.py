@@ -13,24 +13,20 @@ from typing import Final
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.changes import Value
+from amqp10broker.metadata.catalog import Catalog, Value
 from amqp10broker.metadata.plan import Key
-from amqp10broker.metadata.queue import QueueSpec
-from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
+from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue_kind import CLASSIC, QUORUM, STREAM
 from amqp10broker.metadata.restore import restore
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.records import CONFIG
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
-from amqp10broker.runtime.queues.handles import InlineQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.storage.disk import Scratch
 from amqp10broker.storage.record import RECORD_BYTES, Record
-from amqp10broker.storage.scratch import Scratch
 
 _NOW_MS: Final = 0
 
@@ -39,7 +35,7 @@ class Contents:
     def __init__(self) -> None:
         self.streams: Collection[int] = ()
         self._stores: dict[int, ClassicStore | QuorumStore | StreamCommits] = {}
-        self._specs: dict[int, QueueSpec] = {}
+        self._queues: dict[int, DeclaredQueue] = {}
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
@@ -54,21 +50,20 @@ class Contents:
             return  # a first start that did not come to its end: the next one begins anew
         else:
             node, declared = 0, [entry for entry in found.items() if entry[0] not in OF_THE_NODE]
-        host = _Host()
         try:
-            catalog = Catalog(host)
+            catalog = Catalog()
             restore(catalog, declared)
         except ConfigError as error:
             raise StorageError(path, str(error), "nothing was changed") from error
-        self._specs = {spec.number: spec for spec in host.specs if _is_here(spec, node)}
-        self.streams = {number for number, spec in self._specs.items() if KINDS[spec.type].own_files}
+        self._queues = {queue.number: queue for queue in catalog if _is_here(queue, node)}
+        self.streams = {number for number, queue in self._queues.items() if queue.kind.own_files}
         incarnation = last_incarnation(found.get) + 1
-        for number, spec in self._specs.items():
-            if spec.type == CLASSIC.name:
+        for number, queue in self._queues.items():
+            if queue.type == CLASSIC.name:
                 self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
-            elif spec.type == QUORUM.name:
-                self._stores[number] = _quorum_store(spec, self._journal, node, incarnation)
-            elif spec.type == STREAM.name:
+            elif queue.type == QUORUM.name:
+                self._stores[number] = _quorum_store(queue, self._journal, node, incarnation)
+            elif queue.type == STREAM.name:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
@@ -86,18 +81,9 @@ class Contents:
         for number, store in self._stores.items():
             if isinstance(store, QuorumStore):
                 try:
-                    store.recovered(self._specs[number].settings, _NOW_MS)
+                    store.recovered(self._queues[number].effective.settings, _NOW_MS)
                 except StorageError as error:
                     yield error
-
-
-class _Host:
-    def __init__(self) -> None:
-        self.specs: list[QueueSpec] = []
-
-    def start_queue(self, queue: QueueSpec) -> InlineQueue:
-        self.specs.append(queue)
-        return InlineQueue(VolatileQueue(queue.name), ReplyRegistry())
 
 
 class _Entries:
@@ -135,19 +121,19 @@ def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]
         ) from error
 
 
-def _is_here(spec: QueueSpec, node: int) -> bool:
-    return not node or spec.home == node or node in map(node_of, spec.members)
+def _is_here(queue: DeclaredQueue, node: int) -> bool:
+    return not node or queue.home == node or node in map(node_of, queue.members)
 
 
-def _quorum_store(spec: QueueSpec, journal: _Nowhere, node: int, incarnation: int) -> QuorumStore:
-    me = next((member for member in spec.members if node_of(member) == node), FOUNDER)
+def _quorum_store(queue: DeclaredQueue, journal: _Nowhere, node: int, incarnation: int) -> QuorumStore:
+    me = next((member for member in queue.members if node_of(member) == node), FOUNDER)
     return QuorumStore(
-        spec.number,
-        spec.name,
+        queue.number,
+        queue.name,
         journal,
         when_durable=lambda *_: None,
         me=me,
-        members=[member for member in spec.members if is_first(member)],
+        members=[member for member in queue.members if is_first(member)],
         joins=not is_first(me),
         node=node,
         incarnation=incarnation,

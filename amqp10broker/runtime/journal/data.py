@@ -9,12 +9,13 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import left_alone
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, StorageError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import Conceal
@@ -249,3 +250,51 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
             _log.error("data folder not closed in order", path=path, exc_info=error)
         raise
     data.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Afterwards:
+    """The change of a node's folder after its broker has stopped, since a folder in use cannot be emptied. A
+    crash in between leaves it as it was: a node that was to join goes on alone, one that has left is refused
+    at its next start. `membership`: of the cluster that has let the node in, whose broker goes on as its
+    member; None: the node is blank, and ends.
+    """
+
+    membership: ClusterIdentity | None
+
+    def carry_out(self, path: str) -> None:
+        """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
+        `StorageError` or `RefusedError` if it cannot be written.
+        """
+        data = Data(OsDisk(), os.path.abspath(path))
+        try:
+            data.discard("the node has left its cluster" if self.membership is None else "the node joins one")
+            if self.membership is not None:
+                data.belong(self.membership)
+        finally:
+            data.close()
+
+
+_pid_log = Log("amqp10broker.broker")
+
+
+PID: Final = "pid"
+
+
+@contextmanager
+def pid_file(folder: str) -> Iterator[None]:
+    """Have this process's number in a folder that it holds, for so long."""
+    path = os.path.join(folder, PID)
+    try:
+        # Aside and renamed: half of it is never seen.
+        with open(f"{path}.new", "w", encoding="ascii") as file:
+            file.write(f"{os.getpid()}\n")
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        # As with the lock: a full disk must not keep a broker from starting.
+        _pid_log.warning("the process's number cannot be written", path=path, reason=error.strerror)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(path)

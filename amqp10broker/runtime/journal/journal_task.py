@@ -32,12 +32,11 @@ from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.journal.syncer import open_syncer
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
-from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.disk import Disk, Scratch
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.reader import Torn
 from amqp10broker.storage.record import RECORD_BYTES, Record
-from amqp10broker.storage.scratch import Scratch
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")
@@ -118,13 +117,11 @@ class JournalTask:
             self.committer.wake()
 
     def classic(self, group: int) -> ClassicStore:
-        """The store of a classic queue, new or of before."""
         store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
         self._kept[group] = store
         return store
 
     def stream(self, number: int) -> FileShelf:
-        """The files of a stream, new or of before."""
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
@@ -148,7 +145,6 @@ class JournalTask:
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
-        """Another kind of queue keeps something."""
         self._kept[kept.group] = kept
 
     def forget(self, group: int) -> None:
@@ -272,7 +268,6 @@ class JournalTask:
         )
 
     def view(self) -> JournalView:
-        """Return its view for front ends."""
         if not self.recovered.is_set():
             return JournalView(recovered=False)
         journal, committer = self.journal, self.committer

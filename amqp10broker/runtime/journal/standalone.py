@@ -26,7 +26,6 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.restore import restore
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.runtime.cluster.founding import NoQueues
 from amqp10broker.runtime.journal.data import LOST, MEMBERSHIP, Data
 
 _READ_BYTES: Final = 1024 * 1024
@@ -74,7 +73,7 @@ def standalone(data: Data, new_id: Callable[[], str]) -> Standalone:
             f"{path}: node '{before.name}' had joined its cluster and got nothing of it yet: "
             "take the folder of another node"
         )
-    catalog = Catalog(NoQueues())
+    catalog = Catalog()
     restore(catalog, found.items())
     me = before.number
 

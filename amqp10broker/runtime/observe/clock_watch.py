@@ -6,13 +6,13 @@ They are logged at beginning and end, and appear in `waiting` and `doctor` meanw
 from __future__ import annotations
 
 import time
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.quorum.clocks import AHEAD_MS_MAX, Clocks, difference
-from amqp10broker.runtime.clock import WallClock
+from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.clock")
@@ -20,27 +20,14 @@ _log = Log("amqp10broker.clock")
 LOOK_S: Final = 5
 
 
-class Ahead(Protocol):
-    """A queue whose time may be ahead of the clock."""
-
-    def ahead_ms(self, now_ms: int, /) -> int: ...
-
-
-class ClockContext(Protocol):
-    """The context of the clock watch in the broker."""
-
-    clock: WallClock
-    catalog: Catalog
-
-
 class ClockWatch:
     """Of one node. `queues`: those that it leads whose time was ahead when it began to."""
 
-    def __init__(self, node_context: ClockContext) -> None:
+    def __init__(self, node_context: BrokerContext) -> None:
         self._node_context = node_context
         self._began_s = _apart_s()
         self.others = Clocks()
-        self.queues: set[Ahead] = set()
+        self.queues: set[QuorumInLog] = set()
 
     def notes(self) -> dict[str, str]:
         """Return a sentence for each present fault, by its subject."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow.observer import ConnectionObserver, Observer, ProcessObserver, QueueObserver
 from amqp10broker.observe.flow.samples import Emit, Sample, channel_samples, session_samples
@@ -244,29 +245,22 @@ class FlowSampler:
                 self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
 
 
+@dataclass(slots=True, eq=False)
 class _Probe:
     """The state of one session or channel: its observer, and the probes of its steps."""
 
-    __slots__ = ("_around", "_began_ns", "_observer", "_sampler", "_wakes", "running", "turn")
+    _sampler: FlowSampler
+    running: SessionTask | ChannelTask
+    _observer: Observer
+    _around: Callable[[], Any]
+    _began_ns: int = 0
+    _wakes: int = 0
+    turn: int = 0
 
-    def __init__(
-        self,
-        sampler: FlowSampler,
-        running: SessionTask | ChannelTask,
-        observer: Observer,
-        around: Callable[[], Any],
-    ) -> None:
-        self._sampler = sampler
-        self._observer = observer
-        self._around = around
-        self._began_ns = 0
-        self._wakes = 0
-        self.running = running
-        self.turn = 0
-        running.on_end = self._on_end
+    def __post_init__(self) -> None:
+        self.running.on_end = self._on_end
 
     def begin(self, now_ns: int) -> None:
-        """Count what exists already from now on."""
         self._observer.begin(now_ns, self._around())
 
     @property

@@ -25,22 +25,18 @@ class Meter:
         self._asked = False
 
     def memory_used(self) -> int | None:
-        """Bytes of this process that are in RAM."""
         return portable.resident_bytes()
 
     def memory_total(self) -> int | None:
-        """Bytes that this process may use: the machine's memory, or a lower limit."""
         return memory_total(read_text)
 
     def disk_free(self, path: str) -> int | None:
-        """Bytes that this user may still write on the file system of `path`."""
         try:
             return shutil.disk_usage(path).free
         except OSError:
             return None
 
     def busy_s(self) -> float:
-        """Seconds of processor time that this process has used."""
         return time.process_time()
 
     def give_back(self) -> None:
@@ -95,7 +91,6 @@ def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
 
 
 def read_text(path: str) -> str:
-    """The text of a file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -12,7 +12,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, NodeState, Past
 from amqp10broker.operations.node import MemberState
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.member_states import state_of
+from amqp10broker.runtime.cluster.cluster_node import state_of
 from amqp10broker.runtime.queues.queue_task import QueueTask
 
 if TYPE_CHECKING:

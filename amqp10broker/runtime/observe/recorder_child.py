@@ -247,7 +247,6 @@ def answer(channel: socket.socket, line: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Serve the socket with the descriptor in the first argument."""
     # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
     sys.path[:] = json.loads(sys.argv[3])
     from amqp10broker import portable

@@ -2,29 +2,37 @@
 
 One task of the service nursery. While anything is connected, over HTTP too, or an alarm is on, it measures
 every second and up to ten times as often near a limit; otherwise it sleeps until a client connects. After a
-burst it stays awake until memory was given back (`tidying`). Shares of memory are worked out once, as limits.
+burst it stays awake until memory was given back (`Tidying`). Shares of memory are worked out once, as limits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import trio
 
 from amqp10broker.config import Config
+from amqp10broker.config.amounts import disk_limit, memory_watermark
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
-from amqp10broker.operations.alarms import CHECK_MS_MAX, AlarmCause, Alarms, Change, Resource, end_bytes
+from amqp10broker.operations.alarms import (
+    CHECK_MS_MAX,
+    AlarmCause,
+    Alarms,
+    Change,
+    Measurement,
+    Resource,
+    end_bytes,
+)
 from amqp10broker.operations.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
-from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.connections.connections import Connections
+from amqp10broker.runtime.connections.connections import Occupied
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.meters import Meter
-from amqp10broker.runtime.observe.resource_readings import ResourceReadings, disk_path, disk_setting
-from amqp10broker.runtime.tidying import Tidying
 from amqp10broker.sessions.messages import AlarmChanged
 
 _log = Log("amqp10broker.alarms")
@@ -36,28 +44,17 @@ LIMITS: Final[Mapping[str, Resource]] = {
 """The settings that say when an alarm begins; both may be changed while running."""
 
 
-class AlarmContext(Protocol):
-    """The context of the monitor in the broker."""
-
-    clock: WallClock
-    config: Config
-    alarms: frozenset[str]
-    connections: Connections
-
-    @property
-    def http_clients(self) -> int: ...
-
-
 class ResourceMonitor:
     """Measures memory and disk of one broker, and holds its publishers back while either is low. `elsewhere`:
     names of those that are on at other nodes of the cluster; they hold publishers back, too.
     """
 
-    def __init__(self, node_context: AlarmContext, meter: Meter) -> None:
+    def __init__(self, node_context: Occupied, meter: Meter, http_clients: Callable[[], int]) -> None:
         self.alarms = Alarms()
         self.elsewhere: dict[int, frozenset[str]] = {}
         self._node_context = node_context
         self._meter = meter
+        self._http_clients = http_clients
         self._readings = ResourceReadings(meter, self.alarms)
         self._woken = trio.Event()
         self._asleep = False
@@ -80,7 +77,7 @@ class ResourceMonitor:
         while True:
             self._woken = trio.Event()
             # Once more when the last has gone: only then can be told what they have left behind.
-            connected = self._node_context.connections or self._node_context.http_clients
+            connected = self._node_context.connections or self._http_clients()
             if connected or self.alarms or self._untidy or awake:
                 awake = bool(connected)
                 with trio.move_on_after(self._checked() / 1000):
@@ -125,7 +122,7 @@ class ResourceMonitor:
 
     # --- changes from outside ---------------------------------------------------------------------
 
-    def put(self, name: str, *, on: bool, cause: AlarmCause) -> None:
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
         """Add a cause to an alarm, or take it away; an alarm is on while it has any. Raises `ValueError` if
         no alarm of this name.
         """
@@ -159,7 +156,6 @@ class ResourceMonitor:
     # --- what is shown ----------------------------------------------------------------------------
 
     def view(self) -> ResourcesView:
-        """Memory and disk, measured now."""
         config = self._node_context.config
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
         disk = self._view_of(Resource.DISK, disk_setting(config))
@@ -216,3 +212,164 @@ class ResourceMonitor:
         node_context.alarms = self.alarms.names().union(*self.elsewhere.values())
         if before != bool(node_context.alarms):
             node_context.connections.tell(AlarmChanged(bool(node_context.alarms)))
+
+
+DISK_FREE_LIMIT: Final = "50MB"
+"""The limit of a broker with a data folder that was given none; RabbitMQ's."""
+GIVING_BACK_SHARE: Final = 20
+"""Giving memory back holds up everybody, 40 to 80 ms for a gigabyte: after it, 20 times as long passes."""
+
+
+class ResourceReadings:
+    """Measures for one broker. `limits`: bytes; None: there is none, or what it is a share of is not known.
+    `total_bytes`: memory that there is; None if it is not known.
+    """
+
+    def __init__(self, meter: Meter, alarms: Alarms) -> None:
+        """Measure nothing yet. `alarms`: while that of memory is on, what is only held free is given back
+        before it is counted.
+        """
+        self._meter = meter
+        self._alarms = alarms
+        self._give_back_after = 0.0
+        self._unknown: set[Resource] = set()
+        self.limits: dict[Resource, int | None] = dict.fromkeys(Resource)
+        self.total_bytes: int | None = None
+
+    def learn_limit(self, resource: Resource, config: Config) -> None:
+        self.total_bytes = total = self._meter.memory_total()
+        if resource is Resource.MEMORY:
+            limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
+            setting: str | None = config.vm_memory_high_watermark
+        else:
+            setting = disk_setting(config)
+            limit = None if setting is None else disk_limit(setting).bytes_of(total)
+        self.limits[resource] = limit
+        if limit is not None:
+            _log.debug("alarm limit", name=resource.value, limit_bytes=limit, memory_total_bytes=total)
+        elif setting is not None:
+            _log.warning(
+                "no alarm can be raised: the system does not say how much memory there is; give the limit as "
+                "an amount",
+                name=resource.value,
+                setting=setting,
+            )
+
+    def read(self, resource: Resource, config: Config) -> Measurement:
+        limit = self.limits[resource]
+        if limit is None:
+            return Measurement(None, None)
+        value = self._memory_used(limit) if resource is Resource.MEMORY else self.disk_free(config)
+        self._complain(resource, unknown=value is None)
+        return Measurement(value, limit)
+
+    def _memory_used(self, limit: int) -> int | None:
+        used = self._meter.memory_used()
+        if used is None or not (used > limit or self._alarms.measured(Resource.MEMORY)):
+            return used
+        began = time.perf_counter()
+        if began < self._give_back_after:
+            return used
+        self._meter.give_back()
+        ended = time.perf_counter()
+        self._give_back_after = ended + GIVING_BACK_SHARE * (ended - began)
+        return self._meter.memory_used()
+
+    def disk_free(self, config: Config) -> int | None:
+        """Free bytes; None if the system has no figure."""
+        return self._meter.disk_free(disk_path(config))
+
+    def _complain(self, resource: Resource, *, unknown: bool) -> None:
+        if unknown and resource not in self._unknown:
+            self._unknown.add(resource)
+            _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
+        elif not unknown and resource in self._unknown:
+            self._unknown.discard(resource)
+            _log.info("can be measured again", name=resource.value)
+
+
+def disk_path(config: Config) -> str:
+    """Return the folder whose file system is measured: the data folder, else the working directory."""
+    return config.data_dir or "."
+
+
+def disk_setting(config: Config) -> str | None:
+    """The limit that holds; None without a data folder unless one was given."""
+    if config.disk_free_limit is not None:
+        return config.disk_free_limit
+    return DISK_FREE_LIMIT if config.data_dir else None
+
+
+_memory_log = Log("amqp10broker.memory")
+
+
+LOOK_S: Final = 3.0
+"""Seconds over which it is measured whether the broker is quiet."""
+QUIET_SHARE: Final = 0.1
+"""Of one processor; a broker that uses less is quiet."""
+WORTH_BYTES: Final = 16 * 1024 * 1024
+"""What must have been added since it was tidy; less is not worth holding anybody up."""
+PAUSE_SHARE: Final = 100
+"""After tidying, so many times as long passes as it has taken."""
+CONNECTIONS_MAX: Final = 1_000
+"""With more connections the collector has so much to walk over that it is left alone."""
+
+
+class Tidying:
+    """Gives memory back after a burst, once the broker is quiet; cheap when there is nothing to do.
+
+    Connections that have ended leave cycles of tasks, scopes and frames, and the collector, whose thresholds
+    are high so that it does not walk over messages in flight (`cli.serve.GC_THRESHOLDS`), never comes to the
+    oldest generation. And the C library keeps what was freed. Seeing to both holds up everybody: 10 ms for a
+    thousand connections that have ended, 40 to 80 ms for a gigabyte.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._tidy_bytes: int | None = None
+        self._looked_at = 0.0
+        self._busy_s = 0.0
+        self._not_before = 0.0
+
+    def look(self, now: float, used_bytes: int | None, connections: int) -> bool:
+        """Tidy up if there is garbage and the broker is quiet. `now`: seconds, of a clock that only grows.
+        `used_bytes`: memory in use, as measured; None: not known, and nothing is done. Returns whether
+        garbage is left, so that another call is needed.
+        """
+        if used_bytes is None:
+            return False
+        if self._tidy_bytes is None or used_bytes < self._tidy_bytes:
+            self._tidy_bytes = used_bytes
+        if used_bytes < self._tidy_bytes + WORTH_BYTES:
+            self._looked_at = 0.0
+            return False
+        if not self._looked_at:
+            self._begin_to_look(now)
+            return True
+        elapsed = now - self._looked_at
+        if elapsed < LOOK_S:
+            return True
+        quiet = self._meter.busy_s() - self._busy_s < QUIET_SHARE * elapsed
+        self._begin_to_look(now)
+        if quiet and now >= self._not_before:
+            self._tidy(now, used_bytes, connections)
+            return False
+        return True
+
+    def _begin_to_look(self, now: float) -> None:
+        self._looked_at = now
+        self._busy_s = self._meter.busy_s()
+
+    def _tidy(self, now: float, used_bytes: int, connections: int) -> None:
+        began = time.perf_counter()
+        if connections <= CONNECTIONS_MAX:
+            gc.collect()
+        self._meter.give_back()
+        took = time.perf_counter() - began
+        self._not_before = now + PAUSE_SHARE * took
+        # What is still there is in use.
+        self._tidy_bytes = self._meter.memory_used()
+        self._looked_at = 0.0
+        _memory_log.debug(
+            "memory given back", before_bytes=used_bytes, after_bytes=self._tidy_bytes, seconds=round(took, 3)
+        )

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, assert_never
 
+import trio
+
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import DeadLetters
+from amqp10broker.queues.commands import Command, Configure, Publish, Purge
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, PublishRejected, Unconfirmed
+from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.sessions.at_least_once_dead_letters import (
+    RETRY_MS,
+    DeadLetter,
+    DeadLetterTarget,
+    Forwarding,
+    Post,
+)
 from amqp10broker.sessions.dead_letters import route_dead_letters
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _log = Log("amqp10broker.dead_letter")
 
@@ -56,3 +72,197 @@ class DeadLetterOffice:
             queue=queue,
             target=target,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The queue hands out dead messages."""
+
+    letters: Sequence[DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The queue has another dead-letter exchange or routing key."""
+
+    destination: DeadLetterTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The queue has dropped the dead messages that it handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEnded:
+    pass
+
+
+WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | QueueEnded
+
+
+class DeadLetterWorker:
+    """Forwards the dead messages of one queue at least once; a task of its own (`run`).
+
+    The queue's task calls the other methods; none of them waits.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        vhost: str,
+        queue: str,
+        destination: DeadLetterTarget,
+        settle: Callable[[Sequence[int]], None],
+        reply_registry: ReplyRegistry,
+        clock: WallClock,
+        *,
+        retry_ms: int = RETRY_MS,
+    ) -> None:
+        """Create an idle worker. `retry_ms`: how long to wait for a confirm before a message is
+        sent again.
+        """
+        self._catalog = catalog
+        self._vhost = vhost
+        self._queue = queue
+        self._settle = settle
+        self._clock = clock
+        self._mailbox: Mailbox[WorkerLetter] = Mailbox()
+        self._reply_registry = reply_registry
+        self._reply_to = reply_registry.open(f"dead letters of {queue}", self._mailbox)
+        self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
+        self._unrouted_logged = False
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._forwarding)
+
+    def offer(self, letters: Sequence[DeadLetter]) -> None:
+        """Forward these too. How many are on their way at once is the queue's to bound."""
+        self._mailbox.put(Offered(letters))
+
+    def redirect(self, destination: DeadLetterTarget) -> None:
+        """Forward to another exchange, or with another key, from now on."""
+        self._mailbox.put(Redirected(destination))
+
+    def forget(self) -> None:
+        """Send nothing again: the queue was purged, or does not want it any more."""
+        self._mailbox.put(Forgotten())
+
+    def end(self) -> None:
+        self._mailbox.put(QueueEnded())
+
+    async def run(self) -> None:
+        try:
+            await self._work_on()
+        finally:
+            self._reply_registry.close(self._reply_to)
+
+    async def _work_on(self) -> None:
+        while True:
+            letters: list[WorkerLetter] = []
+            deadline = self._forwarding.deadline()
+            until = math.inf if deadline is None else self._clock.trio_time(deadline)
+            with trio.move_on_at(until):
+                letters = await self._mailbox.take_all()
+            for letter in letters:
+                if isinstance(letter, QueueEnded):
+                    self._mailbox.close()
+                    return
+                self._work(letter)
+            self._send_again()
+            if not self.outstanding:
+                self._unrouted_logged = False
+
+    def _work(self, letter: list[Effect] | Offered | Redirected | Forgotten) -> None:
+        forwarding = self._forwarding
+        match letter:
+            case list():
+                done: list[int] = []
+                for effect in letter:
+                    if isinstance(effect, Confirmed):
+                        done += forwarding.confirmed(effect)
+                    else:
+                        assert isinstance(effect, PublishRejected | Unconfirmed), effect
+                        forwarding.refused(effect)
+                if done:
+                    self._settle(done)
+            case Offered():
+                vhost = self._catalog.find_vhost(self._vhost)
+                if vhost is not None:
+                    self._post(forwarding.send(letter.letters, vhost, self._clock.now_ms()))
+            case Redirected():
+                forwarding.redirect(letter.destination, self._clock.now_ms())
+                self._unrouted_logged = False
+            case Forgotten():
+                forwarding.forget()
+            case _:
+                assert_never(letter)
+
+    def _send_again(self) -> None:
+        deadline = self._forwarding.deadline()
+        now_ms = self._clock.now_ms()
+        if deadline is None or deadline > now_ms:
+            return
+        vhost = self._catalog.find_vhost(self._vhost)
+        if vhost is None:
+            self._forwarding.forget()  # the queue goes with it, and will say so
+            return
+        posts, done = self._forwarding.due(vhost, now_ms)
+        self._post(posts)
+        if done:
+            self._settle(done)
+
+    def _post(self, posts: list[Post]) -> None:
+        for target, publish in posts:
+            target.handle.post(publish)
+        if self._forwarding.unrouted and not self._unrouted_logged:
+            self._unrouted_logged = True
+            _log.warning(
+                "dead letters stay in their queue: there is no such exchange, or no queue is bound to it; "
+                "declare or bind one, or change the dead-letter exchange",
+                vhost=self._vhost,
+                queue=self._queue,
+                exchange=self._forwarding.destination.exchange,
+                unrouted=self._forwarding.unrouted,
+            )
+
+
+class AtLeastOnce:
+    """The at-least-once dead lettering of one queue: a worker, started for the first dead message."""
+
+    def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
+        self._start = start
+        self._worker: DeadLetterWorker | None = None
+        self._destination: DeadLetterTarget | None = None
+
+    def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
+        """Forward these according to the queue's settings."""
+        if self._worker is None:
+            self._destination = _destination(settings)
+            if self._destination is None:
+                return  # a policy has deleted them meanwhile
+            self._worker = self._start(self._destination)
+        self._worker.offer(dead)
+
+    def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
+        """Notify the worker of a changed exchange, or of removed messages."""
+        worker = self._worker
+        if worker is None:
+            return
+        kinds = set(map(type, commands))
+        if Purge in kinds or (Configure in kinds and not queue.dlx):
+            worker.forget()
+        destination = _destination(queue.settings)
+        if destination is not None and destination != self._destination:
+            self._destination = destination
+            worker.redirect(destination)
+
+    def end(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+
+
+def _destination(settings: QueueSettings) -> DeadLetterTarget | None:
+    exchange = settings.dead_letter_exchange
+    return None if exchange is None else DeadLetterTarget(exchange, settings.dead_letter_routing_key)

@@ -4,8 +4,9 @@ its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import random
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.errors import DiskFull
 from amqp10broker.metadata.queue import QueueSpec
@@ -45,12 +46,12 @@ COMMIT_WAIT_MS: Final = 100
 only carry it out, and sessions hear of it from the leader."""
 
 
-class QueueContext(BrokerContext, Protocol):
+class QueueContext(BrokerContext):
+    """For queues. `set_disk_alarm`: gives the alarm of the disk a cause, or takes it away."""
+
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
-
-    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause) -> None:
-        """Give an alarm a cause, or take it away."""
+    set_disk_alarm: Callable[[AlarmCause, bool], None]
 
 
 class Backends:
@@ -168,7 +169,7 @@ class Backends:
         else:
             _log.warning("there is room again for a stream", queue=name)
             self._full_streams.discard(stream)
-        self._node_context.set_alarm("disk", on=bool(self._full_streams), cause=AlarmCause.STREAMS)
+        self._node_context.set_disk_alarm(AlarmCause.STREAMS, bool(self._full_streams))
 
     def _classic_queue(
         self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None

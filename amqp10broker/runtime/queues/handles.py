@@ -6,17 +6,21 @@ A queue of another node is a `remote_queue.RemoteQueue`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Final
 
+from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import QueueCommand
-from amqp10broker.queues.commands import Command, joined
+from amqp10broker.queues.commands import Command, PeerId, ReplyTo, joined
 from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
 from amqp10broker.queues.stats import QueueStats, QueueWeight
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.mailbox import InlineSteps, Mailbox
+from amqp10broker.sessions.amqp10.resumable_links import ResumableLink
 
 SENT_A_STEP_MAX: Final = 256
 """Queues to which one step of a session or channel sends. Those of them that wait are woken together, and
@@ -47,7 +51,6 @@ class OwnQueue(BatchHandle):
 
     @property
     def ready(self) -> int:
-        """Messages waiting for a consumer."""
         return self.queue.ready
 
     @property
@@ -136,7 +139,60 @@ def begin_to_send(given: list[QueueCommand]) -> UnsentCommands:
 
 
 def send_more(unsent: UnsentCommands) -> UnsentCommands:
-    """Send to `SENT_A_STEP_MAX` more queues; return the rest."""
     for queue, commands in unsent[:SENT_A_STEP_MAX]:
         queue.post_all(commands if len(commands) == 1 else joined(commands))
     return unsent[SENT_A_STEP_MAX:]
+
+
+EffectBox = Mailbox[Any] | ResumableLink
+"""What takes the answers of queues, by `put`."""
+
+
+class ReplyRegistry:
+    """The sessions, channels and others that may ask queues, from `open` to `close`. `inline`:
+    by which messages to them and to queues are handled inline.
+    """
+
+    __slots__ = ("_boxes", "_sessions", "incarnation", "inline", "node")
+
+    def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
+        """Start without senders. `incarnation`: which of its starts this is, from 1."""
+        self.node = node
+        self.incarnation = incarnation
+        self._sessions = count(1)
+        self._boxes: dict[PeerId, EffectBox] = {}
+        self.inline = InlineSteps()
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def open(self, label: str, box: EffectBox | None = None) -> ReplyTo:
+        """Register a sender. `box`: where the answers go; None: answers are dropped."""
+        reply_to = ReplyTo(PeerId(self.node, self.incarnation, next(self._sessions)), label)
+        if box is not None:
+            self._boxes[reply_to.id] = box
+        return reply_to
+
+    def close(self, reply_to: ReplyTo) -> None:
+        self._boxes.pop(reply_to.id, None)
+
+    def tell(self, decided: Decided) -> None:
+        """Put an answer into the sender's mailbox; drop it if the sender was removed."""
+        box: Any = self._boxes.get(decided.ref.reply_to)
+        if box is not None:
+            box.put(decided)  # one that has requests decided takes it
+
+    def is_open(self, peer: PeerId) -> bool:
+        return peer in self._boxes
+
+    def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
+        """Put effects into the mailboxes of their receivers.
+
+        A removed receiver takes nothing: its `Unsubscribe`, with the count of seen deliveries, takes back the
+        rest.
+        """
+        boxes = self._boxes
+        for reply_to, batch in effects.items():
+            box = boxes.get(reply_to)
+            if box is not None:
+                box.put(batch)

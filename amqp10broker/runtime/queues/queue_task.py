@@ -23,9 +23,8 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.dead_letter_worker import AtLeastOnce, DeadLetterWorker
-from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue
-from amqp10broker.runtime.queues.reply_registry import ReplyRegistry
+from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
+from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from amqp10broker.errors import StorageError
-from amqp10broker.metadata.last_error import LastError
-from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.metadata.queue import LastError, QueueSpec
 from amqp10broker.metadata.queue_arguments import misspelt
 from amqp10broker.metadata.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.metadata.queue_requests import QueueEnded
@@ -23,7 +22,7 @@ from amqp10broker.queues.quorum.commands import DlxSettle
 from amqp10broker.runtime.clock import utc_text
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.dead_letter_worker import DeadLetterWorker
+from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
 from amqp10broker.runtime.queues.durability import Backends, QueueContext
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
@@ -95,7 +94,7 @@ class Queues:
         return self._nursery.child_tasks
 
     def start(self, spec: QueueSpec) -> QueueTask:
-        """Begin to run a queue (see `catalog.QueueHost`)."""
+        """Begin to run a queue (see `metadata.queue.StartQueue`)."""
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)
@@ -127,7 +126,6 @@ class Queues:
             then()
 
     def storage_failed(self) -> None:
-        """Nothing can be kept any more."""
         for running in list(self._running):
             running.storage_failed()
 
@@ -138,7 +136,6 @@ class Queues:
                 await running.begun.wait()
 
     async def settle(self) -> None:
-        """Let queues work off what was put into them, dead letters of each other too, before they end."""
         if self.journal_task is not None and not self.journal_task.recovered.is_set():
             return  # they wait for it, and nobody does for them
         with trio.move_on_after(SETTLE_S):

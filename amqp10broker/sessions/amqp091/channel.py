@@ -19,9 +19,8 @@ from amqp10broker.config import Config
 from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import QueueHandle
+from amqp10broker.metadata.queue import LastError, QueueHandle
 from amqp10broker.operations.caller import Steps, Wait
 from amqp10broker.operations.registry import perform
 from amqp10broker.protocols.amqp091 import methods

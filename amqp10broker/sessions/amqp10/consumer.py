@@ -20,8 +20,7 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.last_error import LastError
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.subscriptions import Subscription
 from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
 from amqp10broker.protocols.amqp10.disposition import RELEASED, Outcome

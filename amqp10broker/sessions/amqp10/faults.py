@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import LastError
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.routing.address import BadAddress, QueueAddress, parse

@@ -20,9 +20,8 @@ from amqp10broker.message.amqp10 import to_at_start
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.catalog import CatalogRequest
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome

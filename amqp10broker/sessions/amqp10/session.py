@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
-from amqp10broker.metadata.last_error import LastError
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.caller import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition

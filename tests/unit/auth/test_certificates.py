@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 import trustme
 
-from amqp10broker.auth.certificates import first_end_ms
+from amqp10broker.auth.tls import first_end_ms
 
 
 def ms(year: int, month: int = 1, day: int = 2) -> int:

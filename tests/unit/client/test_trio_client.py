@@ -71,12 +71,12 @@ async def test_cancelled_while_sending_takes_back_what_had_not_begun(
 ) -> None:
     async with client_of(broker) as client:
         sender = await client.sender("q")
-        broker.set_alarm("memory", on=True)
+        broker.resource_monitor.set_alarm("memory", on=True)
         await settle_down()
         with trio.move_on_after(1.0):
             await sender.send_many([data_message(b"x")] * 3)
         assert sender.end.in_flight == 0
-        broker.set_alarm("memory", on=False)
+        broker.resource_monitor.set_alarm("memory", on=False)
         await settle_down()
         assert queue_counts(broker, "q") == (0, 0)
 

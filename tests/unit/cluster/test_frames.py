@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.frames import (
+from amqp10broker.cluster.wire import (
     BODY_BYTES_MAX,
     JOINED_BYTES_MAX,
     BadFrame,
     Decoder,
+    FrameKind,
+    PeerFrame,
     encode,
     encode_joined,
 )
-from amqp10broker.cluster.wire import FrameKind, PeerFrame
 
 FRAMES = st.builds(
     PeerFrame,

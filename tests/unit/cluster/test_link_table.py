@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from amqp10broker.cluster.remote_queue.codec import encode
 from amqp10broker.cluster.remote_queue.links import QueueLinks
-from amqp10broker.cluster.remote_queue.messages import LeaderIs
+from amqp10broker.cluster.remote_queue.messages import LeaderIs, encode
 from amqp10broker.cluster.wire import PeerFrame
 
 GROUP = 7

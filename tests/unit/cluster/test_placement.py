@@ -9,8 +9,7 @@ import pytest
 
 from amqp10broker.cluster import placement
 from amqp10broker.cluster.placement import ByCount
-from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.metadata.placement import Placed, WantedQueue
+from amqp10broker.metadata.nodes import NodeFacts, Placed, WantedQueue
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.handles import IdleHandle

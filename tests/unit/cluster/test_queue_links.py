@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.remote_queue.home_link import HomeLink
+from amqp10broker.cluster.remote_queue.home_link import OPENING_MS, HomeLink
 from amqp10broker.cluster.remote_queue.link import (
     NO_COUNTS_MS,
     NO_LEADER_MS,
@@ -206,10 +206,36 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
 # -- queues that are at one node
 
 
-def home(*, reachable: bool = True) -> tuple[HomeLink, Port]:
+def home() -> tuple[HomeLink, Port]:
     """The way to a queue at node 2."""
     port = Port()
-    return HomeLink("q", 7, 2, port, reachable=reachable), port
+    return HomeLink("q", 7, 2, port), port
+
+
+def test_a_question_waits_for_a_home_that_is_connecting_but_not_for_ever() -> None:
+    """As that of a node that has just started, or a home that has: it announces its queues when connected."""
+    client, port = home()
+    for lost in (False, True):
+        client.post_all([c.Inspect(REQUEST)])
+        assert client.down_ms is None
+        pass_time(client, port, OPENING_MS - 1)
+        assert not port.take()
+        client.leader_is(2, LeaderIs(0))
+        assert [command for _, command in letters(port)] == [c.Inspect(REQUEST)]
+        # Only of one that was lost may the home have something still.
+        assert [type(each) for each in port.sent] == [*([ResumeRemote] if lost else []), LetterBatch]
+        client.told(2, RemoteEffects(0, 0, 1, {PEER: [e.Answer(REQUEST, 2, 1)]}))
+        client.node_down(2)
+        assert client.down_ms is not None
+        client.node_alive(3)
+        assert client.down_ms is not None
+        client.node_alive(2)
+        port.take()
+        port.sent.clear()
+    client.post_all([c.Inspect(REQUEST)])
+    pass_time(client, port, OPENING_MS)
+    assert port.take() == [e.Answer(REQUEST, 0, 0, e.Refusal.NO_LEADER)]
+    assert client.down_ms is not None
 
 
 def test_what_was_refused_is_not_answered_again() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.reconcile import (
+from amqp10broker.cluster.membership import (
     Drop,
     Grow,
     NodeState,

@@ -29,7 +29,7 @@ def host() -> Host:
 
 @pytest.fixture
 def catalog(host: Host) -> Catalog:
-    return Catalog(host)
+    return Catalog(host.start_queue)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from decimal import Decimal
 import pytest
 
 from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.changes import NUMBERS_RESERVED
+from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog
 from amqp10broker.metadata.entries import exact, unwrapped
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.plan import NUMBERS, Key, Put
@@ -373,7 +372,7 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
 
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
-    vhost._host = Broken()
+    vhost._start_queue = Broken().start_queue
     with pytest.raises(OSError, match="no more files"):
         declare(catalog, vhost, "q")
     assert ("queue", "/", "q") not in kept.by_key
@@ -390,7 +389,7 @@ def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begu
             return super().start_queue(queue)
 
     catalog, kept = furnished()
-    shop_of(catalog)._host = Breaking()
+    shop_of(catalog)._start_queue = Breaking().start_queue
     names = {"vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}}
     ends = {"vhost": "shop", "source": "events", "destination_type": "queue", "arguments": {}}
     document = {
@@ -485,7 +484,7 @@ def test_an_entry_that_cannot_be_understood_stops_the_start(
 ) -> None:
     """What depends on it would be lost; the text says which it is and what to do."""
     with pytest.raises(ConfigError, match=problem):
-        restore(Catalog(furnished()[0]._host), [(("vhost", "/"), VHOST_ENTRY), (key, value)])
+        restore(Catalog(), [(("vhost", "/"), VHOST_ENTRY), (key, value)])
 
 
 VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}

@@ -124,7 +124,7 @@ def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any],
     """Through JSON into an empty broker, and out again the same."""
     load(document, catalog)
     written = export(catalog)
-    other = Catalog(host)
+    other = Catalog(host.start_queue)
     load(json.loads(json.dumps(written)), other)
     assert export(other) == written
 
@@ -133,7 +133,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
     """So the document is the same at each node of a cluster."""
     documents = []
     for names in ("abc", "cba"):
-        catalog = Catalog(Host())
+        catalog = Catalog(Host().start_queue)
         for name in names:
             declare(catalog, "/", name)
             declare_exchange(catalog, "/", f"x{name}", durable=True)
@@ -149,7 +149,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
 
 def test_the_name_of_a_cluster_goes_out_and_comes_back() -> None:
     """One node alone keeps it among its global parameters, where RabbitMQ has it too."""
-    alone, cluster = Catalog(Host()), Catalog(Host())
+    alone, cluster = Catalog(Host().start_queue), Catalog(Host().start_queue)
     alone.propose(SetClusterName("shop"))
     cluster.apply([Put(CLUSTER, ClusterFacts("id", "a"))])
     row = {"name": "cluster_name", "value": "shop"}
@@ -184,7 +184,7 @@ def test_an_export_holds_no_hash_that_rabbitmq_refuses(
     assert user["hashing_algorithm"] == "rabbit_password_hashing_sha256"
     named = written.get("explanation", "").startswith("RabbitMQ gives no password to ann: ")
     assert named == (beside is None)
-    other = Catalog(host)
+    other = Catalog(host.start_queue)
     load(written, other)
     assert other.users.lookup("ann").password == record
 

@@ -9,8 +9,7 @@ import pytest
 from amqp10broker.cluster.placement import ByCount
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import importing
-from amqp10broker.metadata.definitions_due import DeclareDue, due_of, without_due
+from amqp10broker.metadata.definitions import DeclareDue, due_of, importing, without_due
 from amqp10broker.metadata.node_requests import JoinNode, SetClusterName
 from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.metadata.plan import CLUSTER, Put

@@ -30,7 +30,7 @@ def with_number(number: int) -> Binding:
 
 def furnished(count: int) -> Catalog:
     """So many queues and bindings, the last of which are as those before."""
-    catalog = Catalog(Host())
+    catalog = Catalog(Host().start_queue)
     add_vhost(catalog, "v")
     declare_exchange(catalog, "v", "by-header", "headers")
     declare_exchange(catalog, "v", "going", "fanout", auto_delete=True)

@@ -16,8 +16,7 @@ from amqp10broker.metadata.node_requests import (
     SetDraining,
     SetMembers,
 )
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.placement import Placed
+from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placed
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner, QueueSpec
@@ -38,7 +37,7 @@ class Here:
 
 @pytest.fixture
 def catalog() -> Catalog:
-    catalog = Watched(Host())
+    catalog = Watched(Host().start_queue)
     catalog.apply([Put(CLUSTER, ClusterFacts("id", "name"))])
     for name in ("a", "b"):
         catalog.propose(JoinNode(name, "host", 1, "1.0"))
@@ -130,7 +129,7 @@ def test_maintenance_and_the_name_of_the_cluster(catalog: Catalog) -> None:
     assert catalog.cluster == ClusterFacts("id", "shop")
     with pytest.raises(InvalidArgument):
         catalog.propose(SetClusterName(""))
-    alone = Catalog(Host())
+    alone = Catalog(Host().start_queue)
     alone.propose(SetClusterName("shop"))
     assert alone.cluster_name("alone") == "shop"
 

@@ -267,7 +267,7 @@ def test_a_default_type_that_cannot_serve_gives_way_to_classic(
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
     """Argument, virtual host, node, in this order."""
-    catalog = Catalog(host, default_queue_type="quorum")
+    catalog = Catalog(host.start_queue, default_queue_type="quorum")
     vhost = catalog.vhosts["/"]
     assert declare(catalog, vhost, "a")[0].type == "quorum"
     change_vhost(catalog, vhost, default_queue_type="classic")
@@ -338,7 +338,7 @@ def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permit
     catalog: Catalog, host: Any
 ) -> None:
     """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
-    strict, relaxed = (Catalog(host, relaxed_quorum_checks=choice) for choice in (False, True))
+    strict, relaxed = (Catalog(host.start_queue, relaxed_quorum_checks=choice) for choice in (False, True))
     first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
     again = {"x-queue-type": "classic", "x-max-length": 5}
     queues = [declare(catalog, "/", "q", arguments=first)[0] for catalog in (strict, relaxed)]

@@ -33,7 +33,7 @@ class Source:
     coordination = MemberState("leader", "voter", 9, 8, 7, 6, 5, 4)
 
     def __init__(self) -> None:
-        self.catalog: Catalog = Catalog(Host())
+        self.catalog: Catalog = Catalog(Host().start_queue)
         for name in ("here", "elsewhere"):
             declare(self.catalog, "/", name, arguments={"x-queue-type": "quorum"})
 

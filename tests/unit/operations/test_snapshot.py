@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from uuid import UUID
 
-from amqp10broker.metadata.last_error import LastError
+from amqp10broker.metadata.queue import LastError
 from amqp10broker.operations.snapshot import (
     ChannelView,
     ConnectionView,

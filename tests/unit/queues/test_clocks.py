@@ -44,3 +44,18 @@ def test_what_is_wrong_is_said_with_names_and_seconds() -> None:
     clocks.heard(3, -HOURS_2)
     clocks.heard(4, -HOURS_2)
     assert clocks.notes({})["clock of this node"].startswith("the clock of this node is 7199.0 s ahead of")
+
+
+def test_a_difference_counts_as_far_as_it_is_certain_and_the_closest_measurement_counts() -> None:
+    """It is known within half a round trip; a long one tells nothing that a short one has not told."""
+    clocks = Clocks()
+    clocks.heard(2, -20_000, 20_000)
+    assert "clock of b" not in clocks.notes({2: "b"})
+    clocks.heard(2, -20_000, 15_000)
+    assert clocks.notes({2: "b"})["clock of b"].endswith("is 5.0 s behind this node's")
+    clocks.heard(2, 3, 2)
+    clocks.heard(2, -20_000, 20_010)
+    assert "clock of b" not in clocks.notes({2: "b"})
+    clocks.heard(2, -20_000, 10)
+    clocks.heard(2, -10_000, 10_500)  # as good as nothing is known by this
+    assert clocks.notes({2: "b"})["clock of b"].endswith("20.0 s behind this node's")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Stored, run_of
-from amqp10broker.raft.log_view import LogView
+from amqp10broker.raft.member import LogView
 
 
 class Entries:

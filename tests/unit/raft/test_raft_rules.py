@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.raft import leader, progress
+from amqp10broker.raft import leader
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
 from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.errors import Full, NotReady
@@ -395,9 +395,9 @@ def test_a_probe_is_one_message_until_it_is_answered() -> None:
 def test_a_follower_gets_a_window_of_messages() -> None:
     """256 under way; the next when one is answered."""
     stage = Stage(LEADING)
-    for number in range(progress.WINDOW_MESSAGES + 5):
+    for number in range(leader.WINDOW_MESSAGES + 5):
         stage.play(f"propose 1 {number}")
-    assert len([message for message in stage.sent(Append) if message.to == 2]) == progress.WINDOW_MESSAGES
+    assert len([message for message in stage.sent(Append) if message.to == 2]) == leader.WINDOW_MESSAGES
     first = stage.sent(Append)[0]
     stage.play("drop * *")
     stage.raft(1).step(AppendAnswer(2, 1, 1, first.runs[-1].last, 2), 0)
@@ -411,7 +411,7 @@ def test_a_follower_gets_a_window_of_bytes() -> None:
     stage.raft(1).propose([b"x" * (1 << 18)] * 60)
     stage.group.nodes[1].turn()
     sizes = [sum(run.size for run in m.runs) for m in stage.sent(Append) if m.to == 2]
-    assert sizes == [progress.MESSAGE_BYTES] * 8
+    assert sizes == [leader.MESSAGE_BYTES] * 8
 
 
 def test_a_refused_append_says_where_the_logs_may_agree() -> None:

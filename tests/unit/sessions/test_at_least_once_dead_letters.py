@@ -24,7 +24,7 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture
 def catalog() -> Catalog:
-    return Catalog(Host())
+    return Catalog(Host().start_queue)
 
 
 @pytest.fixture

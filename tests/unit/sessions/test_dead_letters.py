@@ -25,7 +25,7 @@ NOW = 1_700_000_000_000
 @pytest.fixture
 def vhost() -> VirtualHost:
     """With the queues a, b and c, and the exchange dlx of type direct."""
-    catalog = Catalog(Host())
+    catalog = Catalog(Host().start_queue)
     vhost = catalog.lookup_vhost("/")
     for name in "abc":
         declare(catalog, vhost, name)

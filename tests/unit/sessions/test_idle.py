@@ -31,7 +31,7 @@ def test_a_consumer_whose_node_is_not_heard_waits_although_messages_are_ready() 
     """Nothing of the queue comes to it, however many there are."""
     machine = QuorumQueue("q", settings=DEFAULTS, now_ms=0)
     queue = DeclaredQueue("q", "/", "quorum", True, None, False, {}, Handle(machine))
-    vhost = Catalog(NoHost()).lookup_vhost("/")
+    vhost = Catalog(NoHost().start_queue).lookup_vhost("/")
     ref = AWAY.consumer()
     for command in (Subscribe(ref, False), Credit(ref, 0, 5, False, 0), NodeSuspect(2, 1)):
         machine.apply(command, 0)

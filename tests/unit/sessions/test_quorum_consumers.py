@@ -27,7 +27,7 @@ class QuorumWorld(World):
     """Its queues are quorum queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `catalog.QueueHost`."""
+        """See `metadata.queue.StartQueue`."""
         box = super().start_queue(queue)
         box.queue = ClockedQueue(queue)  # type: ignore[assignment]
         return box
