@@ -213,7 +213,6 @@ async def delete_limit(call: EndpointCall) -> HttpResponse:
 
 
 def limit_value(call: EndpointCall) -> int:
-    """Return the value of a limit from the body."""
     body = call.body
     fields.require(body, "value")
     return fields.integer(body, "value", 0)
