@@ -13,9 +13,9 @@ ARGS ?=
 ALL_TESTS := -n 3 --dist loadfile --no-loadscope-reorder
 # Those that look at AMQP10BROKER_LONG.
 LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/queues property runtime/test_node_storage.py \
-	runtime/test_missing_files.py runtime/test_transactions_power.py integration/test_crash.py integration/test_cluster_faults.py \
-	integration/test_cluster_names.py integration/test_cluster_nemesis.py integration/test_spark_queue_lives.py \
-	integration/test_page_crowd.py integration/test_cluster_upgrade.py integration/test_benchmark_recording.py \
+	runtime/test_missing_files.py runtime/test_transactions_power.py integration/test_crash.py \
+	integration/test_cluster_names.py integration/test_cluster_nemesis.py \
+	integration/test_page_crowd.py integration/test_cluster_upgrade.py \
 	integration/test_examples.py integration/test_first_use.py integration/test_cluster_disasters.py integration/test_cluster_operators.py \
 	spark/test_analyse_command.py spark/test_follow.py spark/test_rabbitmq.py spark/test_stream_source.py spark/test_crash_broker.py \
 	spark/test_crash_driver.py spark/test_cluster.py spark/test_demo.py)

@@ -60,10 +60,7 @@ _DEAR: Final = {
     "tests/integration/test_jms": "the programs for JMS",
     "tests/integration/test_websocket_clients.py": "the programs for JMS",
     **dict.fromkeys(
-        [
-            f"tests/integration/test_cluster_{name}.py"
-            for name in ("classic", "failover", "faults", "forming")
-        ],
+        [f"tests/integration/test_cluster_{name}.py" for name in ("classic", "failover", "forming")],
         "a cluster of three nodes",
     ),
 }

@@ -14,10 +14,10 @@ from amqp10broker.client.blocking import Client
 from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import TimedOutError
 from amqp10broker.client.session import ClientSession, ReceiverEnd
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Flow, Source
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 
 Keep = Callable[[Sequence[int]], int]
 """A function that takes the sizes of messages, in bytes, and returns how many of them to keep, from the first

@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.performatives import Accepted, Error, Rejected, Released
+from amqp10broker.protocols.amqp10.settling import Outcome
 
 PORT_MAX: Final = 65_535
 _ADVICE: Final[Mapping[str, str]] = {

@@ -9,8 +9,8 @@ from typing import Any
 from amqp10broker.client.checks import check_text, fields
 from amqp10broker.client.message import Message
 from amqp10broker.client.session import SenderEnd
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 
 

@@ -16,7 +16,6 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
@@ -49,6 +48,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session, SessionState
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 
 _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)

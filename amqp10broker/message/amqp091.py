@@ -138,18 +138,6 @@ def decode_hidden_keys(encoded: bytes) -> tuple[str, ...]:
     return tuple(decode_table(encoded, 0)[0][_BCC]) if encoded else _NO_KEYS
 
 
-def replace_properties(head: bytes, properties: bytes) -> bytes:
-    """Return the head with other properties.
-
-    Args:
-        properties: property flags and values, as in a content header. For a dead-lettered message they
-            contain the same header x-death.
-    """
-    end = 7 + head[6]
-    end += 1 + head[end]
-    return head[:end] + properties + head[properties_end(head) :]
-
-
 def delivery_count(head: bytes) -> int:
     return int.from_bytes(head[2:6], "big")
 

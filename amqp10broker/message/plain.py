@@ -15,7 +15,7 @@ from amqp10broker.message.convert import to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.protocols.amqp091.types import EncodeError
+from amqp10broker.protocols.numbers import EncodeError
 
 NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 

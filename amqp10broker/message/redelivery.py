@@ -25,9 +25,10 @@ from amqp10broker.message.delay import X_OPT_DELIVERY_TIME, milliseconds_in
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, to_amqp091
 from amqp10broker.protocols.amqp091.properties import decode_properties, encode_properties
-from amqp10broker.protocols.amqp091.types import EncodeError, Int64
+from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.types import Long, Map, Symbol
+from amqp10broker.protocols.numbers import EncodeError
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")

@@ -12,9 +12,8 @@ from typing import Final
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import X_EXCHANGE, X_ROUTING_KEY, decode_head
-from amqp10broker.message.bare import body_start, read_properties
+from amqp10broker.message.bare import body_start, read_properties, routing_headers
 from amqp10broker.message.message import Message, is_amqp091
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.protocols.amqp091.properties import decode_properties
 
 NAMES: Final = ("traceparent", "tracestate")

@@ -15,9 +15,8 @@ from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stats import QueueStats, QueueWeight
 
 QUEUE_NUMBER_MAX: Final = 2**32 - 1
 """Numbers are the groups of the journal's records, which have 32 bits."""

@@ -217,7 +217,7 @@ async def list_queues(
     ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
     node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
     ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queues.stats.QueueWeight`); and the
+    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queue_status.QueueWeight`); and the
     effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
     ``ineffective_policy_keys``. Counts are None if the leader does not answer.
 

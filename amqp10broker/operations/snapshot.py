@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import LastError
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueStats
 
 T = TypeVar("T")
 

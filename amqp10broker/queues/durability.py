@@ -7,7 +7,7 @@ The queue's task (`runtime.queues.queue_task`) calls five methods: `recover` onc
     publish   send effects that may be sent by now
 
 and `close` when it ends. No method waits: a completed operation calls `wake`, and the next step goes on with
-it. `CommitParticipant` has the methods for commits over several queues.
+it. Commits over several queues call `catch_up`, then `takes_part`, then `apply_part`.
 """
 
 from __future__ import annotations
@@ -40,42 +40,7 @@ Wake = Callable[[], None]
 PublishEffects = Callable[[EffectBatch], None]
 
 
-class CommitParticipant:
-    """A queue's part in commits over several queues; here of one that applies commands at once.
-
-    The committing task calls `catch_up`, then `takes_part`, then `apply_part`.
-    """
-
-    __slots__ = ()
-
-    @property
-    def transacts(self) -> bool:
-        """Whether the queue may take part."""
-        return True
-
-    @property
-    def starting(self) -> bool:
-        """Whether it cannot take part yet; the end of this is followed by a step."""
-        return False
-
-    def recover_parts(self) -> None:
-        """Apply what the journal has for a queue with files of its own, when both have been read."""
-
-    def catch_up(self) -> None:
-        """Apply pending commands now, so that a commit comes behind them."""
-
-    def takes_part(self, size: int) -> bool:
-        """Return whether the next commit, of so many bytes, can be applied and stored."""
-        raise NotImplementedError
-
-    def apply_part(self, commands: list[Command], now_ms: int) -> None:
-        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
-        parts.
-        """
-        raise NotImplementedError
-
-
-class DurabilityBackend(CommitParticipant, Generic[MachineT]):
+class DurabilityBackend(Generic[MachineT]):
     """A backend without storage: effects are sent at once.
 
     Attributes:
@@ -121,10 +86,32 @@ class DurabilityBackend(CommitParticipant, Generic[MachineT]):
     def close(self) -> None:
         """Release resources when the task ends."""
 
+    # --- commits over several queues --------------------------------------------------------------
+
+    @property
+    def transacts(self) -> bool:
+        """Whether the queue may take part."""
+        return True
+
+    @property
+    def starting(self) -> bool:
+        """Whether it cannot take part yet; the end of this is followed by a step."""
+        return False
+
+    def recover_parts(self) -> None:
+        """Apply what the journal has for a queue with files of its own, when both have been read."""
+
+    def catch_up(self) -> None:
+        """Apply pending commands now, so that a commit comes behind them."""
+
     def takes_part(self, size: int) -> bool:
+        """Return whether the next commit, of so many bytes, can be applied and stored."""
         return not self.admission.holds
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
+        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
+        parts.
+        """
         self.apply(commands, now_ms)
         self.flush(now_ms)
 
@@ -173,4 +160,4 @@ class DurabilityBackend(CommitParticipant, Generic[MachineT]):
 
         Used only for kinds of `runtime.queues.queues.AFTER_FAULT`.
         """
-        raise NotImplementedError
+        raise AssertionError("a queue of this kind stays down after a fault")

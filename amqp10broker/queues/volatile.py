@@ -40,8 +40,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
 )
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueStatus
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueStats, QueueStatus
 
 
 class VolatileQueue(QueueMachine):

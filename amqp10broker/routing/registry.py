@@ -15,14 +15,104 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.errors import PreconditionFailed
+from amqp10broker.errors import InvalidArgument, PreconditionFailed
+from amqp10broker.routing.bindings import Destinations
 from amqp10broker.routing.consistent_hash import ConsistentHashExchange, ModulusHashExchange
-from amqp10broker.routing.direct import DirectExchange
-from amqp10broker.routing.exchange import Choose, ExchangeType, ExchangeTypeFactory
-from amqp10broker.routing.fanout import FanoutExchange
+from amqp10broker.routing.exchange import (
+    Binding,
+    Choose,
+    Destination,
+    ExchangeType,
+    ExchangeTypeFactory,
+    Headers,
+)
 from amqp10broker.routing.headers import HeadersExchange
-from amqp10broker.routing.local_random import LocalRandomExchange
 from amqp10broker.routing.topic import TopicExchange
+
+
+class LocalRandomExchange:
+    """Queues, and the function that chooses among them."""
+
+    cacheable = False
+    per_key = False
+
+    def __init__(self, choose: Choose) -> None:
+        self._choose = choose
+        self._destinations = Destinations()
+
+    def check_binding(self, binding: Binding) -> None:
+        """Requires an empty key, because a key would promise a choice that is not made, and a queue as
+        destination.
+        """
+        if binding.routing_key:
+            problem = f"Non empty binding '{binding.routing_key}' key not permitted"
+        elif binding.destination.kind != "queue":
+            problem = "Destination not found"
+        else:
+            return
+        raise InvalidArgument(f"exchange '{binding.source}'", problem)
+
+    def add(self, binding: Binding) -> None:
+        self._destinations.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        self._destinations.remove(binding.destination)
+
+    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
+        listed = self._destinations.listed()
+        if len(listed) < 2:
+            return listed
+        return (listed[self._choose(len(listed))],)
+
+
+class DirectExchange:
+    """Destinations by binding key; the routing key equals it."""
+
+    cacheable = True
+    per_key = True
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, Destinations] = {}
+
+    def check_binding(self, binding: Binding) -> None:
+        """Any binding is valid; arguments are stored, and only make bindings distinct."""
+
+    def add(self, binding: Binding) -> None:
+        found = self._by_key.get(binding.routing_key)
+        if found is None:
+            found = self._by_key[binding.routing_key] = Destinations()
+        found.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        found = self._by_key[binding.routing_key]
+        found.remove(binding.destination)
+        if not found:
+            del self._by_key[binding.routing_key]
+
+    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
+        found = self._by_key.get(routing_key)
+        return found.listed() if found is not None else ()
+
+
+class FanoutExchange:
+    cacheable = True
+    per_key = False
+
+    def __init__(self) -> None:
+        self._destinations = Destinations()
+
+    def check_binding(self, binding: Binding) -> None:
+        """Any binding is valid; key and arguments only make bindings distinct."""
+
+    def add(self, binding: Binding) -> None:
+        self._destinations.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        self._destinations.remove(binding.destination)
+
+    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
+        return self._destinations.listed()
+
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -78,8 +78,7 @@ from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection
-from amqp10broker.sessions.overview import overview
+from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overview
 
 if TYPE_CHECKING:
     from amqp10broker.runtime.cluster.cluster import Cluster

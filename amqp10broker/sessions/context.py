@@ -1,8 +1,8 @@
-"""The services of the broker that a session uses."""
+"""The services of the broker that sessions and channels use, and the names of links of a container."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -14,13 +14,55 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.proposing import Propose
 from amqp10broker.metadata.queue import DeclaredQueue, LastError, QueueCommand
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.queues.commands import ReplyTo, RequestRef
-from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.commits import QueueCommits
 from amqp10broker.sessions.measures import Moment
-from amqp10broker.sessions.messages import ToSession
+from amqp10broker.sessions.messages import LinkStolen, ToSession
+
+# A link is identified by its name, its direction and the two containers, and has one pair of ends. So the end
+# that was attached before is detached with `amqp:link:stolen`. The names of one connection are compared, over
+# all its sessions.
+
+Key = tuple[str, bool]
+
+
+class LinkNames:
+    """The names of the links of one connection, over all its sessions."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = {}
+
+    def take(
+        self, link: SenderLink | ReceiverLink, to_session: ToSession
+    ) -> SenderLink | ReceiverLink | None:
+        """Give a link its name; return the link of the same session that had it, for the caller to detach."""
+        key = _key(link)
+        stolen, holder = self._holders.get(key, (None, to_session))
+        self._holders[key] = link, to_session
+        if stolen is not None and holder is not to_session:
+            holder(LinkStolen(stolen))
+            return None
+        return stolen
+
+    def has(self, name: str) -> bool:
+        return (name, True) in self._holders
+
+    def leave(self, link: SenderLink | ReceiverLink) -> None:
+        """Free the name of a link that is gone, unless another link has taken it over."""
+        key = _key(link)
+        holder = self._holders.get(key)
+        if holder is not None and holder[0] is link:
+            del self._holders[key]
+
+
+def _key(link: SenderLink | ReceiverLink) -> Key:
+    return link.name, isinstance(link, SenderLink)
+
 
 MakeVolatile = Callable[[VirtualHost, object, Callable[[str], None]], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, for a connection. The third argument is called with
@@ -106,3 +148,11 @@ class ClientLog(Protocol):
 
     def info(self, event: str, **details: Any) -> None:
         """Write an entry that names the connection."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ChannelContext(EndpointContext):
+    """The context of one channel."""
+
+    capabilities: Collection[str]
+    frame_max: int

@@ -1,4 +1,4 @@
-"""Routing of dead letters from a batch of a queue to the queues of its dead-letter exchange.
+"""Routing of dead letters to the queues of a dead-letter exchange, at most once or at least once.
 
 The heads of a batch are few, mostly one, so the destination is determined once for each head.
 """
@@ -10,13 +10,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.dead_lettering import REMEMBERED_MAX, Cause, DeadLettered, Dying
 from amqp10broker.message.death_history import is_cycle
 from amqp10broker.message.message import Message
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.queues.effects import DeadLetters
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.queues.effects import Confirmed, DeadLetterReason, DeadLetters, PublishRejected, Unconfirmed
+from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.routing.exchange import Exchange
 
 _HEAD: Final = itemgetter(0)
@@ -101,3 +103,204 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
         if fate.cycles:
             dropped.update(dict.fromkeys(target.name for target in fate.cycles))
     return Routed(list(to.items()), tuple(dropped))
+
+
+# The queue releases a few dead messages at a time; `Forwarding` publishes them with confirms. A message that
+# is unroutable, refused, or not confirmed in time is sent again to the queues that have not taken it, so a
+# target queue may get a message twice, and out of order. No state survives a restart: the queue releases
+# again what was not settled.
+
+RETRY_MS: Final = 180_000
+"""The time to wait for a confirm: RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
+
+LOOK_MS: Final = 1_000
+"""How often to check for a route or room. RabbitMQ waits as long as for a confirm."""
+
+Post = tuple[DeclaredQueue, Publish]
+
+
+class DeadLetterTarget(NamedTuple):
+    """The destination of a queue's dead letters; a policy may change it at any time."""
+
+    exchange: str
+    routing_key: str | None
+
+
+class _Outstanding:
+    """One message that is not done. `waiting`: target queues that have not answered, with the number it has
+    there. `former`: the same of queues that are not bound any more, and need not answer.
+    """
+
+    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
+
+    def __init__(self, letter: DeadMessage, now_ms: int) -> None:
+        self.letter = letter
+        self.died_ms = now_ms
+        self.due_ms = now_ms
+        self.waiting: dict[DeclaredQueue, int] = {}
+        self.former: dict[DeclaredQueue, int] = {}
+        self.refused: set[DeclaredQueue] = set()
+        self.taken: set[DeclaredQueue] = set()
+        self.routed_at = -1
+
+    @property
+    def stuck(self) -> bool:
+        return bool(self.refused) or not self.waiting
+
+    def may_go(self, version: int) -> bool:
+        # Whether a changed topology or room in a queue may permit it to be sent.
+        if not self.stuck:
+            return False
+        return self.routed_at != version or any(not queue.handle.figures().full for queue in self.refused)
+
+    @property
+    def done(self) -> bool:
+        return bool(self.taken) and not self.waiting and not self.refused
+
+
+class Forwarding:
+    """The dead letters of one queue that are on their way."""
+
+    def __init__(
+        self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
+    ) -> None:
+        self.destination = destination
+        self.unrouted = 0
+        self._queue = queue
+        self._reply_to = reply_to
+        self._retry_ms = retry_ms
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._sent: dict[int, _Outstanding] = {}
+        self._next_id = 1
+        self._looked_ms = 0
+        self._refs: dict[DeclaredQueue, PublisherRef] = {}
+        self._queues: dict[PublisherRef, DeclaredQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def send(self, letters: Iterable[DeadMessage], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        """Forward messages (keys on their way are ignored); return the commands to post."""
+        if not self._outstanding:
+            self._looked_ms = now_ms
+        fresh = []
+        for letter in letters:
+            if letter.key not in self._outstanding:
+                outstanding = self._outstanding[letter.key] = _Outstanding(letter, now_ms)
+                fresh.append(outstanding)
+        return self._publish(fresh, vhost, now_ms)
+
+    def confirmed(self, effect: Confirmed) -> list[int]:
+        """Handle the confirm of a target queue; return the keys of messages that are done."""
+        done: list[int] = []
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+            outstanding.taken.add(queue)
+            if outstanding.done:
+                done.append(outstanding.letter.key)
+        self._forget(done)
+        return done
+
+    def refused(self, effect: PublishRejected | Unconfirmed) -> None:
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+                outstanding.refused.add(queue)
+
+    def redirect(self, destination: DeadLetterTarget, now_ms: int) -> None:
+        """Change the destination; messages that no queue has at present are due at once."""
+        if destination != self.destination:
+            self.destination = destination
+            for each in self._outstanding.values():
+                if not each.waiting:
+                    each.due_ms = now_ms
+
+    def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
+        """Send messages again that have waited long enough, or have a route or room now."""
+        self._looked_ms = now_ms
+        version = vhost.version
+        late = [each for each in self._outstanding.values() if each.due_ms <= now_ms or each.may_go(version)]
+        posts = self._publish(late, vhost, now_ms)
+        done = [each.letter.key for each in late if each.done]
+        self._forget(done)
+        return posts, done
+
+    def deadline(self) -> int | None:
+        """Return when `due` has work, in milliseconds of wall clock; None if it has none at present."""
+        look_ms = self._looked_ms + LOOK_MS
+        return min(
+            (min(each.due_ms, look_ms) if each.stuck else each.due_ms for each in self._outstanding.values()),
+            default=None,
+        )
+
+    def forget(self) -> None:
+        self._forget(list(self._outstanding))
+
+    def _answered(
+        self, effect: Confirmed | PublishRejected | Unconfirmed
+    ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
+        # Only messages that the target queue has not answered before.
+        queue = self._queues.get(effect.publisher)
+        for number in effect.ids:
+            outstanding = self._sent.pop(number, None)
+            if outstanding is not None and queue is not None:
+                yield outstanding, queue
+
+    def _forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            gone = self._outstanding.pop(key)
+            for number in (*gone.waiting.values(), *gone.former.values()):
+                del self._sent[number]
+        if not self._outstanding:
+            # Target queues come and go, so their references must not accumulate.
+            self._refs.clear()
+            self._queues.clear()
+
+    def _publish(self, outstanding: Sequence[_Outstanding], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        judges: dict[tuple[DeadLetterReason, int], Judge] = {}
+        to: dict[DeclaredQueue, tuple[list[int], list[Message]]] = {}
+        self.unrouted = 0
+        for each in outstanding:
+            message, reason = each.letter.message, each.letter.reason
+            judge = judges.get((reason, each.died_ms))
+            if judge is None:
+                cause = Cause(self._queue, reason, each.died_ms, *self.destination)
+                judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
+            ((fate, (letter,)),) = judge.fates((message,))
+            self.unrouted += not fate.queues and not each.taken
+            if judge.exchange is not None:
+                judge.exchange.count(1, routed=bool(fate.queues))
+            each.due_ms, each.routed_at = now_ms + self._retry_ms, vhost.version
+            for queue, number in self._numbered(each, fate.queues).items():
+                numbers, messages = to.setdefault(queue, ([], []))
+                numbers.append(number)
+                messages.append(letter)
+        return [
+            (queue, Publish(self._ref(queue), numbers, messages, settled=False))
+            for queue, (numbers, messages) in to.items()
+        ]
+
+    def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
+        # Queues to which a message still has to go. One that has not answered retains its number, so that an
+        # answer to the first attempt counts, too, however late it is.
+        before = each.waiting | each.former
+        each.waiting, each.refused = {}, set()
+        for queue in queues:
+            if queue in each.taken:
+                continue
+            number = before.pop(queue, None)
+            if number is None:
+                number = self._next_id
+                self._next_id += 1
+                self._sent[number] = each
+            each.waiting[queue] = number
+        each.former = before
+        return each.waiting
+
+    def _ref(self, queue: DeclaredQueue) -> PublisherRef:
+        ref = self._refs.get(queue)
+        if ref is None:
+            ref = self._refs[queue] = self._reply_to.publisher()
+            self._queues[ref] = queue
+        return ref

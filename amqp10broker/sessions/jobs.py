@@ -6,8 +6,9 @@ A job posts to queues and receives their effects until it is done; then, or when
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker.auth.authorise import Access
 from amqp10broker.errors import (
@@ -19,12 +20,12 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message
 from amqp10broker.message.plain import encoded_properties
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.protocols.amqp091.types import EncodeError
+from amqp10broker.protocols.numbers import EncodeError
 from amqp10broker.queues.commands import DeliveryOutcome, Publish, PublisherRef, ReplyTo, Settle, Subscribe
 from amqp10broker.queues.effects import (
     Confirmed,
@@ -52,21 +53,24 @@ MESSAGE_BYTES: Final = 200
 """The overhead of a message beside its head and body, in bytes: there may be many empty ones."""
 
 
-class BackgroundJob(Protocol):
+class BackgroundJob(ABC):
     """Work at queues that ends with a result."""
 
     @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether there is a result."""
 
+    @abstractmethod
     def hear(self, effect: Effect) -> None:
         """Handle an effect of a queue. Raises `RefusedError`: the work cannot be done."""
 
+    @abstractmethod
     def end(self) -> None:
         """Remove everything that it has left at queues. May be called twice."""
 
 
-class PublishOne:
+class PublishOne(BackgroundJob):
     """Publishes one message with AMQP 0-9-1's mandatory flag and a confirm."""
 
     def __init__(
@@ -131,7 +135,7 @@ class PublishOne:
     def end(self) -> None: ...
 
 
-class GetSome:
+class GetSome(BackgroundJob):
     """Gets messages from the head of a queue, one after the other as with basic.get."""
 
     def __init__(

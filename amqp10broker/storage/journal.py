@@ -114,7 +114,7 @@ class Journal:
         self._part = part
         self._folder_fd: int | None = None
         self._file_bytes_max = file_bytes_max
-        self._reserve = reserve_bytes
+        self.reserve = reserve_bytes
         # The reserve of the file being filled begins at this offset.
         self._limit = 0
         # Size of the last append that was refused.
@@ -171,7 +171,7 @@ class Journal:
         if filling.end >= self._file_bytes_max and not self._together and self._may_roll(filling):
             filling = self._roll(filling)
         offset = filling.append(group, kind, index, payload, term)
-        if filling.end > self._limit and self._reserve:
+        if filling.end > self._limit and self.reserve:
             self._extend()
         self._ticket = ticket = self._ticket + 1
         return ticket, filling.number, offset
@@ -204,7 +204,7 @@ class Journal:
         assert filling is not None, "recover first"
         if self.shortage is not None:
             return False
-        if not self._reserve or filling.end + size <= self._limit:
+        if not self.reserve or filling.end + size <= self._limit:
             return True
         if filling.end >= self._file_bytes_max and self._may_roll(filling):
             self._roll(filling)
@@ -261,7 +261,7 @@ class Journal:
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
-        if self._reserve:
+        if self.reserve:
             self._refill()
         if current.collected_bytes:
             current.write()
@@ -440,11 +440,6 @@ class Journal:
         return max(0, self._filling.allocated - self._filling.end)
 
     @property
-    def reserves(self) -> bool:
-        """Whether there is a reserve, or would be with enough room: not every file system can allocate."""
-        return self._reserve > 0
-
-    @property
     def size_bytes(self) -> int:
         assert self._filling is not None, "recover first"
         return self._full_bytes + self._filling.end
@@ -539,7 +534,7 @@ class Journal:
         # During a shortage the reserve is behind the end of this file, and the next has little room. So this
         # one is left when hardly anything in it is live, so that it can be cleaned, or when its room is used
         # up.
-        if not self._reserve:
+        if not self.reserve:
             return True
         if not self._make_next(full.number + 1):
             return False
@@ -577,7 +572,7 @@ class Journal:
         assert file is not None
         if not file.is_made:
             return  # when it is; it was made in advance, or there is room to make it
-        reserve = min(self._reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
+        reserve = min(self.reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
         wanted = reserve + max(size, self._refused)
         beyond = min(reserve, self._file_bytes_max // ALLOCATED_AT_ONCE)
         part = wanted + beyond
@@ -585,7 +580,7 @@ class Journal:
         while part > self.room_bytes:
             try:
                 if not file.allocate(file.end + part):
-                    self._reserve = 0  # this file system cannot
+                    self.reserve = 0  # this file system cannot
                     return
             except DiskFull as error:
                 if part > wanted:
@@ -668,7 +663,7 @@ class Journal:
         try:
             for leftover in found.leftovers:
                 self._disk.unlink(leftover)
-            if found.unused is not None and not self._reserve:
+            if found.unused is not None and not self.reserve:
                 self._disk.unlink(found.unused)
             if last is not None and last.header is None:
                 self._disk.unlink(path)
@@ -679,7 +674,7 @@ class Journal:
                     self._disk, path, FileHeader(Purpose.JOURNAL, number, self._disk.fresh_id())
                 )
                 current.make_durable()
-            if found.unused is not None and self._reserve:
+            if found.unused is not None and self.reserve:
                 self._adopt(found.unused, number + 1)
             sync_folder(self._disk, self._folder)
         except OSError as error:
@@ -689,7 +684,7 @@ class Journal:
         self._files[number] = self._current = self._filling = current
         self._live.setdefault(number, 0)
         self._full_bytes = sum(file.end for file in self._files.values()) - current.end
-        if self._reserve:
+        if self.reserve:
             self._extend()
         try:
             self._claim(*self._files.values())

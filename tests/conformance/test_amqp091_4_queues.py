@@ -25,7 +25,6 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from amqp10broker.protocols.amqp091.types import Int64
 from tests.support.channel_world import World, WorldChannel, bodies, kinds
 from tests.support.declaring import change_vhost, set_permission
 
@@ -39,12 +38,10 @@ MISSING = (404, "no queue 'q' in vhost '/'")
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel."""
     return World().channel()
 
 
 def declare(channel: WorldChannel, name: str = "q", **fields: Any) -> QueueDeclareOk:
-    """Declare a durable queue."""
     got = channel.call(QueueDeclare(name, **{"durable": True, **fields}))
     assert isinstance(got, QueueDeclareOk)
     return got
@@ -134,45 +131,6 @@ def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "text"),
-    [
-        ({"durable": False}, "'durable' {}: received 'false' but current is 'true'"),
-        ({"auto_delete": True}, "'auto_delete' {}: received 'true' but current is 'false'"),
-        (
-            {"arguments": {"x-message-ttl": 5}},
-            "'x-message-ttl' {}: received the value '5' of type 'signedint' but current is none",
-        ),
-        (
-            {"arguments": {"x-queue-type": "quorum"}},
-            "'x-queue-type' {}: received 'quorum' but current is 'classic'",
-        ),
-    ],
-)
-def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, Any], text: str) -> None:
-    """406 inequivalent arg."""
-    declare(channel)
-    expected = "inequivalent arg " + text.format("for queue 'q' in vhost '/'")
-    assert channel.refused(QueueDeclare("q", **{"durable": True, **other})) == (406, expected)
-
-
-def test_missing_argument_is_inequivalent(channel: WorldChannel) -> None:
-    """406 received none."""
-    declare(channel, arguments={"x-max-length": 7})
-    text = (
-        "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but current is the value "
-        "'7' of type "
-    )
-    code, got = channel.refused(QueueDeclare("q", durable=True))
-    assert (code, got[: len(text)]) == (406, text)
-
-
-def test_numbers_of_different_width_are_equal(channel: WorldChannel) -> None:
-    """x-arguments are compared by value."""
-    declare(channel, arguments={"x-message-ttl": 5})
-    declare(channel, arguments={"x-message-ttl": Int64(5)})
-
-
-@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         ({"x-message-ttl": -5}, "must be 0 to 315360000000, not -5"),
@@ -214,17 +172,6 @@ def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
 def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
     """CR and LF in declare."""
     assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
-
-
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_properties")
-@pytest.mark.parametrize("fields", [{"exclusive": True}, {"auto_delete": True}, {"durable": False}], ids=str)
-def test_quorum_queue_cannot_be_so(channel: WorldChannel, fields: dict[str, Any]) -> None:
-    """406 invalid property."""
-    names = {"exclusive": "exclusive-owner", "auto_delete": "auto-delete", "durable": "non-durable"}
-    (field,) = fields
-    method = QueueDeclare("q", **{"durable": True, "arguments": {"x-queue-type": "quorum"}, **fields})
-    code, text = channel.refused(method)
-    assert (code, text) == (406, f"invalid property '{names[field]}' for queue 'q' in vhost '/'")
 
 
 # --- exclusive ---------------------------------------------------------------------------------------
@@ -535,18 +482,6 @@ def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, wh
     set_permission(channel.world.catalog, "guest", "/", Permission(**others))
     text = f"{what} access to queue 'q' in vhost '/' refused for user 'guest'"
     assert channel.refused(method) == (403, text)
-
-
-@pytest.mark.rabbitmq("amqp_auth_SUITE", "passive_queue_declare")
-def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None:
-    """[4.3] any of configure, write and read."""
-    declare(channel)
-    for given in ("configure", "write", "read"):
-        nothing = {"configure": "^$", "write": "^$", "read": "^$"}
-        set_permission(channel.world.catalog, "guest", "/", Permission(**{**nothing, given: "^q$"}))
-        assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
-    set_permission(channel.world.catalog, "guest", "/", Permission("^$", "^$", "^$"))
-    assert channel.refused(QueueDeclare("q", passive=True))[0] == 403
 
 
 @pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])

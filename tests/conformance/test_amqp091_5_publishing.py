@@ -49,7 +49,6 @@ def confirming(channel: WorldChannel) -> WorldChannel:
 
 
 def got_from(channel: WorldChannel, queue: str = "q") -> list[Any]:
-    """Everything in a queue."""
     got = channel.consume(queue, "probe", no_ack=True)
     channel.call(BasicCancel("probe"))
     return contents(got)

@@ -121,6 +121,8 @@ def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
     assert (bodies(got), redelivered(got)) == ([b"6"], [False])
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_classic_queue")
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_and_requeue_multiple_nack")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_multiple_nack")
 def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
     """Of four, the first three: they come again in their order, before the others."""

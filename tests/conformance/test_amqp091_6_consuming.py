@@ -109,6 +109,13 @@ def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
 CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-failover, x-priority only"
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "consume_invalid_arg_1",
+    "consume_invalid_arg_2",
+    "consume_invalid_consumer_timeout_negative",
+    "consume_invalid_consumer_timeout_wrong_type",
+)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -153,6 +160,7 @@ def test_delivery_has_tag_exchange_and_key(channel: WorldChannel) -> None:
     assert second.method == BasicDeliver("d", 3, False, "", "r")
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
 def test_consumers_take_turns(channel: WorldChannel) -> None:
     """Round robin among equals, one message a turn, when each may have few."""
     others = [channel.world.channel() for _ in range(3)]
@@ -285,6 +293,7 @@ def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
 # --- get ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_first_empty", "consume_from_empty_queue")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume")
 def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
     """get-ok, then get-empty."""

@@ -194,6 +194,7 @@ def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
         assert code in (403, 405)
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
 @pytest.mark.rabbitmq("rabbit_volatile_queue_SUITE", "distinct_pids_not_deduplicated")
 def test_many_replies_at_once_all_arrive(channel: WorldChannel) -> None:
     """A server that answers a thousand requests in one write: nothing is dropped."""

@@ -214,7 +214,6 @@ class Table:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `BrokerApi`."""
         broker = Broker()
         furnish(broker.catalog)
         allow(broker.catalog, allowed)
@@ -243,7 +242,6 @@ class Management10:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `BrokerApi`."""
         broker = Broker()
         furnish(broker.catalog)
         allow(broker.catalog, allowed)
@@ -288,7 +286,6 @@ class Methods091:
     needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `BrokerApi`."""
         world = World()
         furnish(world.catalog)
         allow(world.catalog, allowed)
@@ -311,7 +308,6 @@ class Attach:
     offers: frozenset[str] = frozenset({"declare-queue"})
 
     def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
-        """See `BrokerApi`."""
         scene = Scene("q")
         scene.allow(**allowed)
         (line, *_) = scene.do(f"C> ATTACH h=0 {self.end}={given['name']}")

@@ -69,6 +69,13 @@ def test_names_in_targets_are_percent_encoded(scene: Scene, exchange: str, key: 
     assert scene.counts("q1") == [1]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_address_SUITE", "source_bad_address", "source_bad_v2_address", "target_bad_address"
+)
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_bad_v2_address", differs="a bare name is a queue")
+@pytest.mark.rabbitmq(
+    "amqp_dotnet_SUITE", "attach_receiver_from_invalid_address", "attach_sender_to_invalid_address"
+)
 @pytest.mark.parametrize(
     "target",
     [
@@ -107,7 +114,6 @@ def test_an_exchange_is_no_source(scene: Scene) -> None:
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_sender_to_missing_exchange")
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_absent")
 def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
-    """amqp_address_SUITE target_exchange_absent."""
     _, detach = scene.sender("/exchanges/gone/k")
     assert detach == detached(0, NOT_FOUND, "no exchange 'gone' in vhost '/'")
 
@@ -223,7 +229,7 @@ def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "last_queue_confirms", "sender_settle_mode_unsettled_fanout")
 def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scene) -> None:
-    """amqp_client_SUITE sender_settle_mode_unsettled_fanout: one disposition a message, after the last."""
+    """One disposition a message, after the last."""
     for queue in ("q1", "q2", "q3"):
         scene.bind("fanout", queue)
         scene.do(f"withhold {queue}")
@@ -249,7 +255,6 @@ def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scene) -> No
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "target_queue_deleted", "target_queues_deleted_accepted")
 def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scene) -> None:
-    """amqp_client_SUITE target_queues_deleted_accepted."""
     for queue in ("q1", "q2", "q3"):
         scene.bind("fanout", queue)
         scene.do(f"withhold {queue}")
@@ -320,24 +325,3 @@ def test_exchanges_bound_to_exchanges(scene: Scene) -> None:
     scene.sender("/exchanges/topic/a.b")
     assert scene.publish() == [disposition(0, ACCEPTED)]
     assert scene.counts("q1", "q2") == [1, 1]
-
-
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "routing")
-@pytest.mark.parametrize(
-    ("key", "queues"),
-    [
-        ("a.b", [1, 1, 1]),
-        ("a", [0, 1, 1]),
-        ("a.b.c", [0, 1, 1]),
-        ("b", [0, 0, 1]),
-        ("", [0, 0, 1]),
-    ],
-)
-def test_topic_keys(scene: Scene, key: str, queues: list[int]) -> None:
-    """``*`` is one word, ``#`` any number of them."""
-    scene.bind("topic", "q1", "a.*")
-    scene.bind("topic", "q2", "a.#")
-    scene.bind("topic", "q3", "#")
-    scene.sender(f"/exchanges/topic/{key}")
-    scene.publish()
-    assert scene.counts("q1", "q2", "q3") == queues

@@ -30,13 +30,11 @@ def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
 
 
 def ready(script: ScriptRunner) -> int:
-    """Messages in q."""
     return script.world.queues["q"].queue.ready
 
 
 @pytest.fixture
 def script() -> ScriptRunner:
-    """As `begun`."""
     return begun()
 
 

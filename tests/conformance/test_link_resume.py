@@ -16,17 +16,6 @@ def script() -> ScriptRunner:
     return script
 
 
-def test_a_name_that_is_attached_again_is_taken_over(script: ScriptRunner) -> None:
-    """2.6.1: what the end before it held comes to the new one."""
-    script.do("C> ATTACH h=1 name=mine source=/queues/q")
-    assert script.do("C> FLOW h=1 dc=0 cr=2") == ["B> TRANSFER h=1 did=0..1 tag=0..1 body=m0..m1 (2 frames)"]
-    stolen, answer = script.do("C> ATTACH h=2 name=mine source=/queues/q")
-    assert stolen.startswith("B> DETACH h=1 closed=true error=amqp:link:stolen ")
-    assert answer == "B> ATTACH name=mine h=2 role=sender source=/queues/q idc=0"
-    (transfers,) = script.do("C> FLOW h=2 dc=0 cr=2")
-    assert transfers.startswith("B> TRANSFER h=2 did=2..3 tag=0..1 body=m0..m1 ")
-
-
 def test_a_name_is_another_links_in_the_other_direction_and_of_another_container(
     script: ScriptRunner,
 ) -> None:
@@ -48,16 +37,6 @@ def test_a_map_is_answered_by_an_empty_one_and_no_map_by_none(script: ScriptRunn
     assert "unsettled={}" in answer
     (answer,) = script.do("C> ATTACH h=2 source=/queues/q")
     assert "unsettled" not in answer
-
-
-def test_to_a_receiver_with_an_incomplete_map_nothing_new_is_sent(script: ScriptRunner) -> None:
-    """2.7.3: until it has attached again with a complete one."""
-    script.do("C> ATTACH h=1 name=mine source=/queues/q unsettled={tag:null} incomplete-unsettled=true")
-    assert script.do("C> FLOW h=1 dc=0 cr=10") == []
-    assert script.do("count q") == ["= ready=2 unsettled=0"]
-    script.do("C> DETACH h=1")
-    script.do("C> ATTACH h=1 name=mine source=/queues/q unsettled={}")
-    assert script.do("C> FLOW h=1 dc=0 cr=10") == ["B> TRANSFER h=1 did=0..1 tag=0..1 body=m0..m1 (2 frames)"]
 
 
 def test_a_resumed_delivery_that_is_not_in_our_map_uses_its_credit_and_nothing_else(

@@ -84,7 +84,7 @@ def test_x_cc_adds_routing_keys(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange_routing_key_empty")
 def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
-    """x_cc_annotation_exchange_routing_key_empty: the target has no key at all."""
+    """The target has no key at all."""
     scene.bind("direct", "q1", "k1")
     scene.sender("/exchanges/direct")
     assert scene.publish(content(cc=["k1"])) == [disposition(0, ACCEPTED)]
@@ -93,7 +93,7 @@ def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_queue")
 def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
-    """x_cc_annotation_queue: the default exchange takes the keys as names of queues."""
+    """The default exchange takes the keys as names of queues."""
     scene.sender("/queues/q1")
     assert scene.publish(content("a", cc=["q2", "gone", "q1"])) == [disposition(0, ACCEPTED)]
     assert scene.publish(content("b")) == [disposition(1, ACCEPTED)]
@@ -102,7 +102,7 @@ def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_null")
 def test_x_cc_with_the_anonymous_terminus(scene: Scene) -> None:
-    """x_cc_annotation_null: for each message by its own exchange."""
+    """For each message by its own exchange."""
     scene.bind("direct", "q3", "k3")
     scene.sender(None)
     assert scene.publish(content(to="/queues/q1", cc=["q2"])) == [disposition(0, ACCEPTED)]
@@ -135,7 +135,7 @@ def test_x_cc_counts_as_a_fan_out(scene: Scene) -> None:
 )
 @pytest.mark.parametrize("target", ["/exchanges/direct/k", "/queues/q1", None])
 def test_a_bad_x_cc_ends_the_link(scene: Scene, target: str | None, cc: object, shown: str) -> None:
-    """bad_x_cc_annotation_exchange: released if it was unsettled, then the detach."""
+    """Released if it was unsettled, then the detach."""
     text = f"bad value for 'x-cc' message-annotation: {shown}{GIVE_STRINGS}"
     message = content(cc=cc, to=None if target else "/queues/q1")
     scene.sender(target)
@@ -164,7 +164,7 @@ def test_what_came_before_a_bad_x_cc_is_published(scene: Scene) -> None:
     "amqp_client_SUITE", "server_closes_link_exchange_settled", "server_closes_link_exchange_unsettled"
 )
 def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
-    """server_closes_link_exchange_unsettled and _settled: released and detached, or only detached."""
+    """Released and detached, or only detached."""
     text = "no exchange 'direct' in vhost '/'"
     scene.bind("direct", "q1", "k")
     scene.sender("/exchanges/direct/k")
@@ -203,7 +203,7 @@ def test_an_exchange_declared_anew_is_the_target_again(scene: Scene) -> None:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "user_id")
 @pytest.mark.parametrize("target", ["/exchanges/fanout", "/queues/q1", None])
 def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
-    """amqp_client_SUITE user_id: one's own name, or the link ends."""
+    """One's own name, or the link ends."""
     scene.bind("fanout", "q1")
     to = None if target else "/queues/q1"
     scene.sender(target)

@@ -48,7 +48,7 @@ def bodies(first: int, end: int) -> list[str]:
 )
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
-    """async_notify: 30 credits before there is a message; 30 of 40 messages are pushed, no more."""
+    """30 credits before there is a message; 30 of 40 messages are pushed, no more."""
     world = attached(mode)
     say(world, "FLOW h=0 dc=0 cr=30")
     assert take(world) == []
@@ -67,7 +67,7 @@ def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
 @pytest.mark.parametrize("credit", [1, 2])
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
-    """sync_get: exactly as many as were asked for, none without asking, none from an empty queue."""
+    """Exactly as many as were asked for, none without asking, none from an empty queue."""
     world = attached(mode)
     world.publish("q", 2 * credit)
     for first in (0, credit):
@@ -85,7 +85,7 @@ def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_auto_flow_classic_queue")
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_a_consumer_that_renews_its_credit_at_half_gets_everything(mode: str) -> None:
-    """receive_many_auto_flow: 3000 messages in order, with never more on their way than the credit."""
+    """3000 messages in order, with never more on their way than the credit."""
     world = attached(mode)
     say(world, "FLOW iw=5000 h=0 dc=0 cr=50")
     world.publish("q", 3000)
@@ -114,7 +114,7 @@ def published(content: bytes) -> str:
     ("sections", "answer"), [(SECTIONS_MAX, "state=accepted"), (SECTIONS_MAX + 1, "amqp:decode-error")]
 )
 def test_a_message_has_at_most_ten_thousand_sections(sections: int, answer: str) -> None:
-    """validate_too_many_sections: one more detaches the link."""
+    """One more detaches the link."""
     assert answer in published(DATA * sections)
 
 
@@ -137,5 +137,5 @@ def test_a_message_has_at_most_ten_thousand_sections(sections: int, answer: str)
     ],
 )
 def test_a_section_is_known_by_its_descriptor(content: bytes, answer: str) -> None:
-    """validate_symbolic_descriptors, validate_nested_section_descriptor, server_mode_*: symbol or number."""
+    """Symbol or number."""
     assert answer in published(content)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp10.credit import OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import SessionEnded
 from amqp10broker.protocols.amqp10.performatives import (
@@ -19,7 +20,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
 )
 from amqp10broker.protocols.amqp10.session import SESSION_TRANSITIONS, Session, SessionInput, SessionState
-from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 
@@ -215,51 +215,6 @@ def test_frames_of_sessions_may_alternate_in_one_read() -> None:
 # --- 2.5.6: windows ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("sent", "next_incoming_id", "window", "left"),
-    [
-        (10, 8, 5, 3),
-        (10, 8, 1, 0),
-        (10, 10, 0, 0),
-        (10, None, 12, 2),
-        (0, 0, LAST, LAST),
-        (1, 0, LAST, LAST - 1),
-    ],
-)
-def test_remote_incoming_window_is_computed(
-    sent: int, next_incoming_id: int | None, window: int, left: int
-) -> None:
-    """ "remote-incoming-window := next-incoming-id(flow) + incoming-window(flow) -
-    next-outgoing-id(endpoint)"; unset it is the initial-outgoing-id."""
-    outgoing = OutgoingWindow()
-    outgoing.remote_incoming_window = sent
-    outgoing.spend(sent)
-    outgoing.update(flow(next_incoming_id=next_incoming_id, incoming_window=window))
-    assert outgoing.remote_incoming_window == left
-
-
-@pytest.mark.parametrize(
-    ("first", "sent", "next_incoming_id", "window", "left"),
-    [
-        (LAST - 3, 10, LAST - 3, 12, 2),
-        (LAST - 3, 10, LAST, 10, 3),
-        (LAST - 3, 10, 6, 10, 10),
-        (LAST, 1, 0, 5, 5),
-        (LAST, 1, None, 5, 4),
-    ],
-)
-def test_transfer_ids_wrap(
-    first: int, sent: int, next_incoming_id: int | None, window: int, left: int
-) -> None:
-    """2.8.10: transfer-numbers are RFC 1982 serial numbers, also across 4294967295."""
-    outgoing = OutgoingWindow(next_outgoing_id=first)
-    outgoing.remote_incoming_window = 100
-    outgoing.spend(sent)
-    assert outgoing.next_outgoing_id == (first + sent) % 2**32
-    outgoing.update(flow(next_incoming_id=next_incoming_id, incoming_window=window))
-    assert outgoing.remote_incoming_window == left
-
-
 @pytest.mark.parametrize(("first", "sent", "next_incoming_id"), [(0, 10, 11), (LAST, 1, 1), (0, 0, 1)])
 def test_an_acknowledgement_of_unsent_transfers_is_a_window_violation(
     first: int, sent: int, next_incoming_id: int
@@ -279,38 +234,6 @@ def test_sending_decrements_the_remote_window_and_counts_transfers() -> None:
     outgoing.remote_incoming_window = 5
     outgoing.spend(3)
     assert (outgoing.next_outgoing_id, outgoing.remote_incoming_window) == (3, 2)
-
-
-def test_receiving_counts_transfers() -> None:
-    """2.5.6, receiving a transfer: next-incoming-id goes up and incoming-window, by our policy, down."""
-    window = IncomingWindow(400)
-    window.next_incoming_id = LAST
-    window.count(3)
-    assert (window.next_incoming_id, window.left) == (2, 397)
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 400])
-@pytest.mark.parametrize("frames", [1, 2, 3, 5, 199, 200, 201, 399, 400, 401, 1000])
-def test_frames_counted_at_once_are_as_frames_counted_one_by_one(size: int, frames: int) -> None:
-    """The window knows no batches: what the peer may send next is the same however the frames came."""
-    at_once, single = IncomingWindow(size), IncomingWindow(size)
-    at_once.count(frames)
-    for _ in range(frames):
-        single.count(1)
-    assert (at_once.left, at_once.flow_due) == (single.left, single.flow_due)
-    assert 0 < at_once.left <= size
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 400])
-def test_the_window_is_reopened_when_no_more_than_half_is_left(size: int) -> None:
-    """S3 of the flow rules: full again at size // 2, never before."""
-    window = IncomingWindow(size)
-    for used in range(1, size + 1):
-        window.count(1)
-        if size - used <= size // 2:
-            assert (window.left, window.flow_due) == (size, True)
-            break
-        assert (window.left, window.flow_due) == (size - used, False)
 
 
 def test_a_window_violation_ends_the_session() -> None:

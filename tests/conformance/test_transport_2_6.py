@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.credit import SenderCredit
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
-    DeliveriesSent,
     DeliveriesSettled,
     DeliveriesUpdated,
     LinkAttached,
@@ -248,6 +247,10 @@ REFUSED = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_undefined_address")
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_queue_absent", "target_queue_absent")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_link_to_non_existing_destination")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_receiver_from_missing_queue")
 @pytest.mark.parametrize(("attach", "condition", "words"), REFUSED, ids=[each[0] for each in REFUSED])
 def test_every_refusal_has_its_condition_and_its_words(attach: str, condition: str, words: str) -> None:
     """An attach is refused as a link error, with a text that says what would be right."""
@@ -285,84 +288,12 @@ def test_two_links_may_have_one_name_when_their_directions_differ() -> None:
 # --- 2.6.7: credit -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("own", "count", "credit", "left"),
-    [
-        (0, 0, 10, 10),
-        (7, 3, 10, 6),
-        (7, 3, 2, 0),
-        (7, 7, 0, 0),
-        (7, None, 10, 3),
-        (0, LAST, 5, 4),
-        (1, LAST, 5, 3),
-        (LAST, LAST, 2, 2),
-        (LAST, LAST - 2, 2, 0),
-        (5, 5, LAST, LAST),
-        (6, 5, LAST, LAST - 1),
-        (0, 0, 2**31, 2**31),
-        (3, 0, 2**31 + 5, 2**31 + 2),
-    ],
-)
-def test_the_senders_credit_is_computed(own: int, count: int | None, credit: int, left: int) -> None:
-    """ "link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)"; unset, the
-    delivery-count is the sender's initial one."""
-    sender = SenderCredit(own)
-    sender.set(count, credit, drain=False)
-    assert sender.link_credit == left
-
-
 def test_a_delivery_uses_one_credit_and_counts_one() -> None:
     """2.6.7: "the delivery-count is incremented whenever a message is sent", and link-credit goes down."""
     sender = SenderCredit(LAST)
     sender.set(LAST, 3, drain=False)
     sender.spend(2)
     assert (sender.delivery_count, sender.link_credit) == (1, 1)
-
-
-def test_drain_advances_the_count_by_the_credit_that_is_left() -> None:
-    """2.6.7: the sender will "advance the delivery-count as much as possible, consuming all link-credit"."""
-    sender = SenderCredit(LAST - 1)
-    sender.set(LAST - 1, 5, drain=True)
-    sender.forfeit()
-    assert (sender.delivery_count, sender.link_credit) == (3, 0)
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 10, 170])
-@pytest.mark.parametrize("deliveries", [1, 2, 3, 5, 85, 86, 170, 255, 256])
-def test_deliveries_counted_at_once_are_granted_as_if_they_came_one_by_one(
-    limit: int, deliveries: int
-) -> None:
-    """Batches are an accident of the socket: the credit left, and what is covered, do not depend on them."""
-    at_once, single = ReceiverCredit(0, limit), ReceiverCredit(0, limit)
-    at_once.top_up()
-    single.top_up()
-    covered = at_once.receive(deliveries)
-    one_by_one = 0
-    for _ in range(deliveries):
-        taken = single.receive(1)
-        one_by_one += taken
-        if not taken:
-            break
-    assert covered == one_by_one
-    assert (at_once.link_credit, at_once.delivery_count, at_once.outstanding) == (
-        single.link_credit,
-        single.delivery_count,
-        single.outstanding,
-    )
-    assert at_once.granted == single.granted
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 10, 170, 1000])
-def test_outstanding_deliveries_never_exceed_two_limits(limit: int) -> None:
-    """L3: fewer than `limit` outstanding at a grant, and `limit` new ones: at most 2 * limit - 1."""
-    credit = ReceiverCredit(0, limit)
-    credit.top_up()
-    while credit.receive(1):
-        assert credit.outstanding <= 2 * limit - 1
-    credit.finish(credit.outstanding - (limit - 1))
-    while credit.receive(1):
-        assert credit.outstanding <= 2 * limit - 1
-    assert credit.outstanding == 2 * limit - 1
 
 
 def test_a_flow_without_link_credit_changes_no_credit() -> None:
@@ -380,6 +311,7 @@ def test_a_flow_without_link_credit_changes_no_credit() -> None:
 # --- 2.6.12: transfers ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_unsettled")
 def test_unsettled_deliveries_are_known_until_they_are_settled() -> None:
     """2.6.12: a delivery is in the unsettled maps of both ends until it is settled."""
     ends = Ends()
@@ -424,19 +356,6 @@ def test_second_mode_settles_in_three_steps() -> None:
     assert isinstance(settled, DeliveriesSettled)
     assert not ends.server.inbound.unsettled
     assert not ends.client.outbound.unsettled
-
-
-def test_nothing_is_sent_without_credit() -> None:
-    """ "If the link-credit is less than or equal to zero, ... a sender MUST NOT send more messages"."""
-    ends = Ends()
-    mine, theirs = ends.attach(sender=False)
-    ends.server.outbound.queue_deliveries(theirs, [1, 2, 3], [(b"", b"x")] * 3)
-    spent, events = ends.server.pump(1 << 20)
-    assert (spent, events) == (0, [])
-    ends.client.grant(mine, 2)
-    ends.step()
-    _, events = ends.server.pump(1 << 20)
-    assert [event.deliveries for event in events if isinstance(event, DeliveriesSent)] == [2]
 
 
 def test_nothing_is_sent_without_window() -> None:

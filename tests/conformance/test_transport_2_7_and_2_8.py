@@ -56,42 +56,7 @@ def test_the_receivers_settle_mode_is_agreed_to(mode: str, terminus: str) -> Non
     assert (f"rcv-settle-mode={mode}" in line) == (mode != "first")
 
 
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE", "link_max_per_session", differs="the connection is closed, not the session ended"
-)
-def test_handle_over_handle_max_closes_the_connection() -> None:
-    """2.7.2: "A peer that receives a handle outside the supported range MUST close the connection with
-    the framing-error error-code"."""
-    script = after("queue q", "C> BEGIN handle-max=3")
-    assert script.do("C> ATTACH h=3 target=/queues/q")[0].startswith("B> ATTACH")
-    (line,) = script.do("C> ATTACH h=4 target=/queues/q")
-    assert line.startswith("B> CLOSE error=amqp:connection:framing-error")
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "handle_in_use")
-def test_handle_in_use_ends_the_session() -> None:
-    """ "The handle MUST NOT be used for other open links. An attempt to attach using a handle which is
-    already associated with a link MUST be responded to with an immediate close carrying a handle-in-use
-    session-error": the session is ended."""
-    script = after(*PUBLISHER)
-    assert script.do("C> ATTACH h=0 name=x target=/queues/q")[0].startswith(
-        "B> END error=amqp:session:handle-in-use"
-    )
-
-
 # --- 2.7.4 flow ----------------------------------------------------------------------------------
-
-
-def test_flow_on_an_unattached_handle_ends_the_session() -> None:
-    """ "If set to a handle that is not currently associated with an attached link, the recipient MUST
-    respond by ending the session with an unattached-handle session error"."""
-    script = after("C> BEGIN")
-    assert script.do("C> FLOW h=0 cr=1")[0].startswith("B> END error=amqp:session:unattached-handle")
-
-
-def test_echo_of_a_flow_without_handle_gets_the_session_state() -> None:
-    """ "If set to true then the receiver SHOULD send its state at the earliest convenient opportunity"."""
-    assert after("C> BEGIN").do("C> FLOW echo=true") == ["B> FLOW nii=0 iw=400 noi=0"]
 
 
 def test_echo_of_a_flow_with_a_handle_gets_the_links_state() -> None:
@@ -104,23 +69,10 @@ def test_echo_of_a_flow_with_a_handle_gets_the_links_state() -> None:
 # --- 2.7.5 transfer ------------------------------------------------------------------------------
 
 
-def test_transfer_on_an_unattached_handle_ends_the_session() -> None:
-    """2.8.17 unattached-handle: "A frame (other than attach) was received referencing a handle which is
-    not currently in use of an attached link"."""
-    script = after("C> BEGIN")
-    assert script.do("C> TRANSFER h=0")[0].startswith("B> END error=amqp:session:unattached-handle")
-
-
 def test_transfer_on_the_handle_of_a_receiver_ends_the_session() -> None:
     """2.8.17 errant-link: a receiving end may not send."""
     script = after(*CONSUMER)
     assert script.do("C> TRANSFER h=1")[0].startswith("B> END error=amqp:session:errant-link")
-
-
-def test_the_first_transfer_must_have_a_delivery_id() -> None:
-    """ "delivery-id MUST be supplied on the first transfer of a multi-transfer delivery"."""
-    script = after(*PUBLISHER)
-    assert script.do("C> TRANSFER h=0 did=none tag=0 body=x")[0].startswith("B> END error=amqp:invalid-field")
 
 
 def test_the_first_transfer_must_have_a_delivery_tag() -> None:
@@ -192,12 +144,6 @@ def test_a_tag_that_is_in_use_on_a_link_that_is_not_kept_mixes_nothing_up() -> N
         ]
 
 
-def test_delivery_ids_in_flight_are_unique_in_the_session() -> None:
-    """2.8.4, 2.6.12: an id in use names one delivery, on whichever link."""
-    script = after(*PUBLISHER, "C> ATTACH h=1 target=/queues/q", "withhold q", "C> TRANSFER h=0 did=5")
-    assert script.do("C> TRANSFER h=1 did=5")[0].startswith("B> END error=amqp:invalid-field")
-
-
 def test_a_delivery_id_may_be_used_again_when_it_is_settled() -> None:
     """Settled deliveries are forgotten."""
     script = after(*PUBLISHER)
@@ -216,27 +162,6 @@ def test_batchable_is_taken_of_transfers_and_dispositions() -> None:
     assert len(script.do("C> FLOW h=1 dc=0 cr=1")) == 1
     assert script.do("C> DISPOSITION role=receiver first=0 settled=true batchable=true state=accepted") == []
     assert script.do("count q") == ["= ready=0 unsettled=0"]
-
-
-def test_a_transfer_must_not_ask_for_the_second_mode_on_a_link_of_the_first() -> None:
-    """2.7.5: "It is an error to set this field to second if the link's negotiated mode is first"."""
-    script = after(*PUBLISHER)
-    (line,) = script.do("C> TRANSFER h=0 did=0 rcv-settle-mode=second")
-    assert line.startswith("B> DETACH h=0 closed=true error=amqp:invalid-field")
-
-
-@pytest.mark.rabbitmq(
-    "amqp_client_SUITE",
-    "max_message_size_client_to_server",
-    differs="the link is detached, not the session ended",
-)
-def test_a_message_over_max_message_size_detaches_the_link() -> None:
-    """2.7.3: "Any attempt to deliver a message larger than this results in a message-size-exceeded
-    link-error"."""
-    script = after("config max_message_size_bytes 100", *PUBLISHER)
-    assert script.do("C> TRANSFER h=0 size=200")[0].startswith(
-        "B> DETACH h=0 closed=true error=amqp:link:message-size-exceeded"
-    )
 
 
 def test_messages_in_front_of_one_that_is_too_large_are_taken() -> None:

@@ -82,7 +82,6 @@ class Client091:
         return ["closed"]
 
     def close_channel(self) -> list[str]:
-        """End the channel."""
         self.channel.close()
         return ["closed"]
 
@@ -132,7 +131,6 @@ class Client091:
         return ["published"]
 
     def get(self, queue: str, *, auto_ack: bool = True) -> list[str]:
-        """basic.get."""
         method, properties, body = self.channel.basic_get(queue, auto_ack=auto_ack)
         if method is None:
             return ["empty"]
@@ -148,7 +146,6 @@ class Client091:
         return ["consuming"]
 
     def basic_cancel(self, tag: str) -> list[str]:
-        """End a consumer."""
         self.channel.basic_cancel(tag)
         return ["cancelled"]
 

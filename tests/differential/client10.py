@@ -169,7 +169,6 @@ class Client10:
         return [f"attached {show_fields(address=terminus.address)}"]
 
     def detach(self, name: str) -> list[str]:
-        """Close a link."""
         self._links.pop(name).close()
         return ["detached"]
 
@@ -201,12 +200,10 @@ class Client10:
         return [*lines, _detached(end)] if end.closed else lines
 
     def grant(self, name: str, credit: int) -> list[str]:
-        """Give credit."""
         self._links[name].grant(credit)
         return ["granted"]
 
     def take(self, name: str, count: int = 1) -> list[str]:
-        """Wait for deliveries."""
         end: ReceivingEnd = self._links[name]
         self._wait(lambda: len(end.received) - end.taken >= count or end.closed, f"{count} deliveries")
         taken = end.received[end.taken : end.taken + count]

@@ -27,7 +27,6 @@ Scene = Callable[[AbstractConnection], Awaitable[T]]
 
 
 def url(broker: BrokerProcess, user: str = "guest", password: str = "guest", query: str = "") -> str:
-    """The broker for aio-pika."""
     return f"amqp://{user}:{password}@{broker.host}:{broker.port}/{query}"
 
 
@@ -46,14 +45,6 @@ def play(broker: BrokerProcess, scene: Scene[T], query: str = "") -> T:
             return await scene(connection)
 
     return asyncio.run(run())
-
-
-async def body_of(queue: aio_pika.abc.AbstractQueue) -> bytes:
-    """Get and acknowledge one message."""
-    message = await queue.get(timeout=WAIT_S)
-    assert message is not None
-    await message.ack()
-    return message.body
 
 
 def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str) -> None:
@@ -137,19 +128,3 @@ def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess,
             assert await inbox.get() == b"after"
 
     asyncio.run(run())
-
-
-def test_large_messages_and_small_frames(broker: BrokerProcess, queue: str) -> None:
-    """Several at once on different channels of one connection."""
-
-    async def scene(connection: AbstractConnection) -> None:
-        async def one(number: int) -> None:
-            channel = await connection.channel()
-            declared = await channel.declare_queue(exclusive=True)
-            body = bytes([number]) * 1_000_000
-            await channel.default_exchange.publish(Message(body), declared.name)
-            assert await body_of(declared) == body
-
-        await asyncio.gather(*(one(number) for number in range(5)))
-
-    play(broker, scene, "?frame_max=8192")

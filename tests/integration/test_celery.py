@@ -88,7 +88,6 @@ def worker(
 
 
 def value(result: AsyncResult[Any]) -> Any:
-    """What the task returned."""
     return result.get(timeout=WAIT_S)
 
 

@@ -25,7 +25,6 @@ def run(broker: BrokerProcess) -> CommandLine:
 
 @pytest.fixture
 def declared(run: CommandLine, queue: str) -> str:
-    """A queue that is there."""
     run("queue", "declare", queue)
     return queue
 
@@ -114,19 +113,6 @@ def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Pa
         assert two.json(*words) == one.json(*words)
 
 
-@pytest.mark.rabbitmq("definition_import_SUITE", "import_invalid_file")
-def test_definitions_with_a_fault_change_nothing(run: CommandLine, queue: str) -> None:
-    """The complaint names the place in the file."""
-    document = {
-        "vhosts": [{"name": queue}],
-        "queues": [{"name": "q", "vhost": queue, "durable": "yes", "auto_delete": False, "arguments": {}}],
-    }
-    complaint = run.fails(1, "definitions", "import", "-", stdin=json.dumps(document).encode())
-    assert "definitions: queues[0].durable" in complaint
-    assert queue not in [row["name"] for row in run.json("vhost", "list")]
-    assert "standard input is not JSON" in run.fails(2, "definitions", "import", "-", stdin=b"{")
-
-
 @pytest.mark.rabbitmq("definition_import_SUITE", "(a big file)")
 def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
     """Longer than any buffer on the way: 20 000 bindings."""
@@ -164,7 +150,7 @@ def test_a_reader_that_has_had_enough_is_no_failure(run: CommandLine) -> None:
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

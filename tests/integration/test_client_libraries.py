@@ -46,13 +46,11 @@ def connect(request: pytest.FixtureRequest, broker: BrokerProcess, deadline: Non
 
 @pytest.fixture
 def client(connect: Connect) -> Client:
-    """One connection."""
     return connect()
 
 
 @pytest.fixture
 def channel(client: Client) -> Channel:
-    """One channel with confirms."""
     return client.channel()
 
 
@@ -93,6 +91,7 @@ def test_properties_and_headers_of_every_type(client: Client, channel: Channel, 
     assert received.headers == headers
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms")
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_ack")
 def test_confirmed_messages_are_in_the_queue(channel: Channel, queue: str) -> None:
     """A publish returns after the confirm."""

@@ -302,46 +302,6 @@ def _is_unroutable(channel: BlockingChannel, address: str) -> bool:
     return False
 
 
-def test_a_reply_comes_from_any_node_to_a_link(cluster: ClusterProcess) -> None:
-    """K9, AMQP 1.0: the sender's link ends with the requester's, or with its node."""
-    a, b, c = cluster.nodes
-    ends = [ProtonClient(node.port) for node in (a, b, c)]
-    requester, one, other = ends
-    try:
-        replies = requester.receiver(
-            None,
-            dynamic=True,
-            credit=10,
-            snd_settle_mode=Link.SND_SETTLED,
-            apply=[_of_direct_reply_to],
-        )
-        address = replies.link.remote_source.address
-        senders = [client.sender(address) for client in (one, other)]
-        for sender in senders:
-            (outcome,) = sender.send("reply")
-            assert outcome.state == Delivery.ACCEPTED
-        assert [each.message.body for each in replies.take(2)] == ["reply"] * 2
-        replies.close()
-        assert senders[0].wait_refused() == "amqp:resource-deleted"
-        kept = requester.receiver(
-            None,
-            dynamic=True,
-            snd_settle_mode=Link.SND_SETTLED,
-            apply=[_of_direct_reply_to],
-        )
-        last = other.sender(kept.link.remote_source.address)
-        a.kill()
-        assert last.wait_refused() == "amqp:resource-deleted"
-    finally:
-        for client in ends:
-            client.close()
-
-
-def _of_direct_reply_to(link: Link) -> None:
-    link.source.expiry_policy = Terminus.EXPIRE_WITH_LINK
-    link.source.capabilities.put_object(symbol("rabbitmq:volatile-queue"))
-
-
 def test_a_stream_is_read_and_written_at_every_node(cluster: ClusterProcess, queue: str) -> None:
     """It stays at one node; offsets, filters and the credit of links are the same from another."""
     a, b, c = cluster.nodes
@@ -400,46 +360,6 @@ def _odd_from_the_first(link: Link) -> None:
             symbol("rabbitmq:stream-filter"): Described(symbol("rabbitmq:stream-filter"), ["odd"]),
         }
     )
-
-
-def test_publishes_under_way_are_refused_when_their_queues_node_is_lost(
-    cluster: ClusterProcess, queue: str
-) -> None:
-    """K5: basic.nack, rejected; the link and the channel go on when the node is back."""
-    a, b, c = cluster.nodes
-    with connected(a) as connection:
-        connection.channel().queue_declare(queue, durable=True)
-    cluster.wait_until(lambda: _is_there(b, queue) and _is_there(c, queue), "the queue at the others")
-    client = ProtonClient(c.port)
-    try:
-        with connected(b) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            sender = client.sender(f"/queues/{queue}")
-            put(channel, queue, "before")
-            a.pause()
-            tags = [sender.transfer(Message(body=str(number), durable=True)) for number in range(20)]
-            client.flush()
-            # Its node says nothing: as soon as that is suspicious, all of them are refused.
-            assert {sender.outcome(tag).state for tag in tags} == {Delivery.REJECTED}
-            with pytest.raises(NackError):
-                put(channel, queue, "meanwhile")
-            a.resume()
-            cluster.wait_until_up()
-            cluster.wait_until(lambda: _taken(channel, queue), "the queue can be used again")
-            (outcome,) = sender.send(Message(body="after", durable=True))
-            assert outcome.state == Delivery.ACCEPTED
-            assert not sender.closed
-    finally:
-        client.close()
-
-
-def _taken(channel: Any, queue: str) -> bool:
-    try:
-        put(channel, queue, "again")
-    except NackError:
-        return False
-    return True
 
 
 def test_subscriptions_to_topics_are_those_of_all_nodes(cluster: ClusterProcess, queue: str) -> None:

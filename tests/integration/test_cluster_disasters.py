@@ -34,7 +34,6 @@ def connected(node: ClusterNode) -> Iterator[BlockingConnection]:
 
 
 def publish(node: ClusterNode, queue: str, *texts: str) -> None:
-    """Messages that are confirmed."""
     with connected(node) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from proton import Delivery, Described, Message, Terminus, symbol
 
-from amqp10broker.protocols.amqp10.performatives import Flow
-from amqp10broker.protocols.amqp10.types import Symbol
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,
@@ -33,8 +31,6 @@ from tests.support.crash_load import connected
 from tests.support.linearizable import Operation, check
 from tests.support.pika_client import Inbox, get, get_all, put, until
 from tests.support.proton_client import ProtonClient
-from tests.support.rawframes import attach_receiver, credit
-from tests.support.rawprocess import RawSocket
 
 pytestmark = pytest.mark.integration
 
@@ -355,36 +351,6 @@ def _consumers(node: ClusterNode, queue: str) -> int:
 
 
 # --- more than one --------------------------------------------------------------------------------
-
-
-def test_the_active_link_is_told_so_after_a_change(cluster: ClusterProcess, queue: str) -> None:
-    """A3, A4: the next one when the active one's node, which leads, is lost; then one of higher priority."""
-    a, b, c = cluster.nodes
-    declare(a, queue, x_single_active_consumer=True)
-    with RawSocket(a.port) as first, RawSocket(b.port) as second:
-        for client in (first, second):
-            client.open().send(attach_receiver(0, queue), credit(0, 10))
-            assert _active(client) is (client is first)
-        a.kill()
-        a.start()
-        assert _active(second), "the node is back, and the consumer that was there is not"
-        with RawSocket(c.port) as third:
-            priority = {Symbol("rabbitmq:priority"): 5}
-            third.open().send(attach_receiver(0, queue, properties=priority), credit(0, 10))
-            assert _active(third)
-            assert not _active(second)
-            c.kill()
-        c.start()
-        assert _active(second)
-    cluster.wait_until_up()
-
-
-def _active(client: RawSocket) -> bool:
-    """What the next flow says that tells whether its link is active."""
-    while True:
-        properties = client.until(Flow).body.properties or {}
-        if Symbol("rabbitmq:active") in properties:
-            return bool(properties[Symbol("rabbitmq:active")])
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "reject_publish_down_target_quorum_queue")

@@ -46,7 +46,6 @@ def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
 
 
 def publish(node: ClusterNode, queue: str, *texts: str) -> None:
-    """Messages that are confirmed."""
     with connected(node) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -1,6 +1,6 @@
 """Three and five real nodes are hurt at random under load (`tests.support.cluster_nemesis`).
 
-It takes minutes, and runs with AMQP10BROKER_LONG only; `test_cluster_faults` is short.
+It takes minutes, and runs with AMQP10BROKER_LONG only; `test_cluster_failover` is short.
 """
 
 from __future__ import annotations

@@ -29,7 +29,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
 
 
 def declare(nodes: ClusterProcess, name: str, size: int, at: str = "a") -> None:
-    """A quorum queue."""
     run(
         nodes,
         at,
@@ -62,7 +61,6 @@ def leader(nodes: ClusterProcess, queue: str, at: str = "a") -> str | None:
 
 
 def publish(node: ClusterNode, queue: str, count: int, first: int = 0) -> None:
-    """Messages, each confirmed."""
     with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

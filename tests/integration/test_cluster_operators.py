@@ -30,7 +30,6 @@ END_S = 60.0
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
-    """Three."""
     folder: Path = tmp_path_factory.mktemp("operators")
     founding = {"queues": [{"name": "founding", "vhost": "/", "type": "quorum"}]}
     (folder / "definitions").write_text(json.dumps(founding))

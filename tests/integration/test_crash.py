@@ -41,8 +41,6 @@ FILE_BYTES: Final = 150_000
 
 
 class Family:
-    """Queues of one type."""
-
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.single = QueueHistory(f"{kind.name}.single", kind)
@@ -128,7 +126,6 @@ class Crashes:
         queue.check(found)
 
     def load(self, broker: BrokerProcess) -> list[Client]:
-        """Clients at work."""
         name = f"life{self.life}"
         seed = self.rng.randrange(1 << 30)
         clients: list[Client] = [

@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingConnection
-from pika.exceptions import AMQPConnectionError, ChannelClosedByBroker
-from proton import Delivery, Message
 
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.pika_client import parameters
-from tests.support.proton_client import Disconnected, ProtonClient
+from tests.support.proton_client import ProtonClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -43,7 +41,6 @@ def document() -> dict[str, Any]:
 
 
 def write(folder: Path, content: object) -> str:
-    """A definitions file."""
     path = folder / "definitions.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return str(path)
@@ -111,102 +108,7 @@ def test_users_log_in_with_the_passwords_that_they_had(
     ]
 
 
-# --- permissions ---------------------------------------------------------------------------------
-
-
-def test_virtual_hosts_are_open_to_those_who_had_them(proton: Proton, connect_pika: Any) -> None:
-    """Also the virtual host in which nobody has permissions is there."""
-    for user, vhost in (("legacy", "shop"), ("orders-service", "/"), ("guest", "bare")):
-        with pytest.raises(AMQPConnectionError) as caught:
-            connect_pika(user, vhost)
-        assert f"access to vhost '{vhost}' refused for user '{user}'" in str(caught.value.args[0])
-        client = None
-        try:
-            client = proton(user, vhost)
-            assert client.wait_closed()[0] == "amqp:unauthorized-access"
-        except Disconnected:
-            assert client is None, "refused before it was open"
-
-
-@pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
-def test_permissions_hold(proton: Proton, connect_pika: Any) -> None:
-    """The three patterns, in both protocols."""
-    client = proton("orders-service", "shop")
-    assert client.receiver("/queues/orders.new").attached
-    session = client.session()
-    client.receiver("/queues/archive", session=session, wait=False)
-    client.wait(lambda: session.closed, "end of the session")
-    assert (session.condition, session.description) == (
-        "amqp:unauthorized-access",
-        "read access to queue 'archive' in vhost 'shop' refused for user 'orders-service'",
-    )
-    channel = connect_pika("orders-service", "shop").channel()
-    channel.queue_declare("orders.mine", durable=True)
-    with pytest.raises(ChannelClosedByBroker) as caught:
-        channel.queue_declare("mine", durable=True)
-    assert caught.value.reply_text == (
-        "ACCESS_REFUSED - configure access to queue 'mine' in vhost 'shop' refused for user 'orders-service'"
-    )
-    reading = connect_pika("legacy").channel()
-    assert reading.basic_get("tasks")[0] is None
-    reading.queue_purge("tasks")
-    with pytest.raises(ChannelClosedByBroker) as caught:
-        reading.queue_bind("tasks", "celery", "x")
-    assert "write access to queue 'tasks'" in caught.value.reply_text
-
-
-@pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
-def test_topic_permissions_hold(proton: Proton) -> None:
-    """The pattern names the user by ``{username}``."""
-    client = proton("orders-service", "shop")
-    session = client.session()
-    sender = client.sender("/exchanges/orders.events/orders.other.created", session=session)
-    sender.transfer(Message(body="x"))
-    client.wait(lambda: session.closed, "end of the session")
-    assert session.description == (
-        "write access to topic 'orders.other.created' in exchange 'orders.events' in vhost 'shop' refused "
-        "for user 'orders-service'"
-    )
-
-
-# --- routing -------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_booting_node")
-def test_what_was_bound_routes(proton: Proton, connect_pika: Any) -> None:
-    """Topic to queue, topic to a headers exchange to another queue, and the alternate exchange at the end."""
-    client = proton("orders-service", "shop")
-    sender = client.sender("/exchanges/orders.events/orders.orders-service.created")
-    here = Message(body="here", properties={"region": "eu", "priority": 1})
-    there = Message(body="there", properties={"region": "us", "priority": 1})
-    assert [outcome.state for outcome in sender.send(here, there)] == [Delivery.ACCEPTED] * 2
-    nowhere = client.sender("/exchanges/orders.events/orders.orders-service.deleted")
-    assert [outcome.state for outcome in nowhere.send("gone")] == [Delivery.RELEASED]
-    receiver = client.receiver("/queues/orders.new", credit=10)
-    got = receiver.take(2)
-    assert [each.message.body for each in got] == ["here", "there"]
-    receiver.settle(got)
-    channel = connect_pika("guest", "shop").channel()
-    method, properties, _ = channel.basic_get("archive", auto_ack=True)
-    assert (method.exchange, method.routing_key) == ("orders.events", "orders.orders-service.created")
-    assert properties.headers == {"region": "eu", "priority": 1}
-    assert channel.basic_get("archive")[0] is None
-
-
 # --- together with the configuration -------------------------------------------------------------
-
-
-def test_users_of_the_configuration_come_on_top(start_broker: StartBroker, tmp_path: Path) -> None:
-    """They may do everything in every virtual host of the file; the file's users stay as they are."""
-    broker = start_broker(
-        *("--definitions", write(tmp_path, document()), "--auth-failure-delay-ms", "10"),
-        *("--user", "operator:secret", "--anonymous-login-user", ""),
-    )
-    for user, password in (("operator", "secret"), ("guest", PASSWORDS["guest"])):
-        BlockingConnection(parameters(broker, user=user, password=password, virtual_host="shop")).close()
-    BlockingConnection(parameters(broker, user="operator", password="secret", virtual_host="bare")).close()
-    with pytest.raises(AMQPConnectionError):
-        BlockingConnection(parameters(broker, user="guest", password="guest"))
 
 
 def test_what_cannot_be_is_left_out_at_the_start(start_broker: StartBroker, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,8 @@ from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream.source import batch_reader
-from tests.support.broker_process import BrokerProcess, StartBroker
-from tests.support.spark_streams import client_of, declare, fill, offsets, publish, rows, url_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.spark_streams import client_of, declare, offsets, publish, rows, url_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -137,17 +136,3 @@ def test_spark_reads_the_brokers_time_and_begins_where_it_says(broker: BrokerPro
             assert again == wanted
     with_filter = rows_of(broker, queue, filter="p.creation_time = 1000", minPartitions=3)
     assert with_filter == found
-
-
-def test_times_are_the_same_after_a_restart(start_broker: StartBroker, tmp_path: Path) -> None:
-    """A batch that Spark repeats has the same rows, also when the broker was killed in between."""
-    arguments = ("--data-dir", str(tmp_path / "data"), "--auth-failure-delay-ms", "10")
-    broker = start_broker(*arguments)
-    declare(broker, "s")
-    for first in range(0, 100, 20):
-        fill(broker, "s", 20, first=first)
-    before = rows_of(broker, "s")
-    assert len(before) == 100
-    assert all(row["enqueuedTime"] is not None for row in before)
-    broker.kill()
-    assert rows_of(start_broker(*arguments), "s") == before

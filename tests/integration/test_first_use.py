@@ -70,13 +70,13 @@ def test_without_a_command_it_serves_and_prints_five_lines() -> None:
         url = lines[0].rpartition(" ")[2]
         with pika.BlockingConnection(pika.URLParameters(url)) as connection:
             assert connection.channel().queue_declare("orders").method.message_count == 0
-        page = urllib.request.urlopen(lines[1].rpartition(" ")[2], timeout=10)
+        page = urllib.request.urlopen(lines[1].rpartition(" ")[2], timeout=60)
         assert page.headers["content-type"].startswith("text/html")
         assert "guest" in lines[2]
         assert "in memory" in lines[3]
         assert "--help" in lines[4]
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=20)
+        rest, errors = process.communicate(timeout=60)
         assert (rest, errors, process.returncode) == ("", "", 0)
 
 
@@ -94,16 +94,16 @@ def test_the_ready_file_has_the_ports_while_clients_can_connect(tmp_path: Path) 
         request = urllib.request.Request(
             f"{ports['http_url']}/api/overview", headers={"authorization": GUEST}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert answer.status == 200
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert not file.exists()
 
 
 def test_a_ready_file_that_cannot_be_written_ends_the_start_with_a_sentence(tmp_path: Path) -> None:
     with started("serve", "--port", "0", "--ready-file", str(tmp_path / "no" / "f")) as process:
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 1
         assert "cannot be written: No such file or directory; choose another" in errors
         assert "Traceback" not in errors
@@ -121,7 +121,7 @@ def test_a_block_runs_a_broker_for_blocking_code() -> None:
         assert message is not None
         assert message.body == b"tea"
         request = urllib.request.Request(f"{one.http_url}/api/queues", headers={"authorization": GUEST})
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert [queue["name"] for queue in json.load(answer)] == ["orders"]
         port = one.port
     with pytest.raises(pika.exceptions.AMQPConnectionError):

@@ -48,8 +48,6 @@ class Disk(Protocol):
 
 
 class PlayedDisk:
-    """See `tests.support.small_disk_serve`."""
-
     def __init__(self, folder: Path) -> None:
         self._full = folder / "full"
         self._data = folder / "data"

@@ -36,7 +36,6 @@ def answered(client: socket.socket) -> bool:
 
 
 def resident_bytes(broker: BrokerProcess) -> int:
-    """Memory of the broker."""
     for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

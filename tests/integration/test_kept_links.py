@@ -230,5 +230,4 @@ def test_a_durable_link_sends_each_message_once_though_its_broker_is_killed(
 
 
 def durable(body: bytes) -> bytes:
-    """A persistent message."""
     return Header(durable=True).encode() + raw.message(body)

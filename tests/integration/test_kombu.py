@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 @pytest.fixture
 def url(broker: BrokerProcess) -> str:
-    """The broker for kombu."""
     return f"amqp://guest:guest@{broker.host}:{broker.port}//"
 
 

@@ -43,7 +43,6 @@ class Receiver:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def take(self, path: str, body: bytes) -> None:
-        """One request."""
         if path == "/v1/traces":
             for part in ExportTraceServiceRequest.FromString(body).resource_spans:
                 self._note(part.resource)

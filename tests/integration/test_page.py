@@ -16,6 +16,7 @@ from amqp10broker.api.live import difference
 from tests.support.broker_process import BrokerProcess
 from tests.support.browser import Pages
 from tests.support.certificates import Certificates
+from tests.support.cluster_process import free_ports
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -70,7 +71,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def address_of(broker: BrokerProcess) -> str:
-    """Where the page is."""
     return str(broker.wait_for_log("HTTP API")["address"])
 
 
@@ -352,15 +352,12 @@ def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> N
     process.stop()
 
 
-# --- how it is looked at --------------------------------------------------------------------------
-
-
 # --- the broker goes and comes --------------------------------------------------------------------
 
 
 def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tmp_path: Path) -> None:
     """Without loading again: the same tab goes on."""
-    arguments = ("--http-port", "0", "--data-dir", str(tmp_path / "data"))
+    arguments = ("--http-port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     first = BrokerProcess(tmp_path / "one", *arguments)
@@ -370,8 +367,7 @@ def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tm
     expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
     first.stop()
     expect(page.get_by_role("button", name=re.compile("^no answer"))).to_be_visible()
-    port = address.rstrip("/").rpartition(":")[2]
-    second = BrokerProcess(tmp_path / "two", "--http-port", port, *arguments[2:])
+    second = BrokerProcess(tmp_path / "two", *arguments)
     expect(page.get_by_role("button", name=re.compile("^live"))).to_be_visible()
     second.stop()
 

@@ -58,7 +58,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def page(pages: Pages, broker: BrokerProcess) -> Page:
-    """An administrator's."""
     page = pages.open(str(broker.wait_for_log("HTTP API")["address"]))
     log_in(page, "guest", "guest")
     expect(page.get_by_role("button", name="Log out")).to_be_visible()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import UnroutableError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
@@ -36,13 +35,6 @@ def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
         run.done("policy", command, queue)
 
 
-@pytest.fixture
-def confirming(channel: BlockingChannel) -> BlockingChannel:
-    """A channel that hears of each publish."""
-    channel.confirm_delivery()
-    return channel
-
-
 def shown(run: CommandLine, queue: str) -> dict[str, Any]:
     """What `queue list` says of a queue."""
     columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
@@ -63,34 +55,6 @@ def test_a_length_limit_comes_and_goes(
     assert shown(run, queue)["effective_policy_definition"] == {}
     put(channel, queue, "1", "2", "3")
     assert get_all(channel, queue) == ["1", "2", "3"]
-
-
-def test_an_alternate_exchange_by_policy_gets_what_has_no_way(
-    run: CommandLine, set_policy: SetPolicy, confirming: BlockingChannel, queue: str
-) -> None:
-    """On an exchange that is in use, at once, and no more when the policy is cleared."""
-    confirming.queue_declare(queue, durable=True)
-    confirming.exchange_declare(f"{queue}-x", "direct")
-    confirming.exchange_declare(f"{queue}-ae", "fanout")
-    confirming.queue_bind(queue, f"{queue}-ae")
-
-    def publish(text: str) -> None:
-        confirming.basic_publish(f"{queue}-x", "nowhere", text.encode(), mandatory=True)
-
-    try:
-        with pytest.raises(UnroutableError):
-            publish("1")
-        set_policy({"alternate-exchange": f"{queue}-ae"}, "--apply-to", "exchanges")
-        publish("2")
-        assert get_all(confirming, queue) == ["2"]
-        rows = run.json("exchange", "list", "name", "policy")
-        assert {"name": f"{queue}-x", "policy": queue} in rows
-        run("policy", "clear", queue)
-        with pytest.raises(UnroutableError):
-            publish("3")
-    finally:
-        confirming.exchange_delete(f"{queue}-x")
-        confirming.exchange_delete(f"{queue}-ae")
 
 
 def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
@@ -116,19 +80,3 @@ def test_the_examples_of_the_documentation_work(run: CommandLine) -> None:
     finally:
         run.done("policy", "clear", "qq-overrides")
         run.done("policy", "clear", "qq-unlimited")
-
-
-def test_a_mistake_is_refused_with_what_is_allowed(run: CommandLine, queue: str) -> None:
-    """And nothing is set."""
-    complaint = run.fails(1, "policy", "set", queue, ".*", '{"overflow": "drop-tail"}')
-    assert complaint == (
-        f"the broker refuses: policy '{queue}': 'overflow' is 'drop-tail'; must be one of drop-head, "
-        "reject-publish, reject-publish-dlx"
-    )
-    complaint = run.fails(1, "policy", "set", queue, ".*", '{"max-lenght": 5}')
-    assert (
-        f"policy '{queue}': 'max-lenght' is not recognised as a setting of policies; did you mean max-length?"
-        in complaint
-    )
-    assert run.fails(1, "policy", "clear", queue) == f"the broker refuses: no policy '{queue}'"
-    assert queue not in [row["name"] for row in run.json("policy", "list")]

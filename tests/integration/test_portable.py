@@ -57,7 +57,7 @@ def test_commands_reach_a_broker_in_memory_by_a_port_and_a_secret(tmp_path: Path
         file = Path(broker.admin_socket)
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         there = ("--admin-socket", broker.admin_socket)
-        command("declare", "queue", "q", *there)
+        command("queue", "declare", "q", *there)
         command("publish", "--queue", "q", "a message", "--port", str(broker.port))
         assert "a message" in command("get", "q", "--ack-mode", "ack", "--port", str(broker.port))
         port, secret = file.read_text().split()
@@ -82,7 +82,7 @@ def test_what_was_confirmed_is_there_after_a_kill(tmp_path: Path) -> None:
     broker = start(tmp_path, *data)
     there = ("--admin-socket", broker.admin_socket)
     for kind in KINDS:
-        command("declare", "queue", kind, "--type", kind, *there)
+        command("queue", "declare", kind, "--type", kind, *there)
         publish(broker, kind, [f"{kind} {number}".encode() for number in range(20)])
     assert "is in use by process" in command("serve", "--port", "0", *data, "--admin-socket", "", fails=True)
     broker.kill()
@@ -102,11 +102,11 @@ def test_files_are_replaced_and_removed_while_the_broker_runs(tmp_path: Path) ->
     broker = start(tmp_path, "--data-dir", str(data))
     try:
         there = ("--admin-socket", broker.admin_socket)
-        command("declare", "queue", "q", *there)
-        command("declare", "queue", "s", "--type", "stream", *there)
+        command("queue", "declare", "q", *there)
+        command("queue", "declare", "s", "--type", "stream", *there)
         publish(broker, "s", [b"x"])
         (stream,) = (data / "streams").iterdir()
-        command("delete", "queue", "s", *there)
+        command("queue", "delete", "s", *there)
         broker.wait_until(lambda: not stream.exists(), "the stream's folder is removed")
         with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port)) as connection:
             channel = connection.channel()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from proton import Delivery, Message, Terminus, symbol
+from proton import Delivery, Message, symbol
 
 from tests.support.broker_process import BrokerProcess, StartBroker
-from tests.support.proton_client import LinkEnd, ProtonClient
+from tests.support.proton_client import LinkEnd
 
 pytestmark = pytest.mark.integration
 
@@ -17,61 +17,6 @@ def refused(link: LinkEnd) -> tuple[str | None, str | None]:
     """Condition and description with which the broker refuses an attach."""
     link.wait_refused()
     return link.condition, link.description
-
-
-@pytest.mark.rabbitmq("amqp_address_SUITE", "source_queue_absent", "target_queue_absent")
-@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_link_to_non_existing_destination")
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_receiver_from_missing_queue")
-@pytest.mark.parametrize("role", ["sender", "receiver"])
-def test_missing_queue_is_a_link_error(broker: BrokerProcess, client: ProtonClient, role: str) -> None:
-    """not-found names the queue; the answering attach has no terminus; the session lives."""
-    link = getattr(client, role)("/queues/no%20such", wait=False)
-    assert refused(link) == ("amqp:not-found", "no queue 'no such' in vhost '/'")
-    terminus = link.link.remote_target if role == "sender" else link.link.remote_source
-    assert terminus.address is None
-    assert terminus.type == Terminus.UNSPECIFIED
-    client.sender("alive").close()
-
-
-@pytest.mark.rabbitmq(
-    "amqp_address_SUITE", "source_bad_address", "source_bad_v2_address", "target_bad_address"
-)
-@pytest.mark.rabbitmq("amqp_address_SUITE", "target_bad_v2_address", differs="a bare name is a queue")
-@pytest.mark.rabbitmq(
-    "amqp_dotnet_SUITE", "attach_receiver_from_invalid_address", "attach_sender_to_invalid_address"
-)
-@pytest.mark.parametrize("role", ["sender", "receiver"])
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("/queues/", "/queues", "/queue/x", "/topic/x", "/", "//", "/queues/a/b", "/queues/%zz"),
-        *("/queues/%", "/queues/%ff", "/queues/a?b", "/queues/a#b", "/queues/" + "x" * 256),
-        *("/exchanges/", "/exchanges//key", "/exchanges/amq.default/key", "/exchanges/a/b/c"),
-    ],
-)
-def test_bad_address_is_a_link_error(
-    broker: BrokerProcess, client: ProtonClient, role: str, address: str
-) -> None:
-    """invalid-field, with words that say what is wrong; the session lives."""
-    link = getattr(client, role)(address, wait=False)
-    condition, description = refused(link)
-    assert condition == "amqp:invalid-field"
-    assert description is not None
-    assert description.startswith("Attach refused: ")
-    client.sender("alive").close()
-
-
-@pytest.mark.rabbitmq("amqp_address_SUITE", "source_undefined_address")
-def test_receiver_without_source_is_refused(broker: BrokerProcess, client: ProtonClient) -> None:
-    """Section 2.6.3: a consumer must say from where, unless it resumes a link, and none is kept here."""
-
-    def unset(link: Any) -> None:
-        link.source.type = Terminus.UNSPECIFIED
-
-    receiver = client.receiver(None, wait=False, apply=[unset])
-    condition, description = refused(receiver)
-    assert condition == "amqp:not-found"
-    assert description.startswith("Attach refused: source_required: no link ")
 
 
 def test_queues_of_the_configuration_exist(start_broker: StartBroker, clients: Any, tmp_path: Any) -> None:
@@ -87,9 +32,6 @@ def test_queues_of_the_configuration_exist(start_broker: StartBroker, clients: A
         "amqp:not-found",
         "no queue 'others' in vhost '/'",
     )
-
-
-# --- anonymous relay ------------------------------------------------------------------------------
 
 
 # --- dynamic sources ------------------------------------------------------------------------------

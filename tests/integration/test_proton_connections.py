@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from proton import Delivery, Message
 
 from tests.support.broker_process import BrokerProcess, StartBroker
-from tests.support.proton_client import Disconnected
 
 pytestmark = pytest.mark.integration
 
 
 # --- login ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_plain_failure")
-@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "auth_failure")
-@pytest.mark.parametrize(
-    ("user", "password"), [("guest", "wrong"), ("nobody", "guest"), ("guest", "guestx"), ("gues", "guest")]
-)
-def test_wrong_password_and_unknown_user_are_refused_alike(
-    broker: BrokerProcess, clients: Any, user: str, password: str
-) -> None:
-    """The client hears an authentication failure, not which of the two it was."""
-    client = clients(broker, user=user, password=password, wait=False)
-    client.wait_disconnected()
-    assert client.disconnected.startswith("amqp:unauthorized-access")
-    assert not client.remote_open
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_anonymous_success")
@@ -40,32 +23,6 @@ def test_anonymous_login(broker: BrokerProcess, clients: Any, queue: str) -> Non
     connection = broker.connection(queue)
     assert connection is not None
     assert connection["user"] == "guest"
-
-
-# --- heartbeats -----------------------------------------------------------------------------------
-
-
-def test_silent_client_is_closed(start_broker: StartBroker, clients: Any, queue: str) -> None:
-    """A client that sends nothing for --idle-timeout-ms is taken for dead, and what it held is requeued."""
-    broker = start_broker("--idle-timeout-ms", "4000")
-    lively = clients(broker)
-    lively.sender(queue).send("x")
-    silent = clients(broker, container_id="silent")
-    silent.receiver(queue, credit=1).take()
-    # Nobody turns the event loop of `silent` from here, so it sends no heartbeats.
-    lively.wait(lambda: broker.connection("silent") is None, "the end of the silent connection")
-    lively.wait(lambda: (broker.queue(queue) or {})["messages_ready"] == 1, "the message in the queue")
-    assert lively.disconnected is None
-    broker.wait_for_log(
-        "connection closed by the broker",
-        condition="amqp:resource-limit-exceeded",
-        text="no frame received from client within idle timeout threshold",
-        timeout_ms=4000,
-    )
-    assert silent.wait_closed()[0] == "amqp:resource-limit-exceeded"
-
-
-# --- many -----------------------------------------------------------------------------------------
 
 
 # --- the end of the broker ------------------------------------------------------------------------
@@ -113,19 +70,3 @@ def test_shutdown_in_the_middle_of_traffic(start_broker: StartBroker, clients: A
     consuming.close()
     assert broker.wait_ended() == 0
     broker.stop()
-
-
-def test_shutdown_does_not_wait_for_a_client_that_is_gone_silent(
-    start_broker: StartBroker, clients: Any, queue: str
-) -> None:
-    """A client that does not answer the close, and reads nothing, is left behind at the deadline."""
-    broker = start_broker("--shutdown-timeout-ms", "1000")
-    client = clients(broker)
-    client.receiver(queue, credit=1)
-    broker.terminate()
-    before = time.monotonic()
-    assert broker.wait_ended() == 0
-    assert time.monotonic() - before < 10
-    broker.stop()
-    with pytest.raises(Disconnected):
-        client.sender(queue).send("too late")

@@ -30,15 +30,10 @@ def fence(receiver: ReceivingEnd) -> None:
     receiver.drain()
 
 
-# --- F1 -------------------------------------------------------------------------------------------
-
-
-# --- F3 -------------------------------------------------------------------------------------------
-
-
 # --- F5 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_classic_queue", "stop_quorum_queue", "stop_stream")
 def test_stop_while_deliveries_are_on_the_wire(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:

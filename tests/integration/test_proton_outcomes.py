@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from proton import Delivery, Link, Message
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.proton_client import ProtonClient, Received, ReceivingEnd
+from tests.support.proton_client import ProtonClient
 
 pytestmark = pytest.mark.integration
-
-
-def flags(received: Received) -> tuple[Any, bool, int]:
-    """Body, first-acquirer and delivery-count of a delivery."""
-    message = received.message
-    return message.body, message.first_acquirer, message.delivery_count
 
 
 def fill(client: ProtonClient, queue: str, count: int) -> None:
@@ -29,19 +20,6 @@ def fill(client: ProtonClient, queue: str, count: int) -> None:
 
 
 # --- publishers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_unsettled")
-def test_unsettled_deliveries_are_accepted_and_settled(
-    broker: BrokerProcess, client: ProtonClient, queue: str
-) -> None:
-    """A link in mode unsettled: each delivery gets the outcome accepted, settled."""
-    sender = client.sender(queue, snd_settle_mode=Link.SND_UNSETTLED)
-    assert sender.link.remote_snd_settle_mode == Link.SND_UNSETTLED
-    outcomes = sender.send(*(str(number) for number in range(30)))
-    assert [(each.state, each.settled) for each in outcomes] == [(Delivery.ACCEPTED, True)] * 30
-    assert sender.link.unsettled == 0
-    broker.wait_for_counts(queue, ready=30)
 
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_mixed")
@@ -61,58 +39,7 @@ def test_mixed_link_answers_the_unsettled_deliveries_only(
     assert receiver.bodies == list(range(20))
 
 
-# --- consumers ------------------------------------------------------------------------------------
-
-
 # --- what goes away without settling --------------------------------------------------------------
-
-
-def _close_link(client: ProtonClient, receiver: ReceivingEnd) -> None:
-    receiver.close()
-
-
-def _detach_link(client: ProtonClient, receiver: ReceivingEnd) -> None:
-    receiver.detach()
-
-
-def _end_session(client: ProtonClient, receiver: ReceivingEnd) -> None:
-    receiver.link.session.close()
-    client.flush()
-
-
-def _close_connection(client: ProtonClient, receiver: ReceivingEnd) -> None:
-    client.close()
-
-
-def _lose_connection(client: ProtonClient, receiver: ReceivingEnd) -> None:
-    client.lose()
-
-
-@pytest.mark.parametrize(
-    "leave", [_close_link, _detach_link, _end_session, _close_connection, _lose_connection]
-)
-def test_unsettled_messages_return_in_their_original_order(
-    broker: BrokerProcess,
-    clients: Any,
-    queue: str,
-    leave: Callable[[ProtonClient, ReceivingEnd], None],
-) -> None:
-    """Detach, end, close and a lost socket alike; settled ones are gone, the others marked as redelivered."""
-    leaving, staying = clients(broker), clients(broker)
-    fill(staying, queue, 10)
-    session = leaving.session()
-    receiver = leaving.receiver(queue, credit=7, session=session)
-    received = receiver.take(7)
-    receiver.settle([received[1], received[4]])
-    broker.wait_for_counts(queue, ready=3, unsettled=5)
-    leave(leaving, receiver)
-    broker.wait_for_counts(queue, ready=8)
-    other = staying.receiver(queue, credit=8)
-    assert [flags(each)[:2] for each in other.take(8)] == [
-        *((number, False) for number in (0, 2, 3, 5, 6)),
-        *((number, True) for number in (7, 8, 9)),
-    ]
-    assert {flags(each)[2] for each in other.received} == {0}
 
 
 def test_disposition_after_detach_is_ignored(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:

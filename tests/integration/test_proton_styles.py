@@ -14,6 +14,7 @@ from proton.utils import (
 )
 
 from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.cluster_process import free_ports
 
 pytestmark = pytest.mark.integration
 
@@ -194,8 +195,8 @@ def test_event_driven_client_ends_when_an_operator_closes_its_connection(
 
 def test_reconnecting_client_goes_on_after_a_restart(start_broker: StartBroker, queue: str) -> None:
     """proton reconnects by itself: after a broker on the same port is back, its links work again."""
-    first = start_broker()
-    port = first.port
+    port = free_ports(1)
+    first = start_broker("--port", str(port))
     brokers = [first]
 
     class Persistent(MessagingHandler):

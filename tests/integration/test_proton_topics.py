@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from proton import Delivery, Link, Message, Terminus, symbol
+from proton import Link, Terminus, symbol
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
-from tests.support.proton_client import ProtonClient, ReceivingEnd
+from tests.support.proton_client import ReceivingEnd
 
 pytestmark = pytest.mark.integration
 
@@ -26,25 +26,10 @@ def topic(link: Link) -> None:
 
 
 def bodies(receiver: ReceivingEnd, count: int) -> list[Any]:
-    """What comes next."""
     receiver.grant(count)
     taken = receiver.take(count)
     receiver.settle(taken)
     return [each.message.body for each in taken]
-
-
-def test_subscribers_get_a_copy_each(client: ProtonClient, queue: str) -> None:
-    """Of two links on one topic; without any the message is accepted all the same."""
-    sender = client.sender(queue, apply=[topic])
-    assert sender.send("nobody listens")[0].state == Delivery.ACCEPTED
-    receivers = [client.receiver(queue, apply=[topic]), client.receiver(f"/topics/{queue}")]
-    (outcome,) = sender.send("one")
-    assert outcome.state == Delivery.ACCEPTED
-    relay = client.sender(None)
-    relay.send(Message(address=f"/topics/{queue}", body="two"))
-    relay.send(Message(address=queue, body="three"))
-    for receiver in receivers:
-        assert bodies(receiver, 3) == ["one", "two", "three"]
 
 
 def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(
@@ -73,21 +58,3 @@ def test_a_durable_subscription_is_seen_and_deleted_by_an_operator(
     assert name in command_line("binding", "list")
     command_line("queue", "delete", name)
     assert again.wait_refused() == "amqp:resource-deleted"
-
-
-def test_a_temporary_topic(broker: BrokerProcess, clients: Any) -> None:
-    """Made by a dynamic target; others send to it, and only its connection listens."""
-    one, other = clients(broker), clients(broker)
-
-    def temporary(link: Link) -> None:
-        link.target.dynamic = True
-        link.target.capabilities.put_object(symbol("temporary-topic"))
-
-    creator = one.sender(None, apply=[temporary])
-    address = creator.link.remote_target.address
-    receiver = one.receiver(address)
-    other.sender(address).send("theirs")
-    assert bodies(receiver, 1) == ["theirs"]
-    assert other.receiver(address, wait=False).wait_refused() == "amqp:resource-locked"
-    creator.close()
-    assert other.sender(address, wait=False).wait_refused() == "amqp:not-found"

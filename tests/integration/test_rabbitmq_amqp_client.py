@@ -34,7 +34,6 @@ from rabbitmq_amqp_python_client import (
     QuorumConsumerOptions,
     QuorumQueueSpecification,
     StreamSpecification,
-    symbol,
 )
 from rabbitmq_amqp_python_client.qpid.proton.utils import SendException
 
@@ -219,56 +218,7 @@ def test_through_exchanges_to_a_queue(
     management.delete_queue(queue)
 
 
-@pytest.mark.rabbitmq("management_SUITE", "purge_stream")
-def test_a_stream_cannot_be_purged(management: Management, queue: str) -> None:
-    """purge_stream: 400 with RabbitMQ's words."""
-    management.declare_queue(StreamSpecification(name=queue))
-    answer = management.request(None, AddressHelper.purge_queue_address(queue), "DELETE", [400])
-    assert answer.body == f"purge not supported by queue '{queue}' in vhost '/'"
-    management.delete_queue(queue)
-
-
 # --- consuming ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settle", "left"),
-    [
-        (lambda context, event: context.accept(event), 0),
-        (lambda context, event: context.discard(event), 0),
-        (lambda context, event: context.discard_with_annotations(event, {symbol("x-opt-why"): "test"}), 0),
-        (lambda context, event: context.requeue(event), 3),
-        (lambda context, event: context.requeue_with_annotations(event, {symbol("x-opt-why"): "test"}), 3),
-    ],
-    ids=["accept", "discard", "discard with annotations", "requeue", "requeue with annotations"],
-)
-@pytest.mark.parametrize("specification", [ClassicQueueSpecification, QuorumQueueSpecification])
-def test_each_way_to_settle(
-    management: Management,
-    connection: Connection,
-    environment: Environment,
-    broker: BrokerProcess,
-    queue: str,
-    specification: Any,
-    settle: Any,
-    left: int,
-) -> None:
-    """What is requeued stays, everything else goes."""
-    management.declare_queue(specification(name=queue))
-    publish(connection, AddressHelper.queue_address(queue), "a", "b", "c")
-    taken: list[str] = []
-
-    def once(context: Any, event: Any) -> None:
-        # A requeued message comes back at once; the second time it is left unsettled.
-        body = Converter.bytes_to_string(event.message.body)
-        if body not in taken:
-            taken.append(body)
-            settle(context, event)
-
-    handler = consume(environment, queue, 6 if left else 3, once)
-    assert sorted(set(handler.bodies)) == ["a", "b", "c"]
-    broker.wait_for_counts(queue, ready=left)
-    management.delete_queue(queue)
 
 
 def test_a_consumer_knows_when_it_is_there_whether_it_is_the_active_one(

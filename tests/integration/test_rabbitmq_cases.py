@@ -11,32 +11,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Message, symbol, ulong
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Properties, get, put
 from tests.support.proton_client import ProtonClient
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
-
-
-@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_classic_queue")
-def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
-    channel: BlockingChannel, client: ProtonClient, broker: BrokerProcess, queue: str
-) -> None:
-    """delivery_count_amqpl_reject_nack_classic_queue: header.delivery-count tells the two apart."""
-    channel.queue_declare(queue, durable=True)
-    client.sender(f"/queues/{queue}").send("m")
-    receiver = client.receiver(f"/queues/{queue}")
-    counts = []
-    for give_back in (channel.basic_nack, channel.basic_reject, channel.basic_reject):
-        give_back(get(channel, queue).tag, requeue=True)
-        channel.queue_declare(queue, passive=True)  # answered behind it
-        receiver.grant(1)
-        item = receiver.take()[0]
-        counts.append(item.message.delivery_count)
-        assert item.message.first_acquirer is False
-        receiver.modify(item, failed=False, undeliverable=False)
-        broker.wait_for_counts(queue, ready=1)
-    assert counts == [0, 1, 2]
 
 
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip_to_amqp_091")
@@ -79,7 +57,7 @@ def test_a_message_goes_from_one_protocol_to_the_other_and_back(
 def test_a_queue_with_a_name_of_any_letters(
     channel: BlockingChannel, client: ProtonClient, queue: str, kind: str
 ) -> None:
-    """unicode_SUITE: one name, in UTF-8 on the one side and percent-encoded on the other."""
+    """One name, in UTF-8 on the one side and percent-encoded on the other."""
     name = f"\u65e5\u672c\u8a9e-\U0001f407-{queue[-8:]}"
     channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
     receiver = client.receiver(f"/queues/{quote(name)}", credit=1)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +16,7 @@ from proton import Delivery
 
 from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.observe.recording.parquet import read_events
-from amqp10broker.observe.recording.runs import RunRecord, read_run, read_runs
+from amqp10broker.observe.recording.runs import RunRecord, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -45,21 +43,6 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, f"not within {WAIT_S:g} s: {what}"
         time.sleep(0.01)
     return value
-
-
-def helper_of(broker: BrokerProcess) -> int:
-    """The process that writes."""
-
-    def found() -> int | None:
-        for thread in Path(f"/proc/{broker.pid}/task").iterdir():
-            # A thread that ends while we look leaves its children to another.
-            with suppress(FileNotFoundError, ProcessLookupError):
-                for child in map(int, (thread / "children").read_text().split()):
-                    if b"recorder_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
-                        return child
-        return None
-
-    return int(until(found, "the process that writes"))
 
 
 def look_at(broker: BrokerProcess) -> None:
@@ -198,72 +181,3 @@ def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarr
     says = "pip install 'amqp10broker[record]'" if lacks_pyarrow else "cannot be written"
     assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr
     assert "listening" not in ended.stderr
-
-
-def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
-    start_broker: StartBroker, clients: Any, tmp_path: Path
-) -> None:
-    """Clients are served meanwhile, and what fits the buffers is written when it goes on."""
-    recording = tmp_path / "recording"
-    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "10")
-    helper = helper_of(broker)
-    os.kill(helper, signal.SIGSTOP)
-    try:
-        publish_and_consume(clients, broker, "q")
-        status = broker.ask("record-status")["recording"]
-        assert 0 < status["cost_percent"] < 100
-        assert (status["events_written"], status["events_dropped"]) == (0, 0)
-        assert status["events"] > COUNT / 100
-    finally:
-        os.kill(helper, signal.SIGCONT)
-    broker.stop()
-    assert total(recording, "r", EventKind.LINK_IN) == COUNT
-
-
-def test_a_helper_that_dies_ends_the_recording_only(
-    start_broker: StartBroker, clients: Any, tmp_path: Path
-) -> None:
-    """It is logged once, and another recording can begin."""
-    recording = tmp_path / "recording"
-    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "10")
-    os.kill(helper_of(broker), signal.SIGKILL)
-    entry = broker.wait_for_log("recording ended: the broker goes on without")
-    assert "helper process" in entry["reason"]
-    broker.wait_until(lambda: broker.ask("record-status")["recording"] is None, "no recording")
-    publish_and_consume(clients, broker, "q")
-    broker.ask("record-start", folder=str(recording), run="again", every=10)
-    publish_and_consume(clients, broker, "p")
-    broker.terminate()
-    assert broker.wait_ended() == 0
-    assert total(recording, "again", EventKind.LINK_IN) == COUNT
-    assert [each["event"] for each in broker.log if each["level"] == "error"] == [entry["event"]]
-    broker.log.clear()  # the one error was asked for
-
-
-def test_a_full_disk_ends_the_recording_only(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
-    """The row says what is missing, if it can be written."""
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    recording = tmp_path / "recording"
-    broker = start_broker()
-    broker.ask("record-start", folder=str(recording), run="r", every=10)
-    part = recording / "events" / "run_id=r" / "_part-broker-00000.parquet"
-    part.symlink_to("/dev/full")  # the file is made with the first row group, some 10 s later
-    publish_and_consume(clients, broker, "q")
-    broker.ask("record-stop")
-    entry = broker.wait_for_log("recording ended: the broker goes on without")
-    assert "No space left on device" in entry["reason"]
-    assert (entry["events_lost"] == entry["events"] > COUNT / 100, entry["events_written"]) == (True, 0)
-    shown = broker.run_command("record", "status")
-    assert (
-        shown.returncode,
-        f"{entry['events']} events {entry['events_lost']} are lost" in shown.stdout,
-    ) == (1, True)
-    assert "THE RECORDING FAILED" in broker.run_command("status").stdout
-    run = read_run(recording, "r")
-    assert (run.ended_ns is not None, (run.events_dropped or 0) > COUNT / 100) == (True, True)
-    assert not part.is_symlink()
-    publish_and_consume(clients, broker, "p")
-    broker.terminate()
-    assert broker.wait_ended() == 0
-    broker.log.clear()  # the one error was asked for

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from proton import Delivery, Described, Link, Message, Terminus, symbol, ulong
+from proton import Delivery, Described, Link, Message, Terminus, symbol
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Inbox
@@ -66,30 +66,6 @@ def publish(client: ProtonClient, queue: str, *colours: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_complementary_selectors_split_a_queue(
-    client: ProtonClient, queue: str, kind: str, declare: Declare
-) -> None:
-    """The answer has the filter; each gets its messages in order, and what one releases the next may have."""
-    declare(kind)
-    red = reader(client, queue, "colour = 'red'", credit=10)
-    rest = reader(client, queue, "colour <> 'red'", credit=1, descriptor=ulong(0x0000468C00000004))
-    assert list(in_place(red)) == list(in_place(rest)) == ["jms-selector"]
-    publish(client, queue, "red", "blue", "red", "green", "red")
-    taken = red.take(3)
-    assert [each.message.body for each in taken] == [0, 2, 4]
-    red.settle(taken[1], Delivery.RELEASED)
-    (again,) = red.take(1)
-    assert again.message.body == 2
-    blue = rest.take(1)
-    assert blue[0].message.body == 1
-    rest.settle(blue)
-    rest.drain(5)
-    assert rest.bodies == [1, 3]
-    rest.drain(5)
-    assert rest.bodies == [1, 3]
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("settled", [False, True])
 def test_a_browser_takes_nothing(
     broker: BrokerProcess, client: ProtonClient, queue: str, kind: str, settled: bool, declare: Declare
@@ -112,20 +88,6 @@ def test_a_browser_takes_nothing(
     taken = taker.take(3)
     assert [each.message.body for each in taken] == [0, 1, 2]
     assert [(each.message.delivery_count, each.message.first_acquirer) for each in taken] == [(0, True)] * 3
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_sql_filter_selects_as_well(client: ProtonClient, queue: str, kind: str, declare: Declare) -> None:
-    """With the language that streams have."""
-    declare(kind)
-    publish(client, queue, "red", "blue")
-    sql = "p.subject = 'blue'"
-    receiver = reader(
-        client, queue, sql, filter_name="sql-filter", descriptor=symbol("amqp:sql-filter"), credit=5
-    )
-    assert list(in_place(receiver)) == ["sql-filter"]
-    receiver.drain()
-    assert receiver.bodies == [1]
 
 
 @pytest.mark.parametrize("kind", KINDS)

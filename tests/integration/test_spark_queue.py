@@ -6,25 +6,20 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pika import BasicProperties
 from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 
 from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.message import data_message
-from amqp10broker.protocols.amqp10.disposition import Outcome
-from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
-from amqp10broker.spark.queue import link
-from amqp10broker.spark.queue.link import CreditPacing, QueueLink
+from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
 from amqp10broker.spark.stream.bounds import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
@@ -172,140 +167,7 @@ def test_a_segment_that_spark_does_not_know_is_the_next_batch(
     assert Query(options(maxMessagesPerTrigger="20"), start).all() == numbers(0, 30)
 
 
-@KINDS
-def test_available_now_stops_at_what_was_there(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    kind: str,
-) -> None:
-    """A publisher that is faster than the query must not keep it running for ever."""
-    declared(channel, queue, kind)
-    fill(broker, queue, numbers(0, 55))
-    query = Query(options(maxMessagesPerTrigger="10"))
-    query.reader.prepareForTriggerAvailableNow()
-    found: list[str] = []
-    rounds = 0
-    while some := query.batch():
-        found += some
-        rounds += 1
-        fill(broker, queue, numbers(1000 * rounds, 1000 * rounds + 20))
-    assert found[:55] == numbers(0, 55)
-    assert len(found) == 55
-    assert rounds == 6
-
-
-def bodies_of(sizes: Iterable[int]) -> list[str]:
-    """Bodies of these sizes which differ."""
-    return [str(number).rjust(size, "x") for number, size in enumerate(sizes)]
-
-
-class MeasuredEnd(bulk.BulkEnd):
-    """An end that notes how much it and what was taken of it hold, and how many messages came in vain."""
-
-    peak_bytes = 0
-    held_bytes = 0
-    came = 0
-
-    def on_received(self, event: DeliveriesReceived) -> None:
-        before = len(self.payloads)
-        super().on_received(event)
-        MeasuredEnd.came += len(event.payloads)
-        MeasuredEnd.held_bytes += sum(map(len, self.payloads[before:]))
-        MeasuredEnd.peak_bytes = max(MeasuredEnd.peak_bytes, MeasuredEnd.held_bytes)
-
-    def settle_kept(self, outcome: Outcome) -> None:
-        MeasuredEnd.held_bytes = 0
-        super().settle_kept(outcome)
-
-
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> type[MeasuredEnd]:
-    """What links of this test hold."""
-    MeasuredEnd.peak_bytes = MeasuredEnd.held_bytes = MeasuredEnd.came = 0
-    monkeypatch.setattr(bulk, "BulkEnd", MeasuredEnd)
-    return MeasuredEnd
-
-
-def test_messages_that_were_given_back_have_not_failed(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    monkeypatch: pytest.MonkeyPatch,
-    measured: type[MeasuredEnd],
-) -> None:
-    """Their header does not say that they were delivered before: some have come several times."""
-    monkeypatch.setattr(link, "CreditPacing", partial(CreditPacing, room_bytes=50_000))
-    declared(channel, queue, "quorum", **{"x-delivery-limit": 3})
-    bodies = bodies_of([5] * 100 + [40_000] * 20)
-    fill(broker, queue, bodies)
-    query = Query(options())
-    found = query.batch()
-    assert found == bodies[: len(found)]
-    assert measured.came > len(found)
-    query.reader.stop()
-    with client_of(broker) as client:
-        rest = client.receiver(f"/queues/{queue}", credit=0).fetch(1000, timeout_s=0)
-        assert [delivery.message().body.decode() for delivery in rest] == bodies[len(found) :]
-        headers = [delivery.message().header for delivery in rest]
-        assert not any(header is not None and header.delivery_count for header in headers)
-
-
-# --- duplicates ---------------------------------------------------------------------------------------
-
-
-def publish_with_ids(channel: BlockingChannel, queue: str, ids: Iterable[str | None]) -> None:
-    channel.confirm_delivery()
-    for number, name in enumerate(ids):
-        channel.basic_publish("", queue, str(number).encode(), BasicProperties(message_id=name))
-
-
-def test_message_ids_that_came_before_are_dropped_also_after_a_restart(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    tmp_path: Path,
-) -> None:
-    """Segments are removed meanwhile; what was in them is remembered. Messages without id are kept."""
-    declared(channel, queue)
-    given = options(deduplicate="messageId", maxMessagesPerTrigger="2")
-    query = Query(given)
-    publish_with_ids(channel, queue, ["a", "b", "a", None, "c", "d", "e", None])
-    assert query.all() == ["0", "1", "3", "4", "5", "6", "7"]
-    query.reader.stop()
-    assert list((tmp_path / "spool").glob("*.ids"))
-    again = Query(given, query.offset)
-    publish_with_ids(channel, queue, ["e", "c", "a", None, "f"])
-    assert again.all() == ["3", "4"]
-    broker.wait_for_counts(queue, ready=0)
-
-
 # --- batch --------------------------------------------------------------------------------------------
-
-
-@KINDS
-def test_a_batch_is_taken_once_and_then_always_the_same(
-    broker: BrokerProcess,
-    channel: BlockingChannel,
-    queue: str,
-    options: Callable[..., QueueOptions],
-    kind: str,
-) -> None:
-    """Spark plans a DataFrame again for each action."""
-    declared(channel, queue, kind)
-    fill(broker, queue, numbers(0, 250))
-    given = options(maxMessagesPerTrigger="100")
-    reader = QueueReader(given)
-    parts = reader.partitions()
-    assert len(parts) == 3
-    assert read(reader, parts) == numbers(0, 250)
-    broker.wait_for_counts(queue, ready=0)
-    fill(broker, queue, numbers(250, 300))
-    assert read(reader, QueueReader(given).partitions()) == numbers(0, 250)
-    broker.wait_for_counts(queue, ready=50)
 
 
 def test_a_batch_that_was_interrupted_goes_on(

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqp10broker.client.message import Message, Properties
 from amqp10broker.spark.errors import (
@@ -33,8 +32,9 @@ from amqp10broker.spark.stream.bounds import (
     offset_of,
 )
 from amqp10broker.spark.stream.range import StreamRange, read_range
-from amqp10broker.spark.stream.source import PushdownReader, StreamStreamReader, batch_reader
+from amqp10broker.spark.stream.source import StreamStreamReader, batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -135,30 +135,6 @@ def test_probing_an_empty_stream_and_one_that_was_cut(broker: BrokerProcess, que
 # --- streaming --------------------------------------------------------------------------------------
 
 
-def test_max_offsets_per_trigger(streaming: Streaming, broker: BrokerProcess, stream: str) -> None:
-    reader = streaming(broker, stream, maxOffsetsPerTrigger=300)
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMaxRows(300)
-    at = reader.initialOffset()
-    ends = []
-    while (end := reader.latestOffset(at, limit)) != at:
-        ends.append(end[stream])
-        at = end
-    assert ends == [300, 600, 900, 1000]
-    assert isinstance(streaming(broker, stream).getDefaultReadLimit(), ReadAllAvailable)
-
-
-def test_available_now_ends_where_the_stream_ended(
-    streaming: Streaming, broker: BrokerProcess, stream: str
-) -> None:
-    reader = streaming(broker, stream)
-    reader.prepareForTriggerAvailableNow()
-    fill(broker, stream, 50, first=COUNT)
-    assert reader.latestOffset({stream: 0}, ReadMaxRows(999))[stream] == 999
-    assert reader.latestOffset({stream: 999}, ReadAllAvailable())[stream] == COUNT
-    assert reader.latestOffset({stream: COUNT}, ReadAllAvailable()) == {stream: COUNT}
-
-
 def test_a_batch_that_is_repeated_after_retention(
     streaming: Streaming, broker: BrokerProcess, queue: str
 ) -> None:
@@ -246,13 +222,6 @@ def mixed(broker: BrokerProcess, queue: str) -> str:
     return queue
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_the_broker_filters(broker: BrokerProcess, mixed: str, pieces: int) -> None:
-    """All matches, in every piece, although nothing comes behind the last one."""
-    found = batch(broker, mixed, filter="p.subject = 'rare'", minPartitions=pieces, linkCredit=9)
-    assert offsets(found) == list(range(0, 700, 7))
-
-
 @pytest.mark.parametrize("sql", [None, "p.subject = 'rare'", "FALSE"])
 def test_the_broker_ends_where_the_range_ends(broker: BrokerProcess, mixed: str, sql: str | None) -> None:
     """A drain is answered there, with everything before it and nothing of what follows."""
@@ -286,20 +255,6 @@ def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) 
     fill(broker, queue, 120_000)
     never = " OR ".join(f"p.message_id = '{number}' OR p.subject LIKE '%{number}_'" for number in range(10))
     assert batch(broker, queue, filter=never, idleTimeout="1ms", minPartitions=1) == []
-
-
-def test_conditions_of_the_query_are_pushed_down(broker: BrokerProcess, mixed: str) -> None:
-    reader = batch_reader(options(broker, mixed, pushdown="true", filter="p.message_id LIKE '%1'"))
-    assert isinstance(reader, PushdownReader)
-    given = [
-        GreaterThanOrEqual(("offset",), 100),
-        LessThan(("offset",), 500),
-        EqualTo(("subject",), "rare"),
-        EqualTo(("body",), b"x"),
-    ]
-    assert list(reader.pushFilters(given)) == given[2:]
-    expected = [n for n in range(100, 500) if n % 7 == 0 and n % 10 == 1]
-    assert offsets(rows(reader, reader.partitions())) == expected
 
 
 # --- what goes wrong --------------------------------------------------------------------------------
@@ -348,8 +303,8 @@ def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: s
 
 def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
     """The task waits, and goes on behind the last row: every offset once."""
-    data = ("--data-dir", str(tmp_path / "data"))
-    first = BrokerProcess(tmp_path, *data)
+    arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
+    first = BrokerProcess(tmp_path, *arguments)
     try:
         declare(first, "s")
         fill(first, "s", 20_000)
@@ -359,7 +314,7 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
     finally:
         first.kill()
     (again := tmp_path / "again").mkdir()
-    with BrokerProcess(again, "--port", str(first.port), *data):
+    with BrokerProcess(again, *arguments):
         for each in batches:
             found += offsets(each.to_pylist())
     assert found == list(range(20_000))
@@ -367,15 +322,15 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
 
 def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, tmp_path: Path) -> None:
     """The connection that it keeps between two batches is gone, and nobody has told it."""
-    data = ("--data-dir", str(tmp_path / "data"))
-    with BrokerProcess(tmp_path, *data) as first:
+    arguments = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
+    with BrokerProcess(tmp_path, *arguments) as first:
         declare(first, "s")
         fill(first, "s", 10)
         reader = streaming(first, "s")
         for _ in range(3):
             assert reader.latestOffset({"s": 0}, ReadAllAvailable())["s"] == 10
     (again := tmp_path / "again").mkdir()
-    with BrokerProcess(again, "--port", str(first.port), *data) as second:
+    with BrokerProcess(again, *arguments) as second:
         fill(second, "s", 5, first=10)
         assert reader.latestOffset({"s": 10}, ReadAllAvailable())["s"] == 15
         reader.stop()

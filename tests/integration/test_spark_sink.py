@@ -22,6 +22,7 @@ from amqp10broker.spark.options import SinkOptions, parse_sink
 from amqp10broker.spark.sink import writer as sink
 from amqp10broker.spark.sink.writer import Sent, SinkStreamWriter, SinkWriter
 from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.cluster_process import free_ports
 from tests.support.cutting_proxy import CuttingProxy
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -179,8 +180,8 @@ def test_a_broker_that_is_killed_and_comes_back_has_every_row(queue: str, task: 
     """With a data folder: what it accepted is there after the restart, and the rest is sent again."""
     folder = tmp_path / "broker"
     folder.mkdir()
-    own = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"))
-    port = own.port
+    port = free_ports(1)
+    own = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), "--port", str(port))
     own.run_command("queue", "declare", queue)
     started = [own]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from proton import Delivery, Described, Link, Message, Terminus, symbol, timestamp
-from proton.reactor import Selector
+from proton import Delivery, Described, Message, Terminus, symbol
 from rabbitmq_amqp_python_client import (
     AddressHelper,
     Connection,
@@ -112,32 +110,6 @@ def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream:
     assert source.distribution_mode == source.DIST_MODE_COPY
 
 
-@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "invalid_filter")
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"sql": "n >"}, "the end of the expression cannot be here"),
-        ({"offset_spec": "never"}, "offset 'never' is neither"),
-        ({"filter": 7}, "must be a string"),
-    ],
-    ids=["sql", "offset", "filter value"],
-)
-def test_a_filter_that_is_invalid_is_not_in_place(
-    broker: BrokerProcess, client: ProtonClient, stream: str, wrong: dict[str, Any], reason: str
-) -> None:
-    """No error: the client compares, and the log says why."""
-    (name,) = filters(**wrong)
-    receiver = reader(client, stream, filters(**wrong))
-    assert not receiver.closed
-    source = receiver.link.remote_source
-    source.filter.rewind()
-    assert source.filter.next() is None or not source.filter.get_object()
-    entry = broker.wait_for_log(
-        "filter is not in place", filter=str(name), address=receiver.link.source.address
-    )
-    assert reason in entry["reason"]
-
-
 # --- where to begin ---------------------------------------------------------------------------------
 
 
@@ -154,65 +126,10 @@ def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec
     assert offsets(receiver) == receiver.bodies == list(range(first, 20))
 
 
-def test_a_receiver_begins_at_a_time(client: ProtonClient, stream: str) -> None:
-    """Milliseconds in AMQP 1.0."""
-    now_ms = int(time.time() * 1000)
-    receiver = reader(client, stream, filters(offset_spec=timestamp(now_ms - 60_000)), credit=100)
-    receiver.take(20)
-    receiver = reader(client, stream, filters(offset_spec=timestamp(now_ms + 60_000)), credit=100)
-    receiver.drain()
-    assert not receiver.received
-
-
-# --- credit -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settled", [True, False])
-def test_no_more_comes_than_was_granted_and_settling_grants_nothing(
-    client: ProtonClient, stream: str, settled: bool
-) -> None:
-    """Whatever the outcome, nothing is taken away and nothing comes again."""
-    mode = Link.SND_SETTLED if settled else Link.SND_UNSETTLED
-    receiver = reader(client, stream, credit=6, snd_settle_mode=mode)
-    taken = receiver.take(6)
-    if not settled:
-        for item, state in zip(
-            taken, (Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED) * 2, strict=True
-        ):
-            receiver.settle(item, state)
-    receiver.drain()
-    assert offsets(receiver) == [*range(6)]
-    receiver.grant(14)
-    receiver.take(14)
-    assert offsets(receiver) == [*range(20)]
-
-
-# --- filters ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "filter_few_messages_from_many", "multiple_sections")
-def test_only_messages_that_pass_the_sql_filter_come(client: ProtonClient, stream: str) -> None:
-    """And only they use credit."""
-    filter_set = filters(offset_spec="first", sql="n % 5 = 2 AND p.subject = 'even'")
-    receiver = reader(client, stream, filter_set)
-    receiver.drain(1)
-    assert offsets(receiver) == [2]
-    receiver.drain(100)
-    assert offsets(receiver) == [2, 12]
-
-
-def test_a_selector_that_is_none_is_refused(client: ProtonClient, stream: str) -> None:
-    """Clients do not look whether it is in place: they would take what they did not select."""
-    receiver = reader(client, stream, Selector("n BETWEEN 3").filter_set, wait=False)
-    assert receiver.wait_refused() == "amqp:invalid-field"
-    assert receiver.description == (
-        "Attach refused: selector 'selector': BETWEEN needs AND and another value (at character 12)"
-    )
-
-
 # --- both protocols, and the end --------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: bool) -> None:
     """Though a stream keeps all."""

@@ -49,7 +49,7 @@ async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_pat
     folder = disk.open_folder(str(tmp_path))
     disk.write(file, 0, [b"x"])
     reading, writing = os.pipe()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_syncer() as syncer:
             for _ in range(3):
                 await syncer.sync([file, folder])
@@ -63,7 +63,7 @@ async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_pat
 async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -> None:
     file = OsDisk().create(str(tmp_path / "file"))
     reading, writing = os.pipe()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_syncer() as syncer:
             await syncer.sync([])
             await syncer.sync([file] * (2 * syncing.FDS_MAX + 1))
@@ -79,7 +79,7 @@ async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -
 
 async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> None:
     fd = OsDisk().create(str(tmp_path / "file"))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_syncer() as syncer:
             await syncer.sync([fd])
             os.kill(_helper(), signal.SIGKILL)
@@ -92,7 +92,7 @@ async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> No
 
 async def test_a_cancelled_sync_does_not_answer_for_the_next(tmp_path: Path) -> None:
     fd = OsDisk().create(str(tmp_path / "file"))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_syncer() as syncer:
             for _ in range(5):
                 with trio.CancelScope() as scope:
@@ -120,7 +120,7 @@ async def test_the_helper_is_deaf_to_signals_that_stop_a_service_and_ends_with_t
     )
     theirs.close()
     ours.setblocking(False)
-    with ours, trio.fail_after(20):
+    with ours, trio.fail_after(60):
         syncer = Syncer(ours)
         reading, writing = os.pipe()
         with pytest.raises(StorageFailed):
@@ -129,7 +129,7 @@ async def test_the_helper_is_deaf_to_signals_that_stop_a_service_and_ends_with_t
             process.send_signal(number)
         with pytest.raises(StorageFailed, match="Invalid argument"):
             await syncer.sync([writing])
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         assert await process.wait() == 0
     os.close(reading)
     os.close(writing)
@@ -144,7 +144,7 @@ async def test_a_helper_that_cannot_be_started_is_told(monkeypatch: pytest.Monke
 
 async def test_a_delay_is_added_for_benchmarks(tmp_path: Path) -> None:
     fd = OsDisk().create(str(tmp_path / "file"))
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_syncer(delay_ms=30) as syncer:
             began = trio.current_time()
             await syncer.sync([fd])

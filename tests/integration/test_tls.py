@@ -16,7 +16,6 @@ from pika.adapters.blocking_connection import BlockingConnection
 from pika.exceptions import AMQPError
 from proton import Delivery, Message, SSLDomain
 
-from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.certificates import Certificates, certificates
 from tests.support.proton_client import Disconnected, ProtonClient
@@ -26,8 +25,6 @@ __all__ = ["certificates"]
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 SOCKET_S = 20.0
-BIG = bytes(range(256)) * 20_000
-"""Five megabytes: forty frames, and more records of TLS."""
 
 
 class TlsBroker:
@@ -128,24 +125,6 @@ def test_both_protocols_on_the_tls_port(tls: TlsBroker) -> None:
     channel.connection.close()
 
 
-def test_big_messages_over_tls(tls: TlsBroker) -> None:
-    """Many records of TLS and many frames, both ways, byte for byte."""
-    channel = tls.pika().channel()
-    channel.confirm_delivery()
-    channel.queue_declare("big", durable=True)
-    channel.basic_publish("", "big", BIG)
-    client = tls.proton()
-    (outcome,) = client.sender("/queues/big").send(Message(body=BIG[::-1], inferred=True))
-    assert outcome.state == Delivery.ACCEPTED
-    receiver = client.receiver("/queues/big", credit=1)
-    (first,) = receiver.take()
-    assert bytes(first.message.body) == BIG
-    receiver.settle(first)
-    assert channel.basic_get("big", auto_ack=True)[2] == BIG[::-1]
-    client.close()
-    channel.connection.close()
-
-
 # --- certificates of clients ---------------------------------------------------------------------
 
 
@@ -179,26 +158,6 @@ def test_a_client_without_a_certificate(start_tls: StartTls, verify: str, served
         certificate = broker.certificates.client("guest")
         broker.pika(certificate).close()
         broker.proton(certificate).close()
-
-
-# --- the wrong thing on a port -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("header", [SASL_HEADER, AMQP_091_HEADER, b"GET / HTTP/1.1\r\n\r\n"])
-def test_plain_text_on_the_tls_port(tls: TlsBroker, header: bytes) -> None:
-    """Closed, and not one byte of AMQP is said in plain."""
-    with tls.socket() as sock:
-        sock.sendall(header.ljust(64, b"\0"))
-        data = b""
-        try:
-            while received := sock.recv(65_536):
-                data += received
-        except ConnectionResetError:
-            pass
-    assert b"AMQP" not in data
-
-
-# --- passwords in the clear ----------------------------------------------------------------------
 
 
 # --- files ---------------------------------------------------------------------------------------

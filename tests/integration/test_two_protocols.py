@@ -17,7 +17,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 @pytest.fixture
 def declared(channel: BlockingChannel, queue: str) -> str:
-    """A durable queue, empty."""
     channel.queue_declare(queue, durable=True)
     return queue
 
@@ -96,6 +95,7 @@ def test_redelivery_crosses_the_protocols(
 # --- 1.0 to 0-9-1 -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "amqp_quorum_queue_amqpl", "amqp_stream_amqpl")
 def test_every_property_of_proton_reaches_pika(
     client: ProtonClient, channel: BlockingChannel, declared: str
 ) -> None:

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Settlements
+from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
-from amqp10broker.protocols.amqp10.windows import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Settlements
 from amqp10broker.protocols.serial import MASK, add, diff, less, limit_left, ranges
 from tests.support.rawframes import FrameCutter
 

@@ -12,7 +12,7 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget, Forwarding
+from amqp10broker.sessions.dead_letters import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
@@ -43,7 +43,6 @@ class World(RuleBasedStateMachine):
         self.letters: list[tuple[str, Publish]] = []
 
     def bound(self) -> set[str]:
-        """Queues bound now."""
         return {each.destination.name for each in self.vhost.topology.bindings("dlx")}
 
     def post(self, posts: list[Any]) -> None:

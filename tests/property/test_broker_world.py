@@ -40,7 +40,6 @@ class Watcher:
         self.window_limit = 0
 
     def begin(self) -> None:
-        """Begin and attach."""
         self.do(f"BEGIN ch={self.channel} iw=0")
         self.attach()
 
@@ -69,13 +68,11 @@ class Watcher:
         self.do(f"FLOW ch={self.channel} h=1 dc={base} cr={credit}{words}")
 
     def open_window(self, size: int) -> None:
-        """Tell a window."""
         self.window = size
         self.window_limit = self.frames + size
         self.do(f"FLOW ch={self.channel} iw={size}")
 
     def settle(self, state: str) -> None:
-        """Settle some of what is there."""
         if not self.unsettled:
             return
         number = self.rng.randrange(len(self.unsettled))
@@ -135,7 +132,6 @@ class Play:
             assert int(words["cr"]) == max(0, watcher.limit - watcher.count), line
 
     def step(self) -> None:
-        """Something happens."""
         rng = self.rng
         watcher = rng.choice(self.watchers)
         match rng.choice(["publish", "flow", "flow", "window", "settle", "settle", "queue", "attach"]):

@@ -57,8 +57,6 @@ class Held:
 
 
 class Party:
-    """One session."""
-
     def __init__(self, number: int) -> None:
         self.reply_to = new_asker(str(number))
         self.publisher = self.reply_to.publisher()

@@ -41,7 +41,6 @@ KINDS = (*["plain"] * 6, "settled", "bad", "large", "txn", "first", "aborted", "
 
 
 def encoded(step: Step) -> bytes:
-    """One frame."""
     kind, handle, number = step
     fields: dict[str, Any] = {}
     if kind == "txn":

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.dead_lettering import Cause, dead_lettered, deaths_of
 from amqp10broker.message.death_history import Death, is_cycle
 from amqp10broker.message.message import Message, acquired
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import traits_of
 from amqp10broker.protocols.amqp091.deliver import split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -26,8 +27,6 @@ reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
 
 @dataclass(frozen=True)
 class Die:
-    """Dead-letter the message."""
-
     queue: str
     reason: str
     wait_ms: int
@@ -106,6 +105,8 @@ def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Messa
     return to_amqp10(message) if in_10 else message
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
 @settings(max_examples=300, deadline=None)
 @given(
     st.booleans(),

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from amqp10broker.message.message import MessageReader, acquired, header_of
 from amqp10broker.protocols.amqp10 import frames as frames_module
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, DecodeError
 from amqp10broker.protocols.amqp10.frames import FrameReader
 from amqp10broker.protocols.amqp10.performatives import (
@@ -30,6 +29,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.sections import locate
+from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.rawframes import frame, transfer
@@ -383,7 +383,6 @@ def test_layouts_are_bounded_whatever_a_client_sends() -> None:
 
 
 def section(descriptor: int, value: Any) -> bytes:
-    """One section."""
     return encode(Described(ULong(descriptor), value))
 
 

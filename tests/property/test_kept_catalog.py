@@ -145,7 +145,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES))
     def remove(self, name: str, queue: str) -> None:
-        """With its bindings."""
         remove(self.catalog, self.vhost(name), queue)
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES), durable=flags, auto_delete=flags)
@@ -164,7 +163,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, binding=bindings)
     def bind(self, name: str, binding: Binding) -> None:
-        """Between any two."""
         with suppress(RefusedError):
             bind(self.catalog, self.vhost(name), binding)
 
@@ -184,13 +182,11 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=users)
     def delete_user(self, name: str) -> None:
-        """With its permissions."""
         with suppress(RefusedError):
             delete_user(self.catalog, name)
 
     @rule(user=users, vhost=vhosts, pattern=patterns, clear=flags)
     def permit(self, user: str, vhost: str, pattern: str, clear: bool) -> None:
-        """Or no more."""
         with suppress(RefusedError):
             if clear:
                 clear_permission(self.catalog, user, vhost)
@@ -217,7 +213,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, value=st.sampled_from((1, None, {"a": []})))
     def set_parameter(self, name: str, value: object) -> None:
-        """Kept as it is."""
         self.vhost(name)
         self.catalog.propose(SetParameter(name, "shovel", "s", value))
         self.catalog.propose(SetGlobalParameter("g", value))

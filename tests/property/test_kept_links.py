@@ -80,7 +80,6 @@ class Peer:
 
     @property
     def mode(self) -> str:
-        """Of the link."""
         return "second" if self.second else "first"
 
     def connect(self, life: Life) -> None:
@@ -114,7 +113,6 @@ class Peer:
         return [decode_composite(body)[0] for body in arrived]
 
     def lose(self) -> None:
-        """The connection is gone."""
         self.script.do("lose C")
 
     def attach(self, link: str) -> tuple[Attach, bool]:

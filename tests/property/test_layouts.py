@@ -92,7 +92,6 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
 
 
 def items(field: Fixed) -> Iterator[st.SearchStrategy[Any]]:
-    """Values for `struct`."""
     # A choice is an index of a tuple.
     choices = {int(item): name for name, item in re.findall(r"(_\d+)\[v(\d+)\]", source_of(field))}
     for at, (size, each) in enumerate(re.findall(r"(\d*)(\D)", field.code)):

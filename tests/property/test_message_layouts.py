@@ -113,7 +113,6 @@ def new_reader() -> MessageReader:
 
 
 def taught(learned: Sequence[bytes]) -> MessageReader:
-    """A reader that has read these."""
     reader = new_reader()
     for payload in learned:
         reader.read(payload)

@@ -16,7 +16,7 @@ from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow.samples import channel_samples, session_samples
 from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene

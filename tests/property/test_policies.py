@@ -37,22 +37,18 @@ class Queue(IdleHandle):
         self.settings: QueueSettings = spec.settings
 
     def post(self, command: Command) -> None:
-        """Take a letter."""
         if isinstance(command, Configure):
             assert command.settings != self.settings, "told what it knew"
             self.settings = command.settings
 
 
 class Policies(RuleBasedStateMachine):
-    """One virtual host."""
-
     def __init__(self) -> None:
         super().__init__()
         self.catalog = Catalog(self.start_queue)
         self.vhost = self.catalog.lookup_vhost("/")
 
     def start_queue(self, queue: QueueSpec) -> Queue:
-        """As the broker."""
         return Queue(queue)
 
     @rule(name=NAMES, kind=st.sampled_from(["classic", "quorum"]), length=st.none() | st.integers(1, 3))

@@ -54,7 +54,6 @@ class NaiveQueue:
         self.effects: deque[Deliver | CreditReply] = deque()
 
     def put(self, size: int) -> None:
-        """One message more."""
         number = len(self.sizes)
         self.sizes[number] = size
         self.ready.append(number)
@@ -91,7 +90,6 @@ class NaiveQueue:
             self.lost += back
 
     def on(self, command: Command) -> None:
-        """One letter."""
         match command:
             case Credit():
                 assert command.room == (ROOM_BYTES if self.keeps else NO_BOUND)
@@ -131,7 +129,6 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @initialize(delivery_count=st.sampled_from((0, MASK - 3)))
     def begin(self, delivery_count: int) -> None:
-        """Somewhere in the numbers."""
         self.queue = NaiveQueue(delivery_count, keeps=self.keeps)
         declared = DeclaredQueue("q", "/", self.kind, True, None, False, {}, handle=Nowhere())
         self.letters: deque[Command] = deque()
@@ -240,7 +237,6 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, MOST))
     def write(self, count: int) -> None:
-        """The socket takes some."""
         gone, self.waiting = self.waiting[:count], self.waiting[count:]
         self.written += gone
         for key in gone:

@@ -112,7 +112,6 @@ class Life:
 
 
 def number_of(body: bytes) -> int:
-    """Which message it is."""
     return int(body.rstrip(b"."))
 
 

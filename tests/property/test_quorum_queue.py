@@ -784,8 +784,6 @@ class Order:
 
 
 class NoOrder(Order):
-    """Does not compare."""
-
     def take(self, delivered: set[int], dead: set[int]) -> None:
         return
 

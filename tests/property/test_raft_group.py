@@ -30,7 +30,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(size=st.integers(1, 4), seed=st.integers(0, 99))
     def begin(self, size: int, seed: int) -> None:
-        """A new group."""
         self.group = Group(ROOM, range(1, size + 1), Random(seed).random)
         self.count = 0
         self.elect(1)
@@ -96,7 +95,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, count=st.integers(1, 3))
     def propose(self, me: int, count: int) -> None:
-        """Some commands."""
         self.count += count
         payloads = [b"%d" % (self.count - each) for each in range(count)]
         self.ask(me, lambda node: node.raft.propose(payloads))
@@ -110,7 +108,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, other=MEMBERS)
     def transfer(self, me: int, other: int) -> None:
-        """The leadership."""
         self.ask(me, lambda node: node.transfer(other))
 
     @rule(me=MEMBERS)
@@ -127,7 +124,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, other=MEMBERS, heard=st.booleans())
     def rumour(self, me: int, other: int, heard: bool) -> None:
-        """True or not."""
         if me != other:
             tell = "heard" if heard else "suspect"
             self.ask(me, lambda node: getattr(node.raft, tell)(other, self.group.now))
@@ -148,7 +144,6 @@ class AnyOrder(RuleBasedStateMachine):
             node.turn()
 
     def everything(self, rounds: int) -> None:
-        """Arrives, and is durable."""
         for _ in range(rounds):
             arriving, self.group.network = self.group.network, []
             for message in arriving:

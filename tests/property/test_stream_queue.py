@@ -38,8 +38,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
-from amqp10broker.queues.stream.log import Shelf, StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
@@ -418,8 +417,6 @@ class StreamMachine(RuleBasedStateMachine):
 
 
 class StreamOnDiskMachine(StreamMachine):
-    """The same with files."""
-
     def shelf(self) -> Shelf:
         disk = SimDisk()
         disk.make_folder("/streams")

@@ -20,7 +20,7 @@ from amqp10broker.observe.timeline.records import NAMES
 from amqp10broker.observe.timeline.ring import FrameRing
 from amqp10broker.operations.snapshot import LinkView, SessionView
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from tests.support import world
 from tests.support.script import ScriptRunner
 

@@ -26,7 +26,6 @@ def naive_match(pattern: list[str], words: list[str]) -> bool:
 
 
 def naive_route(bindings: list[Binding], key: str) -> set[str]:
-    """Look at every binding."""
     words = words_of(key)
     return {
         binding.destination.name for binding in bindings if naive_match(words_of(binding.routing_key), words)

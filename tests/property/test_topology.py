@@ -89,7 +89,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(QUEUES))
     def declare_queue(self, name: str) -> None:
-        """A queue comes (again)."""
         self.queues.add(name)
 
     @rule(binding=bindings)
@@ -115,7 +114,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 30))
     def unbind_one(self, number: int) -> None:
-        """Unbind what is bound."""
         if self.bindings:
             self._unbind(self.bindings[number % len(self.bindings)])
 
@@ -127,7 +125,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(name=names, if_unused=st.booleans())
     def delete(self, name: str, if_unused: bool) -> None:
-        """Delete an exchange."""
         used = any(one.source == name for one in self.bindings)
         try:
             deleted = delete_exchange(self.real, name, if_unused=if_unused)
@@ -142,7 +139,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(QUEUES))
     def delete_queue(self, name: str) -> None:
-        """Delete a queue."""
         self.queues.discard(name)
         remove_queue(self.real, name)
         self._forget([one for one in self.bindings if one.destination == Destination("queue", name)])

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Detach,
@@ -24,6 +23,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare
 from tests.support.journals import LONG

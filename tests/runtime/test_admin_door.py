@@ -17,7 +17,7 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations import running
 from amqp10broker.operations.running import CLOSED_BY_OPERATOR
 from amqp10broker.protocols.amqp091.methods import ConnectionClose, ConnectionCloseOk
-from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
+from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslOutcome
 from amqp10broker.queues.commands import Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.runtime.admin import admin, operations
@@ -42,7 +42,6 @@ async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any
 
 
 async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
-    """One request; the response."""
     request = {"op": op, "vhost": vhost, "arguments": given}
     return await admin.answer(broker, json.dumps(request).encode())
 
@@ -170,18 +169,6 @@ async def test_a_queue_that_does_not_answer_does_not_hang_its_client(broker: Bro
     assert "has not answered for 8 s" in refused["error"]
     assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
     assert len(broker.reply_registry) == 0, "the answer that never came is waited for still"
-
-
-async def test_conditions_of_a_delete_are_the_queues_own_decision(broker: Broker) -> None:
-    """In use: nothing is deleted, and the text says why."""
-    await ask(broker, "declare-queue", name="q")
-    client = await connect(broker).open()
-    await client.send(attach_receiver(0, "/queues/q"))
-    await client.until(Attach)
-    refused = await asked(broker, "delete-queue", name="q", if_unused=True)
-    assert (refused["kind"], refused["error"]) == ("InUse", "queue 'q' in vhost '/' in use")
-    await ask(broker, "delete-queue", name="q", if_empty=True)
-    assert await ask(broker, "list-queues") == []
 
 
 async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is_not(

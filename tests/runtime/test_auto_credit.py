@@ -18,16 +18,6 @@ from tests.support.trioclient import Client, connect, eventually, quiet_config, 
 
 SLOW = {"test_mode": True, "fault_injection": FaultInjection(confirm_delay_ms=(("q", 100),))}
 WINDOW = 10_000
-MB = 1_000_000
-
-
-class Gauge(Meter):
-    """Memory is what the test says."""
-
-    used = 50 * MB
-
-    def memory_used(self) -> int | None:
-        return self.used
 
 
 def link_of(broker: Broker) -> dict[str, Any]:
@@ -112,24 +102,6 @@ async def test_it_is_turned_on_and_off_while_links_run() -> None:
         await trio.sleep(0.1)
         assert (link_of(broker)["credit_limit"], link_of(broker)["credit_limit_why"]) == (20, None)
         assert await counted(broker, 1) > 0
-
-
-async def test_an_alarm_and_memory_near_the_watermark_take_it_back() -> None:
-    """An alarm does it at once, memory above four fifths of the watermark within an epoch."""
-    flow = FlowSettings(max_link_credit="auto", max_incoming_window=WINDOW)
-    meter = Gauge()
-    settings = {"flow": flow, "auto_credit_max": 680, "vm_memory_high_watermark": "100MB"}
-    async with publishing(meter, **settings) as broker:
-        await until(lambda: link_of(broker)["credit_limit"] == 680)
-        broker.resource_monitor.set_alarm("disk", on=True)
-        await until(lambda: link_of(broker)["credit_limit_why"] == "memory-tight")
-        assert link_of(broker)["credit_limit"] == 170
-        broker.resource_monitor.set_alarm("disk", on=False)
-        await until(lambda: link_of(broker)["credit_limit"] == 680)
-        meter.used = 81 * MB
-        await until(broker.is_memory_tight)
-        assert not broker.alarms
-        await until(lambda: link_of(broker)["credit_limit"] == 170)
 
 
 async def test_a_timeline_shows_how_the_limit_grows() -> None:

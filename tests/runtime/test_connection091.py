@@ -547,7 +547,6 @@ class Brake:
         return sum(len(getattr(each, "messages", ())) for commands in self.kept for each in commands)
 
     def release(self) -> None:
-        """The queue goes on."""
         self.on = False
         for commands in self.kept:
             self.handle.post_all(commands)

@@ -118,7 +118,6 @@ class Scene:
 
 
 async def later(scene: Scene) -> None:
-    """Time passes."""
     await trio.sleep(1)
 
 

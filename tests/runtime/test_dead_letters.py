@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,11 +26,10 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Delete
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
-from amqp10broker.sessions.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget
+from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget
 from tests.runtime.conftest import LogRecorder
 from tests.support.dead_letters import held
 from tests.support.declaring import (
@@ -85,6 +83,14 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
 
 
 @pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "metric_expired_per_msg_msg_ttl",
+    "metric_expired_queue_msg_ttl",
+    "metric_maxlen",
+    "metric_rejected",
+    differs="counted for queues that have a dead-letter exchange only",
+)
+@pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
 )
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
@@ -100,6 +106,7 @@ async def test_rejected_messages_go_to_the_dead_letter_exchange() -> None:
         assert counts(broker, "q") == {"rejected": 4}
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ttl")
 async def test_expired_messages_go_when_their_time_has_come() -> None:
     """Without anybody asking the queue; the record says when, and the time to live is gone."""
     async with open_client(q={**DLX, "x-message-ttl": 60_000}) as (broker, client):
@@ -122,6 +129,7 @@ async def test_expired_messages_go_when_their_time_has_come() -> None:
         assert counts(broker, "q") == {"expired": 2}
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
 async def test_what_a_full_queue_drops_goes_there() -> None:
     """From its head."""
     async with open_client(q={**DLX, "x-max-length": 2}) as (broker, client):
@@ -140,15 +148,6 @@ async def test_without_the_exchange_they_are_dropped() -> None:
         await client.call(1, QueueBind("dead", "later", ""), QueueBindOk)
         await client.send(1, message(1, "q", b"2"))
         assert await bodies(client, "dead") == "2"
-
-
-async def test_a_deleted_queue_does_not_dead_letter() -> None:
-    """Its messages go with it."""
-    async with open_client(q=DLX) as (broker, client):
-        await client.send(1, message(1, "q", b"1"))
-        await client.idle()
-        broker.catalog.lookup_vhost("/").lookup("q").handle.post(Delete())
-        assert await bodies(client, "dead") == ""
 
 
 async def test_an_automatic_cycle_ends_and_is_logged_once(log: LogRecorder) -> None:
@@ -202,48 +201,6 @@ async def test_a_policy_gives_a_queue_a_dead_letter_exchange() -> None:
         assert await bodies(client, "dead") == ""
 
 
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
-async def test_the_argument_of_a_queue_goes_before_its_policy() -> None:
-    """For the exchange and for the key, each by itself."""
-    given = {"x-dead-letter-exchange": "", "x-max-length": 0}
-    async with open_client(q=given, other={}) as (broker, client):
-        set_policy(broker, dead_letter_exchange="none", dead_letter_routing_key="other")
-        await client.send(1, message(1, "q", b"1"))
-        assert await bodies(client, "other") == "1"
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ignore_policy")
-async def test_a_policy_for_other_queues_is_ignored() -> None:
-    """Its pattern does not match."""
-    async with open_client(other={"x-max-length": 0}) as (broker, client):
-        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
-        await client.send(1, message(1, "other", b"1"))
-        assert await bodies(client, "dead") == ""
-
-
-@pytest.mark.real_clock
-async def test_dead_letters_and_their_history_survive_a_restart(tmp_path: Path) -> None:
-    """What was published as persistent stays so; after the restart its history goes on."""
-    for round_trip in (1, 2):
-        async with running_broker(data_dir=str(tmp_path / "data")) as broker:
-            client = await connect091(broker).open()
-            for name, key in (("q", "dead"), ("dead", "q")):
-                given = {**DLX, "x-dead-letter-routing-key": key}
-                await client.call(1, QueueDeclare(name, durable=True, arguments=given), QueueDeclareOk)
-            if round_trip == 1:
-                await client.send(1, message(1, "q", b"1", delivery_mode=2, message_id="m"))
-            source, target = ("q", "dead") if round_trip == 1 else ("dead", "q")
-            got = await get(client, source)
-            assert got is not None
-            await client.send(1, BasicReject(got[0], requeue=False))
-            dead = await get(client, target)
-            assert dead is not None
-            assert (dead[1].delivery_mode, dead[1].message_id, dead[2]) == (2, "m", b"1")
-            assert dead[1].headers is not None
-            died_in = [each["queue"] for each in dead[1].headers["x-death"]]
-            assert died_in == ["q", "dead"][:round_trip][::-1]
-
-
 # --- at least once ----------------------------------------------------------------------------------
 
 
@@ -266,7 +223,6 @@ class Source:
         self.settled += keys
 
     def offer(self, *keys: int) -> None:
-        """Hand out messages."""
         self.worker.offer(held(*keys))
 
 
@@ -285,23 +241,6 @@ async def running_source(
 def ready(broker: Broker, queue: str) -> int:
     """Messages waiting in a queue."""
     return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
-
-
-async def test_a_worker_asks_queues_until_it_ends(broker: Broker) -> None:
-    async with running_source(broker):
-        assert len(broker.reply_registry) == 1
-    assert len(broker.reply_registry) == 0
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
-async def test_the_worker_settles_what_the_target_has_confirmed() -> None:
-    """And then has nothing on its way."""
-    async with running_broker() as broker, running_source(broker) as source:
-        declare(broker.catalog, "/", "target")
-        source.offer(1, 2, 3)
-        await trio.testing.wait_all_tasks_blocked()
-        assert source.settled == [1, 2, 3]
-        assert (ready(broker, "target"), source.worker.outstanding) == (3, 0)
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")

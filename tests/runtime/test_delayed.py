@@ -51,7 +51,6 @@ async def attached(broker: Broker, *frames: bytes) -> Client:
 
 
 def declared(broker: Broker, arguments: dict[str, Any]) -> DeclaredQueue:
-    """The durable queue q."""
     return declare(broker.catalog, broker.catalog.lookup_vhost("/"), "q", arguments=arguments)[0]
 
 
@@ -72,18 +71,6 @@ async def test_messages_come_at_their_time_and_never_before(broker: Broker, kind
         assert 0 <= came_s - start_s - after_s <= LATE_S
 
 
-async def test_a_header_of_amqp091_delays_for_consumers_of_both_protocols(broker: Broker) -> None:
-    client = await attached(broker, attach_receiver(0, "q"))
-    publisher = connect091(broker)
-    await publisher.open()
-    start_s = trio.current_time()
-    await publisher.publish("", "q", b"later", headers={"x-opt-delivery-delay": 2_000})
-    await publisher.publish("", "q", b"at once")
-    assert (await next_body(client))[0] == b"at once"
-    body, came_s = await next_body(client)
-    assert (body, 0 <= came_s - start_s - 2 <= LATE_S) == (b"later", True)
-
-
 async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(broker: Broker) -> None:
     """Subscriptions are queues that hold it back."""
     links = [
@@ -98,19 +85,6 @@ async def test_every_subscriber_of_a_topic_gets_a_delayed_message_at_its_time(br
     for _ in range(2):
         body, came_s = await next_body(client)
         assert (body, 0 <= came_s - start_s - 0.7 <= LATE_S) == (b"m", True)
-
-
-async def test_a_dead_letter_is_delivered_at_once(broker: Broker) -> None:
-    """Its delay was the business of the queue that gave it up."""
-    publisher = connect091(broker)
-    await publisher.open()
-    letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
-    declared(broker, {**letters, "x-message-ttl": 500})
-    client = await attached(broker, attach_receiver(0, "dead"))
-    start_s = trio.current_time()
-    await publisher.publish("", "q", b"m", headers={"x-opt-delivery-delay": 60_000})
-    body, came_s = await next_body(client)
-    assert (body, 0 <= came_s - start_s - 0.5 <= LATE_S) == (b"m", True)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])

@@ -183,7 +183,6 @@ async def test_a_queue_that_is_not_durable_keeps_nothing(folder: str) -> None:
 
 
 def hold_syncs(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> trio.Event:
-    """Syncs wait for this."""
     assert broker.journal_task is not None
     release = trio.Event()
     real = broker.journal_task.committer._sync

@@ -45,7 +45,6 @@ async def filled(broker: Broker, kind: str, *sizes: int) -> None:
 
 
 def numbers_of(payloads: list[bytes]) -> list[int]:
-    """Which messages they are."""
     return [int(payload[-SIZE - 8 : -SIZE]) for payload in payloads]
 
 
@@ -123,7 +122,6 @@ async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
 
 
 async def filled_091(broker: Broker, kind: str) -> None:
-    """Messages of AMQP 0-9-1."""
     vhost = broker.catalog.lookup_vhost("/")
     declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     client: Any = await connect091(broker).open()

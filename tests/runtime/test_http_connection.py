@@ -54,7 +54,6 @@ class Client:
                 return status, headers, body
 
     async def closed(self) -> bool:
-        """Whether nothing more comes."""
         return await self.stream.receive_some(1) == b""
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker
-from tests.support.declaring import declare, declare_exchange, set_permission
-from tests.support.http_user import HttpUser, add_login, http_user
+from tests.support.declaring import declare, declare_exchange
+from tests.support.http_user import HttpUser
 
 ACCESS_REFUSED = {"error": "not_authorised", "reason": "Access refused."}
 NOT_FOUND = {"error": "Object Not Found", "reason": "Not Found"}
@@ -167,16 +166,3 @@ async def test_what_is_not_there_has_no_bindings(broker: Broker, user: HttpUser)
         heard = await user.ask("GET", path)
         assert heard.status == 404, path
     assert await user.delete("/bindings/%2F/e/amq.topic/q/none/k") == 404
-
-
-async def test_both_ends_of_a_binding_must_be_there_and_allowed(broker: Broker, user: HttpUser) -> None:
-    declare(broker.catalog, "/", "q")
-    for path in ("/bindings/%2F/e/none/q/q", "/bindings/%2F/e/amq.topic/q/none"):
-        heard = await user.ask("POST", path, {})
-        assert (heard.status, heard.json["error"]) == (404, "not_found")
-    assert (await user.ask("POST", "/bindings/%2F/e/amq.topic/q/q", {"routing_key": 1})).status == 400
-    add_login(broker, "ann:pw", "management")
-    set_permission(broker.catalog, "ann", "/", Permission(configure=".*", write="^$", read=".*"))
-    async with http_user(broker, "ann:pw") as ann:
-        heard = await ann.ask("POST", "/bindings/%2F/e/amq.topic/q/q", {})
-        assert (heard.status, heard.json) == (401, ACCESS_REFUSED)

@@ -41,7 +41,6 @@ async def get(user: HttpUser, mode: str = "ack_requeue_false", count: Any = 1, *
 
 
 async def payloads(user: HttpUser, mode: str, count: int) -> list[str]:
-    """The same; their payloads."""
     return [each["payload"] for each in await get(user, mode, count)]
 
 

@@ -187,24 +187,6 @@ async def test_a_connection_of_1_0_is_shown_with_credit_and_windows(broker: Brok
     assert consumer["waits"] == outgoing["waits"]
 
 
-async def test_samples_are_forgotten(broker: Broker, user: HttpUser) -> None:
-    client = await client091(broker)
-    await open_channel(client)
-    for reset in ("/reset", "/reset/broker"):
-        await user.get("/connections")
-        await client.publish("", "nowhere", bytes(1000))
-        await trio.sleep(5)
-        (rated,) = await user.get("/connections")
-        assert rated["recv_oct_details"]["rate"] > 100
-        assert (await user.ask("DELETE", reset)).status == 204
-        (rated,) = await user.get("/connections")
-        assert rated["recv_oct_details"] == {"rate": 0.0}
-    assert (await user.ask("DELETE", "/reset/other")).status == 404
-    add_login(broker, "mon:pw", "monitoring", vhosts=["/"])
-    async with http_user(broker, "mon:pw") as mon:
-        assert (await mon.ask("DELETE", "/reset")).status == 401
-
-
 async def test_a_connection_is_closed_with_a_reason(broker: Broker, user: HttpUser) -> None:
     client, other = await client091(broker), await client10(broker)
     heard = await user.ask("DELETE", "/connections/127.0.0.1%3A40000", x_reason="too loud")

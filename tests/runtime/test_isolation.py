@@ -193,6 +193,11 @@ async def test_crash_gives_unsettled_messages_back(broker: Broker, monkeypatch: 
     assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [b"%d" % n for n in range(5)]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "tcp_back_pressure_rabbitmq_internal_flow_classic_queue",
+    "tcp_back_pressure_rabbitmq_internal_flow_quorum_queue",
+)
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 async def test_client_that_stops_reading_blocks_only_itself(broker: Broker, direct: bool) -> None:
     """At most one queue credit of messages leaves the queue for it; others consume the rest."""

@@ -219,7 +219,6 @@ async def test_a_fault_in_a_login_is_told_once_however_many_come(
 
 
 def reasons(log: LogRecorder) -> list[tuple[str, Any]]:
-    """Warnings, with their reasons."""
     return [(event, fields.get("reason")) for event, fields in log.of("warning")]
 
 

@@ -11,18 +11,15 @@ from tests.runtime.conftest import LogRecorder
 
 @pytest.fixture
 def limits() -> LogLimits:
-    """Nothing is written yet."""
     return LogLimits()
 
 
 def write(limits: LogLimits, log: LogRecorder, key: object, count: int, event: str = "refused") -> None:
-    """Try to write entries."""
     for number in range(count):
         limits.write(log.warning, key, event, about={"peer": key}, peer=key, number=number)
 
 
 def left_out(log: LogRecorder) -> list[dict[str, object]]:
-    """Fields of the sums."""
     return [fields for event, fields in log.of("warning") if event == "entries left out"]
 
 

@@ -48,13 +48,11 @@ def only(log: LogRecorder, event: str) -> dict[str, Any]:
 
 
 def connection_status(broker: Broker) -> dict[str, Any]:
-    """Of the one connection."""
     (status,) = broker.status()["connections"]
     return dict(status)
 
 
 def queue_status(broker: Broker, name: str) -> dict[str, Any]:
-    """Of one queue."""
     (status,) = (each for each in broker.status()["queues"] if each["name"] == name)
     return dict(status)
 
@@ -333,7 +331,6 @@ async def test_a_channel_that_is_closed_again_and_again_is_limited(log: LogRecor
 
 
 def connection_status_of(broker: Broker, number: int) -> dict[str, Any]:
-    """Of the connection with this number."""
     (status,) = (each for each in broker.status()["connections"] if each["id"] == number)
     return dict(status)
 

@@ -170,15 +170,6 @@ async def test_too_many_are_refused_by_amqp_0_9_1_with_connection_forced(
         assert "try again later" in close.reply_text
 
 
-async def test_on_a_full_address_who_has_most_makes_room(verifier: Verifier, places: int) -> None:
-    """On one machine the storm on one user is refused, and not who logs in as another."""
-    async with broker_with("ann", "guess") as broker:
-        await storm(broker, places + 1)
-        right = await come_in(broker, "ann", peer="storm")
-        await verifier.end(6)
-        assert (await right.until(SaslOutcome)).code == SaslCode.OK
-
-
 async def test_clients_whose_time_is_up_leave_their_turns(verifier: Verifier) -> None:
     """What nobody waits for is not verified."""
     async with broker_with() as broker:

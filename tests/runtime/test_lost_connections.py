@@ -15,12 +15,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     Detach,
     Disposition,
     End,
-    Modified,
     SenderSettleMode,
     Source,
     Transfer,
 )
-from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.runtime.broker import Broker
 from tests.support.rawframes import (
@@ -273,26 +271,6 @@ async def test_broken_pipe_while_sending_gives_everything_back(broker: Broker) -
         assert client.task is None
         assert queue_counts(broker, "q") == (MESSAGES, 0)
     assert await numbers_left(publisher, MESSAGES) == list(range(MESSAGES))
-
-
-async def test_default_outcome_decides_on_what_is_unsettled_when_the_link_goes(broker: Broker) -> None:
-    """Modified(delivery-failed) as default-outcome: the attempts that reached the client count as failed."""
-    publisher = await filled(broker)
-    client = await connect(broker).open()
-    source = Source(
-        address="q",
-        default_outcome=Modified(delivery_failed=True),
-        outcomes=(Symbol("amqp:modified:list"),),
-    )
-    await client.send(attach_receiver(0, "q", source=source), credit(0, 5))
-    await client.take(Transfer, 5)
-    await client.vanish()
-    await settle_down()
-    await publisher.send(attach_receiver(7, "q"), credit(7, 6))
-    got = await publisher.take(Transfer, 6)
-    heads = [each.payload[: each.payload.rindex(b"\x00\x53\x75")] for each in got]
-    assert len(set(heads[:5])) == 1
-    assert heads[4] != heads[5]
 
 
 async def test_outcomes_sent_just_before_the_end_have_their_effect() -> None:

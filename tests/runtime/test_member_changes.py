@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,12 +56,10 @@ class Scene:
         self.world.settle_down(lambda: self.world.leader() is not None)
 
     def place(self, *wanted: object) -> Placed:
-        """As it begins."""
         return Placed(members=tuple(self.world.members))
 
     @property
     def leader(self) -> Node:
-        """The node that leads."""
         found = self.world.leader()
         assert found is not None
         return found
@@ -127,20 +125,6 @@ async def test_a_member_that_does_not_catch_up_in_time_is_taken_back() -> None:
         scene.absent.clear()
         await scene.changes().add(scene.queue, 4, VOTER, 20, among_voters=True)
         assert scene.declared() == [1, 2, 3, 4]
-
-
-async def test_one_change_is_under_way_at_a_time() -> None:
-    """G1."""
-    scene = Scene()
-    scene.decides = trio.Event()
-    changes = scene.changes()
-    async with scene.alive(), trio.open_nursery() as nursery:
-        nursery.start_soon(_ignoring(lambda: changes.add(scene.queue, 4, VOTER, 20, among_voters=True)))
-        await trio.sleep(0.1)
-        with pytest.raises(PreconditionFailed, match="cluster_change_not_permitted"):
-            await changes.remove(scene.queue, 2, 20)
-        scene.decides.set()
-    assert scene.declared() == [1, 2, 3, 4]
 
 
 async def test_grow_does_not_add_beside_one_that_is_still_to_vote() -> None:
@@ -274,15 +258,6 @@ async def test_leaderships_are_handed_to_nodes_that_may_lead() -> None:
         assert scene.leader.number == heir
         with pytest.raises(PreconditionFailed, match="not_a_voter"):
             await transfer(scene.leader.groups, scene.queue, 9)
-
-
-def _ignoring(change: Callable[[], Awaitable[int]]) -> Callable[[], Awaitable[None]]:
-    """A change whose answer is of no interest."""
-
-    async def run() -> None:
-        await change()
-
-    return run
 
 
 async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged(

@@ -29,7 +29,7 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http import http_context
+from amqp10broker.runtime.http import http_api
 from tests.support import panels
 from tests.support import rawframes as raw
 from tests.support.declaring import add_vhost, declare, declare_exchange, delete_vhost, remove, set_permission
@@ -42,7 +42,7 @@ OM = "application/openmetrics-text;version=1.0.0"
 
 
 async def text_of(broker: Broker, form: Form = Form.AGGREGATED, *families: str) -> str:
-    return (await http_context.text_of(broker, wanted(form, families=families))).decode()
+    return (await http_api.text_of(broker, wanted(form, families=families))).decode()
 
 
 async def scraped(broker: Broker, form: Form = Form.AGGREGATED, *families: str) -> list[Metric]:
@@ -371,7 +371,7 @@ async def test_below_the_port_of_the_api_metrics_need_a_login(broker: Broker) ->
 async def test_a_scrape_of_many_queues_leaves_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that goes on by a millisecond with each look at it: a turn has a few steps."""
     now = iter(range(10**9))
-    monkeypatch.setattr(http_context, "perf_counter", lambda: next(now) / 1000)
+    monkeypatch.setattr(http_api, "perf_counter", lambda: next(now) / 1000)
     async with running_broker() as broker:
         for number in range(500):
             declare(broker.catalog, "/", f"q{number}")

@@ -70,7 +70,6 @@ class Verdicts:
         return faults, node.refused
 
     def agree(self, change: Callable[[SimDisk], None]) -> StorageError | None:
-        """The verdict of both."""
         faults, refused = self.of(change)
         assert bool(faults) == (refused is not None), (faults, refused)
         if refused is not None:

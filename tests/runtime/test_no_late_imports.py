@@ -30,7 +30,7 @@ async def main():
         broker.catalog.propose(AddUser(User("ann", record)))
         assert broker.passwords.slow("ann", b"secret")()
         assert not broker.passwords.slow("ann", b"wrong")()
-        from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
+        from amqp10broker.sessions.amqp091.consumer_arguments import from_amqp091_arguments
         from amqp10broker.message.filters.filters import from_amqp10
         sys.meta_path.pop(0)
 

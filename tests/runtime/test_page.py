@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-import pytest
-
 import amqp10broker
 from amqp10broker.api.endpoints.page import FOLDERS
 from tests.support.http_user import http_user
@@ -42,30 +40,6 @@ async def test_the_page_is_packed_and_sent_again_only_if_it_changed() -> None:
         assert (again.status, again.body) == (304, b"")
         assert "content-length" not in again.headers
         assert (await user.ask("GET", "/")).status == 200
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/js/none.js",
-        "/js/..%2f..%2f__init__.py",
-        "/__init__.py",
-        "/js/%2e%2e/index.html",
-        "/js/views/",
-        "/js",
-    ],
-)
-async def test_nothing_else_is_read(path: str) -> None:
-    async with running_broker() as broker, http_user(broker, "", prefix="") as user:
-        assert (await user.ask("GET", path)).status == 404
-
-
-async def test_the_page_is_below_the_prefix() -> None:
-    async with running_broker(http_path_prefix="/a/b") as broker, http_user(broker, "", prefix="") as user:
-        assert (await user.ask("GET", "/")).status == 404
-        assert (await user.ask("GET", "/a/b/")).status == 200
-        heard = await user.ask("GET", "/a/b")
-        assert (heard.status, heard.headers["location"]) == (308, "b/")
 
 
 async def test_there_is_no_page_where_there_are_only_metrics() -> None:

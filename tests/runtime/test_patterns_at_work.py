@@ -12,20 +12,13 @@ from amqp10broker.metadata.users import TopicPermission
 from amqp10broker.protocols.amqp091.methods import ChannelClose, ConnectionClose, ConnectionCloseOk
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
-from tests.runtime.test_admin_door import ask, asked
+from tests.runtime.test_admin_door import ask
 from tests.support.declaring import set_topic_permission
 from tests.support.trioclient import quiet_config, running_broker
 from tests.support.trioclient091 import connect091
 
 MANY_WAYS = "^([a-z]+\\.?)+$"
 HOPELESS = "^(.*)-(.*)-\\1$"
-POLICY = {
-    "name": "p",
-    "pattern": HOPELESS,
-    "definition": {"max-length": 5},
-    "priority": 0,
-    "apply_to": "all",
-}
 
 
 async def test_a_routing_key_with_many_ways_through_a_permission_is_answered(broker: Broker) -> None:
@@ -48,36 +41,6 @@ async def test_a_queue_with_many_ways_through_a_policy_is_declared(broker: Broke
         await ask(broker, "declare-queue", name=name)
     vhost = broker.catalog.lookup_vhost("/")
     assert [vhost.lookup(name).effective.policy for name in ("a" * 250, "a" * 250 + "!")] == ["p", None]
-
-
-@pytest.mark.parametrize(
-    ("operation", "given"),
-    [
-        ("set-permissions", {"user": "guest", "configure": ".*", "write": HOPELESS, "read": ".*"}),
-        (
-            "set-topic-permissions",
-            {"user": "guest", "exchange": "amq.topic", "write": ".*", "read": HOPELESS},
-        ),
-        ("set-policy", POLICY),
-        ("set-operator-policy", POLICY),
-    ],
-)  # fmt: skip
-async def test_what_might_take_for_ever_cannot_be_set(
-    autojump_clock: object, operation: str, given: dict[str, Any]
-) -> None:
-    """The text says what is in the way; nothing is changed."""
-    async with running_broker() as broker:
-        before = await declared(broker)
-        refused = await asked(broker, operation, **given)
-        assert refused["kind"] == "InvalidArgument"
-        assert "could take for ever to search for: it has a back reference" in refused["error"]
-        assert await declared(broker) == before
-
-
-async def declared(broker: Broker) -> dict[str, Any]:
-    """Everything but hashes of passwords, which have another salt each time."""
-    document: dict[str, Any] = await ask(broker, "export-definitions")
-    return {key: value for key, value in document.items() if key != "users"}
 
 
 def old_definitions() -> dict[str, Any]:

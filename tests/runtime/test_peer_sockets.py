@@ -23,6 +23,7 @@ from amqp10broker.runtime.cluster.peers import LINKS
 from amqp10broker.runtime.connections.sockets import Address, open_sockets
 from tests.runtime.conftest import LogRecorder
 from tests.support.certificates import Certificates
+from tests.support.cluster_process import free_ports
 from tests.support.deadline import DEADLINE_S
 from tests.support.peer_network import Network, Node
 
@@ -42,7 +43,6 @@ class SocketNode(Node):
         return await self.wires.dial(address)
 
     def meet(self, other: SocketNode) -> None:
-        """Both know each other."""
         self.peers.know(other.number, other.name, other.address)
         other.peers.know(self.number, self.name, self.address)
 
@@ -181,12 +181,6 @@ async def test_another_machine_is_not_spoken_to_in_the_clear(dials: bool) -> Non
         assert one.fileno() == -1
 
 
-async def free_port() -> int:
-    (port,) = await open_sockets("127.0.0.1", 0)
-    with port:
-        return int(port.getsockname()[1])
-
-
 async def test_cluster_port_is_20000_above() -> None:
     """N6, and it is refused with what to do."""
     (amqp,) = await open_sockets("127.0.0.1", 0)
@@ -197,16 +191,17 @@ async def test_cluster_port_is_20000_above() -> None:
             await bind_cluster(Config(node_name="a", cluster_port=taken), 5672)
     with pytest.raises(ConfigError, match="would be 80000, 20000 above port 60000"):
         await bind_cluster(Config(node_name="a"), 60_000)
-    (port,) = await bind_cluster(Config(node_name="a"), taken - 20_000)
+    free = free_ports(1)
+    (port,) = await bind_cluster(Config(node_name="a"), free)
     with port:
-        assert port.getsockname() == ("127.0.0.1", taken)
+        assert port.getsockname() == ("127.0.0.1", free + 20_000)
 
 
 async def test_all_addresses_in_the_clear_are_refused() -> None:
     """A clear line when the node starts, not a connection that never comes."""
     with pytest.raises(ConfigError, match=r"on 0.0.0.0 is not on this machine.*cluster_plaintext = true"):
-        await bind_cluster(Config(host="0.0.0.0", node_name="a", cluster_port=await free_port()), 5672)
-    config = Config(host="0.0.0.0", node_name="a", cluster_port=await free_port(), cluster_plaintext=True)
+        await bind_cluster(Config(host="0.0.0.0", node_name="a", cluster_port=1), 5672)
+    config = Config(host="0.0.0.0", node_name="a", cluster_port=free_ports(1), cluster_plaintext=True)
     for port in await bind_cluster(config, 5672):
         port.close()
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-import trio
-
-from amqp10broker.config.records import FaultInjection
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
     Close,
-    Detach,
     Disposition,
     End,
     Flow,
@@ -69,75 +64,6 @@ async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(brok
     await first.send(attach_receiver(1, "q"), credit(1, 100))
     got = [each for each in await first.idle() if each.payload]
     assert [body_of(each.payload) for each in got] == [b"%d" % each for each in range(5)]
-
-
-GOOD = [transfer(0, number, b"%d" % number) for number in range(3)]
-BAD = transfer(0, 3, b"\xde\xad\xbe\xef", raw=True)
-OTHER_LAYOUT = transfer(0, 5, b"x", delivery_tag=b"another length")
-
-
-@pytest.mark.parametrize("one_by_one", [True, False], ids=["one by one", "one write"])
-@pytest.mark.parametrize(
-    "behind",
-    [
-        [],
-        [transfer(0, 4, b"behind")],
-        [transfer(0, 4, b"behind"), OTHER_LAYOUT],
-        [transfer(0, 4, b"x", more=True), transfer(0, 9, b"y", more=True)],
-        [transfer(0, number, b"beyond the credit") for number in range(4, 60)],
-        [transfer(0, 4, b"x", delivery_tag=None)],
-        [transfer(0, 3, b"an id in use")],
-        [frame(0, Detach(handle=0, closed=True))],
-        [frame(0, End())],
-    ],
-    ids=["nothing", "one", "another layout", "two faults", "no credit", "no tag", "same id", "detach", "end"],
-)
-async def test_what_stands_before_a_fault_is_kept_and_the_rest_is_not(
-    log: LogRecorder, behind: list[bytes], one_by_one: bool
-) -> None:
-    """The three good messages are queued, the link is detached once, whatever follows in the same read."""
-    async with running_broker() as broker:
-        broker.set_flow("max_link_credit", 10, source="test")
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        await client.idle()
-        if one_by_one:
-            for each in (*GOOD, BAD, *behind):
-                await client.send(each)
-                await settle_down()
-        else:
-            await client.send(*GOOD, BAD, *behind)
-        got = await client.idle()
-        detaches = [each.body for each in got if type(each.body) is Detach]
-        assert len(detaches) == 1
-        assert detaches[0].error.condition == "amqp:decode-error"
-        assert queue_counts(broker, "q") == (3, 0)
-        assert len(broker.connections) == 1
-        ends = [each.body for each in got if type(each.body) is End]
-        assert all(each.error is None for each in ends)
-    assert log.of("error") == []
-
-
-@pytest.mark.parametrize("one_by_one", [True, False], ids=["one by one", "one write"])
-async def test_messages_before_an_id_in_use_are_kept_and_the_session_ends(one_by_one: bool) -> None:
-    """A delivery-id that is still in flight ends the session; those before it have been taken."""
-    async with running_broker(
-        test_mode=True, fault_injection=FaultInjection(confirm_delay_ms=(("q", 10_000),))
-    ) as broker:
-        client = await connect(broker).open()
-        await client.send(attach_sender(0, "q"))
-        await client.idle()
-        frames = [*GOOD, transfer(0, 1, b"again")]
-        if one_by_one:
-            for each in frames:
-                await client.send(each)
-                await settle_down()
-        else:
-            await client.send(*frames)
-        end = await client.until(End)
-        assert end.error is not None
-        await trio.sleep(30)
-        assert queue_counts(broker, "q") == (3, 0)
 
 
 async def test_nothing_is_written_behind_the_end_of_a_session(log: LogRecorder) -> None:

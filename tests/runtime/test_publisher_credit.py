@@ -60,7 +60,6 @@ class Publisher:
 
 
 async def attached(client: Client) -> Publisher:
-    """With its first credit."""
     await client.send(attach_sender(0, "q"))
     await client.until(Attach)
     publisher = Publisher(client)

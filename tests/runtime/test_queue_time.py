@@ -11,7 +11,7 @@ import trio.testing
 from amqp10broker.config import Config
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.commands import DeliveryOutcome, Publish, Subscribe, Unsubscribe
+from amqp10broker.queues.commands import Publish
 from amqp10broker.runtime.broker import Broker
 from tests.support.askers import new_asker
 from tests.support.declaring import declare as propose_declare
@@ -35,6 +35,7 @@ def ready(queue: Any) -> int:
     return int(queue.handle.figures().messages_ready)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_messages_expire_when_their_time_has_come(kind: str) -> None:
     async with Broker(Config(port=0)) as broker:
@@ -49,36 +50,3 @@ async def test_messages_expire_when_their_time_has_come(kind: str) -> None:
         assert ready(queue) == 1
         await trio.sleep(0.3)
         assert ready(queue) == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_dead_letters_of_time_arrive_and_may_expire_in_their_turn(kind: str) -> None:
-    async with Broker(Config(port=0)) as broker:
-        first = declare(
-            broker, kind, "a", message_ttl=1000, dead_letter_exchange="", dead_letter_routing_key="b"
-        )
-        second = declare(broker, kind, "b", message_ttl=2000)
-        publish(first, "x")
-        await trio.sleep(1.5)
-        assert (ready(first), ready(second)) == (0, 1)
-        await trio.sleep(1.4)
-        assert ready(second) == 1, "its time begins anew"
-        await trio.sleep(0.2)
-        assert ready(second) == 0
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_unused_queue_goes_with_its_bindings(kind: str) -> None:
-    async with Broker(Config(port=0)) as broker:
-        vhost = broker.catalog.lookup_vhost("/")
-        queue = declare(broker, kind, expires=10_000)
-        consumer = new_asker().consumer()
-        await trio.sleep(9)
-        queue.handle.post(Subscribe(consumer, False))
-        await trio.sleep(100)
-        assert vhost.find("q") is queue
-        queue.handle.post(Unsubscribe(consumer, (), (), 0, DeliveryOutcome.REQUEUE))
-        await trio.sleep(9.9)
-        assert vhost.find("q") is queue
-        await trio.sleep(0.2)
-        assert vhost.find("q") is None

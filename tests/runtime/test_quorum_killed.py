@@ -25,7 +25,6 @@ class Killed:
 
     @property
     def folder(self) -> str:
-        """Of this life."""
         return str(self._path / f"life{self._life}")
 
     def kill(self) -> None:
@@ -96,7 +95,7 @@ async def test_what_dies_of_the_kill_is_dead_lettered_though_nobody_asks_the_que
     async with broker_on(lives.folder) as broker:
         target = client_of(broker, "target")
         target.subscribe()
-        with trio.fail_after(20):
+        with trio.fail_after(120):
             await target.hear(Deliver)
         assert target.got() == [1]
         assert counts(client_of(broker)) == (0, 0, 0)

@@ -32,7 +32,6 @@ from amqp10broker.queues.effects import (
     Deliver,
     Effect,
     PublishRejected,
-    QueueDeleted,
     Settled,
     Unconfirmed,
 )
@@ -162,20 +161,7 @@ async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -
         assert counts(client) == (1, 0, 0)
 
 
-@pytest.mark.real_clock
-@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
-async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
-    async with broker_on(where) as broker:
-        client = client_of(broker)
-        client.subscribe()
-        client.queue.handle.post(Delete(client.reply_to.request()))
-        await client.hear(Answer)
-        await client.hear(QueueDeleted)
-        assert broker.catalog.lookup_vhost("/").find("q") is None
-        client.publish(9)
-        await client.hear(Unconfirmed)
-
-
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_rejected")
 @pytest.mark.real_clock
 async def test_dead_letters_go_at_most_once(where: str | None) -> None:
     async with broker_on(where) as broker:
@@ -199,10 +185,10 @@ AT_LEAST_ONCE = {
 }
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "delivery_limit", "expired")
 @pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_dead_letters_go_at_least_once(where: str | None) -> None:
-    """rabbit_fifo_dlx_integration rejected."""
     async with broker_on(where) as broker:
         target = client_of(broker, "target")
         client = client_of(broker, **AT_LEAST_ONCE)
@@ -378,7 +364,6 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
     "restart_after_queue_reincarnation",
 )
 async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str) -> None:
-    """no_messages_after_queue_reincarnation."""
     async with broker_on(folder) as broker:
         client = client_of(broker)
         client.publish(1, 2)
@@ -420,22 +405,3 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
         again.subscribe(20)
         await again.hear(CreditReply)
         assert again.got() == [0]
-
-
-@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
-async def test_a_message_expires_by_itself() -> None:
-    async with broker_on(None) as broker:
-        target = client_of(broker, "target")
-        target.subscribe()
-        client = client_of(
-            broker,
-            **{
-                "x-message-ttl": 5000,
-                "x-dead-letter-exchange": "",
-                "x-dead-letter-routing-key": "target",
-            },
-        )
-        client.publish(1)
-        began = trio.current_time()
-        await target.hear(Deliver)
-        assert 5 <= trio.current_time() - began < 5.1

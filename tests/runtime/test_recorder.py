@@ -17,15 +17,12 @@ import trio
 from amqp10broker.errors import BrokerError
 from amqp10broker.observe.flow.observer import Observer
 from amqp10broker.observe.flow_events.ring import EventRing
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, NO_REASON, PACK, EventKind
+from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, EventKind
 from amqp10broker.observe.recording.errors import RecordingError, numbered
-from amqp10broker.observe.recording.link_names import LinkName, LinkNameIndex
+from amqp10broker.observe.recording.link_names import LinkName
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
-    BasicConsume,
-    BasicConsumeOk,
     ChannelClose,
-    ConfirmSelect,
     QueueDeclare,
     QueueDeclareOk,
 )
@@ -43,7 +40,7 @@ from tests.support.declaring import remove
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import connect, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, message
-from tests.support.watching import Event, Seen, reasons, total
+from tests.support.watching import Event, reasons, total
 
 FOLDER = "/recording"
 HELD_NS = 7_000_000_000
@@ -116,7 +113,6 @@ class Helper:
     # --- what tests ask ---------------------------------------------------------------------------
 
     def events(self, run: int = 0) -> list[Event]:
-        """The events of one run."""
         runs: list[list[Event]] = [[]]
         for kind, payload, _ in self.frames:
             if kind == RUN:
@@ -126,7 +122,6 @@ class Helper:
         return runs[run]
 
     def notes(self) -> dict[str, Any]:
-        """All notes as one."""
         found: dict[str, Any] = {"queues": {}}
         for kind, payload, _ in self.frames:
             if kind == NOTE:
@@ -161,7 +156,6 @@ def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
 
 @pytest.fixture
 def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What the recorder logs."""
     log = LogRecorder()
     monkeypatch.setattr(recorder, "_log", log)
     return log
@@ -173,7 +167,6 @@ def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
 
 
 async def record(broker: Broker, every_ms: int = 50, run_id: str | None = "r") -> None:
-    """Begin to record."""
     await broker.recordings.start(FOLDER, every_ms=every_ms, run_id=run_id)
     await settle_down()
 
@@ -198,13 +191,11 @@ async def publisher(broker: Broker) -> Any:
 
 
 async def publish(client: Any, first: int, count: int) -> None:
-    """Messages, and their confirms."""
     await client.send(*[transfer(0, number, b"x") for number in range(first, first + count)])
     assert await client.idle()
 
 
 def declare(broker: Broker, name: str = "q") -> None:
-    """A queue."""
     propose_declare(broker.catalog, "/", name)
 
 
@@ -242,22 +233,6 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(helper: Hel
     assert helper.closed
 
 
-async def test_who_joins_before_the_first_look_counts_whole() -> None:
-    """A session may begin when the recording has been started and nobody has looked yet."""
-    seen, names = Seen(), list[LinkName]()
-    async with running_broker() as broker:
-        declare(broker)
-        client = await publisher(broker)
-        looks = FlowSampler(broker, seen.add, pytest.fail, lambda number, queue: None, names.append)
-        for session in client.task.parts.values():
-            looks.join(client.task, session)
-        await publish(client, 0, 3)
-        looks.begin()
-        assert total(seen.take(), EventKind.LINK_IN) == 3
-        assert [name.user for name in names] == ["guest"]
-        looks.detach()
-
-
 async def test_nobody_is_observed_after_the_end(broker: Broker, helper: Helper) -> None:
     """Sessions and channels are as they were before the beginning."""
     declare(broker)
@@ -287,37 +262,6 @@ async def test_queues_are_numbered_and_named(helper: Helper) -> None:
     named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}
     assert named == {"1": "a", "2": "b"}
     assert {event.handle for event in helper.events() if event.kind == EventKind.QUEUE} == {1, 2}
-
-
-async def test_links_are_named_before_their_events(helper: Helper) -> None:
-    """With queue, client and user, in both protocols, also those that come later; each once."""
-    async with running_broker() as broker:
-        declare(broker)
-        client = await publisher(broker)
-        await record(broker, 50)
-        old = await connect091(broker)
-        await old.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
-        await old.send(1, message(1, "q", b"x"))
-        await publish(client, 0, 3)
-        await trio.sleep(0.3)
-        await broker.recordings.stop()
-    named = sorted(helper.names(), key=lambda name: name.place[1:])
-    assert [(name.kind, name.channel, name.handle, name.link, name.address) for name in named] == [
-        (EventKind.LINK_IN, 0, 0, "out-0-0-/queues/q", "/queues/q"),
-        (EventKind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
-        (EventKind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
-    ]
-    assert {(name.user, name.vhost) for name in named} == {("guest", "/")}
-    assert named[0].client == "test"
-    assert named[0].connection != named[1].connection == named[2].connection
-    events = [place for place, (kind, *_) in enumerate(helper.frames) if kind == EVENTS]
-    first = next(place for place, frame in enumerate(helper.frames) if b'"links"' in frame[1])
-    assert first < events[0]
-    found = LinkNameIndex(named)
-    for event in helper.events():
-        if event.kind in (EventKind.LINK_IN, EventKind.LINK_OUT):
-            place = event.kind, event.connection, event.channel, event.handle
-            assert found.find(place, event.ts_ns - event.value_ns) is not None
 
 
 async def test_no_more_links_are_named_than_there_is_room_for(
@@ -396,23 +340,6 @@ async def test_an_alarm_stops_a_reader_too(helper: Helper) -> None:
         await trio.sleep(0.2)
         await broker.recordings.stop()
     assert Wait.BLOCKED_BY_ALARM.number in reasons(helper.events(), EventKind.CONNECTION_IN)
-
-
-async def test_both_protocols_are_probed(helper: Helper) -> None:
-    """At intervals, a few wakes are timed after each look."""
-    async with running_broker() as broker:
-        declare(broker)
-        client = await publisher(broker)
-        old = await connect091(broker)
-        await old.send(1, ConfirmSelect(no_wait=True), BasicConsume("q", "c", no_ack=True))
-        await old.idle()
-        await record(broker, 50)
-        await publish(client, 0, 4)
-        await old.send(1, message(1, "q", b"x"))
-        await old.idle()
-        await broker.recordings.stop()
-    confirms = [event for event in helper.events() if event.kind == EventKind.CONFIRM]
-    assert sorted(event.n for event in confirms) == [1, 4]
 
 
 async def test_a_channel_that_ends_during_a_look_is_not_probed(

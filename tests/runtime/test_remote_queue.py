@@ -59,17 +59,14 @@ class Line:
         self.nodes: dict[int, NodeQueues] = {}
 
     def of(self, node: int) -> Peers:
-        """One end of it."""
         return cast("Peers", End(self, node))
 
     def connect(self) -> None:
-        """Make it."""
         self.up = True
         for node, queues in self.nodes.items():
             queues.connected(3 - node)
 
     def cut(self) -> None:
-        """Lose it."""
         self.up = False
         for node, queues in self.nodes.items():
             queues.disconnected(3 - node)
@@ -85,31 +82,25 @@ class End:
     def send(
         self, node: int, purpose: ConnectionPurpose, kind: FrameKind, group: int, body: Sequence[bytes]
     ) -> bool:
-        """It arrives at once."""
         assert purpose is ConnectionPurpose.LETTERS
         if self._line.up:
             self._line.nodes[node].frames(self._node, [PeerFrame(kind, group, b"".join(body))])
         return self._line.up
 
     def backlog_bytes(self, node: int) -> int:
-        """Nothing waits."""
         return 0
 
 
 class Box:
-    """A session's mailbox."""
-
     def __init__(self) -> None:
         self.effects: list[Effect] = []
 
     def put(self, letter: list[Effect]) -> bool:
-        """Keep them."""
         assert type(letter) is list
         self.effects += letter
         return True
 
     def take(self) -> list[Effect]:
-        """What came since."""
         effects, self.effects = self.effects, []
         return effects
 
@@ -162,7 +153,6 @@ class Cluster:
         return self.box.take()
 
     def consumer(self) -> ConsumerRef:
-        """One more, with credit."""
         ref = self.session.consumer()
         self.remote.post_all([Subscribe(ref, False, answer=True), Credit(ref, 0, 10, False, 0)])
         return ref

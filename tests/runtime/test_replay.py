@@ -46,7 +46,6 @@ Scene = Callable[[Broker], Awaitable[None]]
 
 
 async def ask(broker: Broker, operation: str, **given: Any) -> None:
-    """What an operator does."""
     answer = await admin.answer(broker, json.dumps({"op": operation, "arguments": given}).encode())
     assert answer["ok"], answer
 

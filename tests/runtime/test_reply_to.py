@@ -37,7 +37,7 @@ from tests.support.rawframes import (
     frame,
     message,
 )
-from tests.support.trioclient import Client, connect, queue_counts, settle_down
+from tests.support.trioclient import Client, connect, queue_counts
 from tests.support.trioclient091 import Client091, connect091
 
 VOLATILE = Symbol("rabbitmq:volatile-queue")
@@ -75,7 +75,6 @@ def request(reply_to: str, body: bytes = b"request", **fields: Any) -> bytes:
 
 
 def transfer(handle: int, number: int, payload: bytes, *, settled: bool = False) -> bytes:
-    """One delivery."""
     return frame(
         0,
         Transfer(
@@ -213,27 +212,9 @@ async def test_drain_is_answered(broker: Broker) -> None:
     assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
 
 
-@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
-async def test_many_replies(broker: Broker) -> None:
-    """direct_reply_to_amqp_SUITE many_replies: in order, none lost, as long as there is credit."""
-    asking, answering = await connect(broker).open(), await connect(broker).open()
-    address = await attached(asking)
-    await asking.send(credit(0, 1000))
-    await answering.send(attach_sender(1, address))
-    await answering.until(Flow)
-    for start in range(0, 500, 50):
-        await answering.send(
-            *[transfer(1, number, message(b"%d" % number)) for number in range(start, start + 50)]
-        )
-        await settle_down()
-        await answering.idle(0.01)
-    came = await asking.take(Transfer, 500)
-    assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
-
-
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
 async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
-    """direct_reply_to_amqp_SUITE many_volatile_queues_same_session: each link gets its own replies."""
+    """Each link gets its own replies."""
     client = await connect(broker).open()
     addresses = [await attached(client, handle) for handle in range(5)]
     await client.send(*[credit(handle, 1) for handle in range(5)])
@@ -299,7 +280,7 @@ async def test_the_queue_goes_with_its_link(broker: Broker, way: str) -> None:
 async def test_a_volatile_queue_needs_configure_and_read(
     broker: Broker, permission: Permission, text: str
 ) -> None:
-    """amqp_auth_SUITE attach_source_queue_dynamic_volatile: on its generated name; the session ends."""
+    """On its generated name; the session ends."""
     client = await connect(broker).open()
     set_permission(broker.catalog, "guest", "/", permission)
     await client.send(requester())
@@ -321,7 +302,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
 
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
 async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
-    """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
+    """The responder sees the queue's name and replies to it by the default exchange."""
     declare(broker.catalog, "/", "requests")
     asking = await connect(broker).open()
     answering = await connect091(broker).open()
@@ -356,7 +337,7 @@ async def ask091(client: Client091, body: bytes = b"request") -> None:
 @pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_0_9_1_requester_and_a_1_0_responder(broker: Broker, fixed: bool) -> None:
-    """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""
+    """The responder sees an address and publishes to it."""
     declare(broker.catalog, "/", "requests")
     asking = await connect091(broker).open()
     answering = await connect(broker).open()

@@ -80,7 +80,6 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def watched(meter: FakeMeter, **settings: Any) -> AsyncIterator[Broker]:
-    """A broker with that meter."""
     async with Broker(quiet_config(**settings), meter=meter) as broker:
         yield broker
 

@@ -76,12 +76,10 @@ async def ann10(broker: Broker) -> Client:
 
 
 async def ann091(broker: Broker, *, channels: int = 1) -> Client091:
-    """Ann over AMQP 0-9-1."""
     return await connect091(broker).open(user="ann", password="secret", channels=channels)
 
 
 async def fill(broker: Broker, queue: str, *bodies: bytes) -> None:
-    """Publish as somebody else."""
     client = await connect091(broker).open()
     for body in bodies:
         await client.publish("", queue, body)

@@ -22,9 +22,9 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import add_user, set_permission
-from tests.support.rawframes import SASL_HEADER, frame, login, open_frame
+from tests.support.rawframes import frame, login, open_frame
 from tests.support.scram_client import ScramClient
-from tests.support.trioclient import Client, connect, running_broker
+from tests.support.trioclient import Client, connect
 from tests.support.trioclient091 import Client091, connect091
 
 SCRAM = "SCRAM-SHA-256"
@@ -98,21 +98,3 @@ async def test_amqp_0_9_1(broker: Broker) -> None:
     await client.call(0, ConnectionOpen("/"), ConnectionOpenOk)
     assert next(iter(broker.connections.values())).user == "made"
     await client.stream.aclose()
-
-
-async def test_guest_may_come_by_scram_from_this_machine_only() -> None:
-    """The rule is about the user, not about the mechanism."""
-    async with running_broker(auth_failure_delay_ms=0) as broker:
-        from trio.testing import memory_stream_pair
-
-        ours, theirs = memory_stream_pair()
-        broker.serve(theirs, peer="far", loopback=False)
-        client = Client(broker, ours, "far")
-        await client.send(SASL_HEADER)
-        offered = await client.expect(SaslMechanisms)
-        assert SCRAM in offered.sasl_server_mechanisms
-        scram = ScramClient("guest", "guest")
-        await client.send(login(SCRAM, scram.first())[8:])
-        challenge = await client.expect(SaslChallenge)
-        await client.send(frame(0, SaslResponse(response=scram.final(challenge.challenge)), kind=1))
-        assert (await client.expect(SaslOutcome)).code == AUTH

@@ -27,8 +27,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.durability import StreamBackend
-from amqp10broker.queues.stream.log import Shelf, StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.mailbox import Mailbox
@@ -303,21 +302,6 @@ async def test_a_damaged_file_ends_the_task_before_anything_is_served() -> None:
             one.read()
             await trio.sleep(1)
     assert one.mailbox.waiting == 0
-
-
-@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_age")
-async def test_old_segments_go_when_their_time_has_come() -> None:
-    async with running(settings=QueueSettings(segment_bytes=1, max_age_ms=60_000)) as one:
-        for _ in range(3):
-            one.publish(1)
-            await trio.sleep(1)
-        assert one.stream.figures().messages_ready == 3
-        await trio.sleep(57.5)
-        assert one.stream.figures().messages_ready == 2
-        await trio.sleep(1000)
-        # The newest segment stays.
-        assert one.stream.figures().messages_ready == 1
-        assert one.stream.figures().segments == 1
 
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_delete_same_stream", "delete_queue")

@@ -62,7 +62,6 @@ async def resumed(client: Client, *tags: bytes) -> dict[bytes, Any]:
 
 
 def tag(number: int) -> bytes:
-    """As `transfer` makes it."""
     return number.to_bytes(4, "big")
 
 
@@ -146,33 +145,6 @@ def kept_receiver(queue: str, **fields: Any) -> bytes:
     """An attach of a receiver that asks for a minute."""
     source = Source(address=queue, timeout=60)
     return attach_receiver(1, queue, source=source, rcv_settle_mode=SECOND, **fields)
-
-
-async def test_deliveries_of_a_lost_consumer_are_its_own_until_its_time_is_over(broker: Broker) -> None:
-    """Another consumer gets them then, without being asked again."""
-    client = await connect(broker).open()
-    await client.send(attach_sender(0, "q"), transfer(0, 0, b"first"), transfer(0, 1, b"second"))
-    await client.take(Disposition, 1)
-    await client.send(kept_receiver("q"), credit(1, 10))
-    await client.take(Transfer, 2)
-    await client.vanish()
-    other = await connect(broker).open(container_id="other")
-    await other.send(attach_receiver(2, "q"), credit(2, 10))
-    assert [each for each in await other.idle(59) if type(each.body) is Transfer] == []
-    assert queue_counts(broker, "q") == (0, 2)
-    assert [body_of(each.payload) for each in await other.take(Transfer, 2)] == [b"first", b"second"]
-    assert len(broker.resumable_links) == 0
-
-
-async def test_a_link_from_a_stream_is_not_kept(broker: Broker) -> None:
-    """Its client goes on by the offset."""
-    declare(broker.catalog, "/", "s", arguments={"x-queue-type": "stream"})
-    client = await connect(broker).open()
-    await client.send(kept_receiver("s"))
-    source = (await client.until(Attach)).source
-    assert isinstance(source, Source)
-    assert (source.durable, source.expiry_policy, source.timeout) == (0, "link-detach", 0)
-    assert len(broker.resumable_links) == 0
 
 
 # --- they are ended by others -----------------------------------------------------------------------

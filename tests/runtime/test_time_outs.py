@@ -109,16 +109,6 @@ async def test_broker_announces_half_of_its_idle_time_out() -> None:
         assert (await client.expect(Open)).idle_time_out == 4_000
 
 
-async def test_heartbeats_of_the_client_keep_it_alive() -> None:
-    """An empty frame is traffic."""
-    async with running_broker(idle_timeout_ms=8_000) as broker:
-        client = await connect(broker).open()
-        for _ in range(20):
-            await trio.sleep(4)
-            await client.send(HEARTBEAT)
-        assert len(broker.connections) == 1
-
-
 @pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_client")
 async def test_broker_sends_heartbeats_well_within_the_clients_time_out(broker: Broker) -> None:
     """A client that asked for it never hears nothing for longer than its idle-time-out."""
@@ -131,6 +121,8 @@ async def test_broker_sends_heartbeats_well_within_the_clients_time_out(broker: 
         last = trio.current_time()
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_plain_failure")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "auth_failure")
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "authn_failure_event")
 async def test_wrong_password_is_answered_after_the_delay_and_closed(log: LogRecorder) -> None:
     """A refused login costs the guesser auth_failure_delay; others are not delayed by it."""

@@ -41,7 +41,7 @@ async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[
     stream = trio.SSLStream(
         await plain_socket(broker), context, server_hostname="localhost", https_compatible=True
     )
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         try:
             await stream.do_handshake()
         except trio.BrokenResourceError:
@@ -53,7 +53,7 @@ async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[
 async def end_of(stream: trio.abc.ReceiveStream) -> bytes:
     """What comes until the broker closes, in whatever way."""
     data = b""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         try:
             while received := await stream.receive_some(65_536):
                 data += received
@@ -75,7 +75,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
             await stream.send_all(SASL_HEADER)
             cutter = FrameCutter()
             got: list[Any] = []
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not got:
                     got += cutter.feed(bytes(await stream.receive_some(65_536)))
             assert cutter.headers == [SASL_HEADER]
@@ -117,13 +117,13 @@ async def test_clients_in_the_handshake_count_as_connections(
         await until_greeting(broker, 1)
         async with await tls_stream(broker, certificates.client_context()) as stream:
             await stream.send_all(SASL_HEADER)
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 assert await stream.receive_some(8) == SASL_HEADER
 
 
 async def test_stopping_does_not_wait_for_a_handshake(certificates: Certificates) -> None:
     """A client that is silent keeps nobody from stopping."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with running_broker(
             **tls_settings(certificates, handshake_timeout_ms=3_600_000, shutdown_timeout_ms=3_600_000)
         ) as broker:
@@ -157,36 +157,6 @@ async def test_a_hello_that_breaks_off_is_no_fault(certificates: Certificates, l
         await settle_down()
     assert [event for event, _ in log.of("warning")] == ["TLS handshake failed"]
     assert not log.of("error")
-
-
-@pytest.mark.parametrize(
-    ("version", "served"),
-    [(ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True), (ssl.TLSVersion.TLSv1_3, True)],
-    ids=["1.1", "1.2", "1.3"],
-)
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-async def test_tls_1_2_is_the_oldest_that_is_spoken(
-    certificates: Certificates, log: LogRecorder, version: ssl.TLSVersion, served: bool
-) -> None:
-    """A client that can do no better than 1.1 is not served."""
-    context = certificates.client_context()
-    # At security level 1 and above OpenSSL does not even try 1.1.
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")
-    context.minimum_version = context.maximum_version = version
-    async with running_broker(**tls_settings(certificates)) as broker:
-        if served:
-            async with await tls_stream(broker, context) as stream:
-                assert stream.version() == f"TLSv1.{version - ssl.TLSVersion.TLSv1}"
-        else:
-            with pytest.raises(trio.BrokenResourceError):
-                await tls_stream(broker, context)
-            await until_greeting(broker, 0)
-            await settle_down()
-    # Refused by us, and not because both ends happen to have no cipher in common.
-    reasons = [fields["reason"] for _, fields in log.of("warning")]
-    assert [reason.upper().replace(" ", "_").count("UNSUPPORTED_PROTOCOL") > 0 for reason in reasons] == (
-        [] if served else [True]
-    )
 
 
 async def test_a_tls_port_in_use_is_named(certificates: Certificates) -> None:

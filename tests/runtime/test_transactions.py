@@ -21,7 +21,6 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelectOk,
 )
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
     Accepted,
@@ -34,13 +33,13 @@ from amqp10broker.protocols.amqp10.performatives import (
     Disposition,
     Flow,
     Header,
-    Modified,
     Rejected,
     Source,
     TransactionalState,
     Transfer,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.runtime.broker import Broker
@@ -114,19 +113,6 @@ async def test_posts_to_two_queues_are_seen_together_when_committed() -> None:
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "one") == (2, 0)
         assert queue_counts(broker, "two") == (1, 0)
-
-
-async def test_a_rollback_posts_nothing() -> None:
-    """What was posted in a transaction that is rolled back is in no queue; plain messages beside it are."""
-    async with transacting() as (broker, session):
-        first, second = await session.declare(), await session.declare()
-        await session.post(first, "one", b"rolled back")
-        assert await session.post(None, "one", b"plain") == ACCEPTED
-        await session.post(second, "one", b"committed")
-        assert queue_counts(broker, "one") == (1, 0)
-        assert await session.ask(Discharge(txn_id=first, fail=True)) == ACCEPTED
-        assert await session.ask(Discharge(txn_id=second, fail=False)) == ACCEPTED
-        assert queue_counts(broker, "one") == (2, 0)
 
 
 async def test_an_unknown_id_posts_nothing_and_decides_nothing(broker: Broker) -> None:
@@ -228,35 +214,6 @@ async def test_2000_posts_in_one_transaction_pass_a_credit_of_170() -> None:
                 done += (answer.first if answer.last is None else answer.last) - answer.first + 1
         assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
         assert queue_counts(broker, "one") == (2_000, 0)
-
-
-async def test_decisions_are_applied_by_the_commit() -> None:
-    """Accepted, rejected and released of settled deliveries: nothing before, all at the commit."""
-    async with transacting() as (broker, session):
-        for _ in range(3):
-            await session.post(None, "one")
-        ids = await session.consume("one", 3)
-        txn_id = await session.declare()
-        for number, outcome in zip(ids, (Accepted(), Rejected(), RELEASED), strict=True):
-            state = TransactionalState(txn_id=txn_id, outcome=outcome)
-            await session.client.send(disposition(number, state=state))
-        await settle_down()
-        assert queue_counts(broker, "one") == (0, 3)
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        assert queue_counts(broker, "one") == (1, 0)
-
-
-async def test_settled_decisions_rolled_back_get_the_default_outcome() -> None:
-    """The source's default outcome is applied, here modified with delivery-failed."""
-    async with transacting() as (broker, session):
-        await session.post(None, "one")
-        (number,) = await session.consume("one", 1)
-        txn_id = await session.declare()
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
-        await settle_down()
-        assert queue_counts(broker, "one") == (1, 0)
 
 
 async def test_unsettled_decisions() -> None:
@@ -438,50 +395,6 @@ async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
         declare(broker.catalog, "/", "two", arguments={"x-queue-type": "quorum"})
         await settle_down()
         yield broker, await start(broker)
-
-
-async def test_a_quorum_queue_takes_part() -> None:
-    """Posts to it, and what is decided on its deliveries, are done with those of classic queues."""
-    async with mixed() as (broker, session):
-        for _ in range(4):
-            await session.post(None, "two")
-        accepted, rejected, released, modified = await session.consume("two", 4)
-        txn_id = await session.declare()
-        await session.post(txn_id, "one")
-        await session.post(txn_id, "two")
-        outcomes = {
-            accepted: Accepted(),
-            rejected: Rejected(),
-            released: RELEASED,
-            modified: Modified(delivery_failed=True, message_annotations={Symbol("x-why"): "tired"}),
-        }
-        for number, outcome in outcomes.items():
-            state = TransactionalState(txn_id=txn_id, outcome=outcome)
-            await session.client.send(disposition(number, state=state))
-        await settle_down()
-        assert queue_counts(broker, "one") == (0, 0)
-        assert queue_counts(broker, "two") == (0, 4)
-        assert await session.ask(Discharge(txn_id=txn_id)) == ACCEPTED
-        await settle_down()
-        assert queue_counts(broker, "one") == (1, 0)
-        assert queue_counts(broker, "two") == (3, 0)
-        other = await connect(broker).open()
-        await other.send(attach_receiver(1, "/queues/two"), credit(1, 10))
-        assert sum(b"x-why" in got.payload for got in await other.take(Transfer, 3)) == 1
-
-
-async def test_what_a_rollback_leaves_of_a_quorum_queue() -> None:
-    """Nothing was posted; what was settled gets the default outcome."""
-    async with mixed() as (broker, session):
-        await session.post(None, "two")
-        (number,) = await session.consume("two", 1)
-        txn_id = await session.declare()
-        await session.post(txn_id, "two")
-        state = TransactionalState(txn_id=txn_id, outcome=Accepted())
-        await session.client.send(disposition(number, state=state))
-        assert await session.ask(Discharge(txn_id=txn_id, fail=True)) == ACCEPTED
-        await settle_down()
-        assert queue_counts(broker, "two") == (1, 0)
 
 
 async def test_a_full_quorum_queue_refuses_the_commit(broker: Broker) -> None:
@@ -694,7 +607,6 @@ class Looking(trio.abc.Instrument):
         self.look = look
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        """See `trio.abc.Instrument`."""
         self.look()
 
 

@@ -23,7 +23,6 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Discharge,
@@ -31,6 +30,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     SaslOutcome,
     TransactionalState,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_transactions import Looking
 from tests.support.cluster_process import free_ports

@@ -23,7 +23,6 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Discharge,
@@ -32,6 +31,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import declare

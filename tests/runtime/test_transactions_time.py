@@ -5,7 +5,6 @@ from __future__ import annotations
 import trio
 
 from amqp10broker.operations.snapshot import ConnectionView, TransactionView, document, view_of
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Detach,
@@ -14,6 +13,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Flow,
     TransactionalState,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.test_metrics import scraped, value
 from tests.support.rawframes import disposition

@@ -58,7 +58,6 @@ class Neighbour:
         self.most = max(self.most, self._now)
 
     async def run(self, look: Callable[[], None] = lambda: None) -> None:
-        """Look at each turn."""
         while True:
             await trio.lowlevel.checkpoint()
             self._now = 0

@@ -132,7 +132,6 @@ async def test_the_default_virtual_host_is_a_setting() -> None:
 )
 @pytest.mark.parametrize("name", ["gone", "", "/x", "gone limit"])
 async def test_a_virtual_host_that_does_not_exist(broker: Broker, name: str) -> None:
-    """amqp_auth_SUITE vhost_absent."""
     assert await refused(broker, hostname=f"vhost:{name}") == (
         "amqp:unauthorized-access",
         f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
@@ -232,8 +231,7 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
     "per_vhost_connection_limit_SUITE", "single_node_multiple_vhosts_limit", "single_node_single_vhost_limit"
 )
 async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
-    """per_vhost_connection_limit_SUITE: of both protocols together; elsewhere there is room; one that
-    ends makes room here."""
+    """Of both protocols together; elsewhere there is room; one that ends makes room here."""
     add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
     for user in ("ann", "bob"):
         add_user(broker, user, "/", "small")
@@ -250,48 +248,6 @@ async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
     await older.stream.aclose()
     await settle_down()
     await connect091(broker).open(user="bob", password="bob", vhost="small", channels=0)
-
-
-@pytest.mark.rabbitmq(
-    "per_vhost_connection_limit_SUITE",
-    "single_node_multiple_vhosts_zero_limit",
-    "single_node_single_vhost_zero_limit",
-)
-async def test_a_limit_of_zero_lets_nobody_in(broker: Broker) -> None:
-    """single_node_single_vhost_zero_limit; and those who are in stay when it is set."""
-    add_vhost(broker.catalog, "shut")
-    add_user(broker, "ann", "shut")
-    newer, _ = await both(broker, "ann", "shut")
-    change_vhost(broker.catalog, "shut", limits=VhostLimits(max_connections=0))
-    condition, text = await refused(broker, "ann", hostname="vhost:shut")
-    assert condition == "amqp:resource-limit-exceeded"
-    assert text.endswith("vhost connection limit (0) is reached")
-    assert (await refused091(broker, "ann", "shut"))[0] == 530
-    await newer.send(frame(0, Close()))
-    await newer.expect(Close)
-
-
-@pytest.mark.rabbitmq(
-    "amqp_auth_SUITE",
-    "user_connection_limit",
-    differs="open and close with the condition instead of a closed socket",
-)
-@pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
-async def test_the_connection_limit_of_a_user(broker: Broker) -> None:
-    """amqp_auth_SUITE user_connection_limit: over all virtual hosts, and of nobody else."""
-    add_vhost(broker.catalog, "other")
-    for user in ("ann", "bob"):
-        add_user(broker, user, "/", "other")
-    set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
-    newer, _ = await both(broker, "ann", "/")
-    text = "connection refused for user 'ann': user connection limit (2) is reached"
-    assert await refused(broker, "ann", hostname="vhost:other") == ("amqp:resource-limit-exceeded", text)
-    assert await refused091(broker, "ann") == (530, f"NOT_ALLOWED - {text}")
-    await both(broker, "bob", "/")
-    await newer.send(frame(0, Close()))
-    await newer.expect(Close)
-    await settle_down()
-    await (await knock(broker, "ann", hostname="vhost:other")).expect(Open)
 
 
 @pytest.mark.parametrize("by_client", [False, True])

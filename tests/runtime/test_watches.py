@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe.timeline import ring as rings
-from amqp10broker.protocols.amqp091.items import Content
 from amqp10broker.protocols.amqp091.methods import (
-    BasicAck,
     BasicCancel,
     BasicConsume,
     BasicConsumeOk,
-    BasicNack,
     BasicQos,
     BasicQosOk,
     ChannelClose,
@@ -24,7 +21,6 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import watches
-from tests.runtime.test_tracing import begun
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, flow, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091
@@ -60,15 +56,6 @@ async def some_traffic(client: Client) -> None:
     await client.idle()
     await client.send(flow(next_incoming_id=30, incoming_window=7, next_outgoing_id=30, echo=True))
     await client.idle()
-
-
-def frames_of(steps: list[dict[str, Any]], direction: str) -> list[str]:
-    return [
-        step["frame"].split()[0]
-        for step in steps
-        if step["direction"] == direction
-        for _ in range(step["frames"])
-    ]
 
 
 async def test_the_curves_end_where_status_is(broker: Broker) -> None:
@@ -114,24 +101,6 @@ async def test_who_asks_again_gets_what_came_since(broker: Broker) -> None:
     await client.idle()
     (again, *_) = (await ask(broker, "timeline", watch=number, since=since))["steps"]
     assert (again["values"]["credit"], again["direction"]) == (3, "in")
-
-
-async def test_the_oldest_goes_when_the_ring_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks for what is gone hears how much that was, and the rest is as exact as before."""
-    monkeypatch.setattr(rings, "SEGMENT_RECORDS", 4)
-    monkeypatch.setattr(rings, "RECORDS_MAX", 16)
-    async with running_broker() as broker:
-        client = await publisher_and_consumer(broker)
-        number = (await ask(broker, "watch-link", connection=1, link="out"))["watch"]
-        for count in range(1, 40):
-            await client.send(credit(1, count))
-            await client.idle()
-        found = await ask(broker, "timeline", watch=number, since=0)
-        assert found["lost"] == found["since"] > 0
-        assert len(found["steps"]) <= 16 + 4 + 4
-        credits = [step["values"]["credit"] for step in found["steps"] if "credit" in step["values"]]
-        assert credits == list(range(credits[0], 40))
-        assert found["start"]["credit"] == credits[0] - 1
 
 
 async def test_nothing_listens_when_nobody_looks(broker: Broker) -> None:
@@ -227,47 +196,6 @@ async def channel_with_consumer(broker: Broker) -> Client091:
     await client.expect(BasicConsumeOk)
     await client.call(1, ConfirmSelect(), ConfirmSelectOk)
     return client
-
-
-async def publish_and_acknowledge(client: Client091) -> None:
-    for number in range(5):
-        await client.publish("", "q", b"m%d" % number)
-    got = [await client.next_or_end() for _ in range(3)]
-    while sum(isinstance(each[1], Content) for each in got if each) < 2:
-        got.append(await client.next_or_end())
-    await client.send(1, BasicAck(delivery_tag=1))
-    await client.send(1, BasicAck(delivery_tag=2))
-    await settle_down()
-    await client.send(1, BasicNack(delivery_tag=3, requeue=False))
-    await client.publish("", "nowhere", b"x")
-    await settle_down()
-
-
-@pytest.mark.parametrize("link", [None, "c"])
-async def test_a_channel_is_drawn_with_prefetch_and_what_is_not_acknowledged(
-    broker: Broker, link: str | None
-) -> None:
-    """Every step is a frame of the trace, and the curves end where status is."""
-    client = await channel_with_consumer(broker)
-    trace = begun(broker, "1")
-    view = await ask(broker, "watch-link", connection=1, channel=1, link=link)
-    assert (view["role"], view["queue"]) == (("consumer", "q") if link else ("channel", None))
-    await publish_and_acknowledge(client)
-    found = await ask(broker, "timeline", watch=view["watch"])
-    for direction, arrow in (("in", "<-"), ("out", "->")):
-        lines = [line.split() for line in trace.lines]
-        methods = [each[3] for each in lines if each[0] == arrow and each[3].startswith("basic.")]
-        assert frames_of(found["steps"], direction) == methods
-    at_end = dict(found["start"])
-    for step in found["steps"]:
-        at_end |= step["values"]
-    channel = (await ask(broker, "status"))["connections"][0]["channels"][0]
-    consumer = channel["consumers"][0]
-    assert at_end["channel_unacknowledged"] == channel["unacknowledged"] == 2
-    for name in ("unconfirmed", "global_prefetch", "reader_credit"):
-        assert at_end[name] == channel[name], name
-    for name in ("prefetch", "unacknowledged", "unsent"):
-        assert at_end[name] == (consumer[name] if link else None), name
 
 
 async def test_a_channel_that_goes_ends_its_timeline(broker: Broker) -> None:

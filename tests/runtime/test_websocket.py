@@ -240,32 +240,6 @@ async def test_a_websocket_that_is_closed_without_amqp_is_a_lost_connection(log:
         assert _reasons(log) == ["lost: the client's socket ended without a close"]
 
 
-@pytest.mark.parametrize(
-    ("sent", "code", "says"),
-    [
-        (masked(Opcode.TEXT, b"hello"), 1003, "binary"),
-        (bytes([0x83, 0x80, 1, 2, 3, 4]), 1002, "invalid opcode"),
-        (bytes([0x82, 0xFF]) + (2 * 131_072 + 1).to_bytes(8, "big"), 1009, "exceeds limit"),
-    ],
-    ids=["text", "opcode", "size"],
-)
-async def test_a_client_that_breaks_a_rule_is_told_and_lost(
-    log: LogRecorder, sent: bytes, code: int, says: str
-) -> None:
-    async with running_broker(**ON_PORT) as broker:
-        other = await connect(broker).open()
-        client = await (await over_websocket(broker)).open()
-        await client.stream.send_raw(sent)
-        assert await client.next_or_end() is None
-        assert client.stream.closed.code == code
-        await client.vanish()
-        await settle_down()
-        (reason,) = _reasons(log)
-        assert reason.startswith("lost: WebSocket: ")
-        assert says in reason
-        assert await sent_and_got(other, b"hello") == [b"hello"]
-
-
 async def test_a_client_that_does_not_answer_the_close_is_not_waited_for() -> None:
     async with running_broker(**ON_PORT) as broker:
         client = await (await over_websocket(broker, pair=partial(pipe_pair, 100_000))).open()

@@ -72,7 +72,6 @@ def of_channels(began_ns: int) -> Iterator[bytes]:
 
 @pytest.fixture(scope="module")
 def cells(recording: Path, spark: SparkSession) -> list[Cell]:
-    """By Spark."""
     return sum_up(find_recording(recording), spark)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.cluster_process import free_ports
 from tests.support.spark_process import DriverProcess, Query, batches, spark_driver, stream_query
 from tests.support.spark_rows import declare, publish, tally, url
 
@@ -25,7 +26,7 @@ NAMES: Final = ("s", "q")
 
 
 @contextmanager
-def lives(tmp_path: Path, port: int = 0) -> Iterator[BrokerProcess]:
+def lives(tmp_path: Path, port: int) -> Iterator[BrokerProcess]:
     """One life of a broker that keeps its data; killed in the end."""
     folder = tmp_path / f"broker{len(list(tmp_path.glob('broker*')))}"
     folder.mkdir()
@@ -56,8 +57,8 @@ def wait_for_more(driver: DriverProcess, tmp_path: Path, before: dict[str, int])
 
 def test_queries_outlive_their_broker(spark: SparkSession, tmp_path: Path) -> None:
     """First they give up in time and say why; the next wait for the broker, go on, and have it all."""
-    with lives(tmp_path) as broker:
-        port = broker.port
+    port = free_ports(1)
+    with lives(tmp_path, port) as broker:
         for name, kind in {"s": "stream", "q": "quorum"}.items():
             declare(broker, name, kind)
             publish(broker, name, COUNT)

@@ -51,7 +51,6 @@ def start(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
 
 
 def told(members: Family) -> str:
-    """Which processes there are."""
     return "\n".join(f"{pid}: {command_line(pid)}" for pid in members.members())
 
 

@@ -93,13 +93,11 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Knows the data source."""
     register(spark)
     return spark
 
 
 def read(session: SparkSession, place: Place, **options: Any) -> DataFrame:
-    """A batch query."""
     given = {"url": place.url, **{name: str(value) for name, value in options.items()}}
     return session.read.format("amqp10").options(**given).load()
 
@@ -195,23 +193,3 @@ def test_the_broker_filters_a_stream(session: SparkSession, place: Place) -> Non
     place.publish(stream)
     frame = read(session, place, stream=stream, filter="application_properties.even = 'True'")
     assert sorted(row.offset for row in frame.select("offset").collect()) == list(range(0, COUNT, 2))
-
-
-def test_a_queue_that_is_not_there_is_named(session: SparkSession, place: Place) -> None:
-    """And so is what to do."""
-    missing = f"{place.prefix}.missing"
-    with pytest.raises(Exception, match=missing):
-        read(session, place, stream=missing).count()
-
-
-def test_a_wrong_password_is_said(session: SparkSession, place: Place) -> None:
-    """Without showing it."""
-    user = pika.URLParameters(place.url).credentials.username
-    address = place.url.partition("@")[2]
-    options = {"username": user, "password": "no such secret"}
-    stream = place.declare("stream")
-    with pytest.raises(Exception, match=user) as caught:
-        session.read.format("amqp10").options(
-            url=f"amqp://{address}", stream=stream, **options
-        ).load().count()
-    assert "no such secret" not in str(caught.value)

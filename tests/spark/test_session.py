@@ -5,22 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-import pandas
-from pyspark.sql.functions import pandas_udf, udf
-from pyspark.testing import assertDataFrameEqual
+from pyspark.sql.functions import udf
 
 from amqp10broker.spark.session import spark_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
-
-
-def test_it_computes(spark: SparkSession) -> None:
-    """Rows in, rows out, with a shuffle between."""
-    rows = spark.range(1000).selectExpr("id % 2 AS odd").groupBy("odd").count()
-    assertDataFrameEqual(rows, [(0, 500), (1, 500)])
 
 
 def test_workers_run_this_python_and_import_the_package_and_the_tests(spark: SparkSession) -> None:
@@ -41,23 +31,6 @@ def test_workers_run_this_python_and_import_the_package_and_the_tests(spark: Spa
 
     told = spark.range(1).select(udf(look)("id")).collect()
     assert told[0][0] == f"{sys.executable} {amqp10broker.__file__}"
-
-
-def test_arrow_carries_columns_to_python_workers(spark: SparkSession) -> None:
-    """A function on pandas columns, and toPandas, raise no warning that counts as an error."""
-
-    def double(column: pandas.Series) -> pandas.Series:
-        return column * 2
-
-    doubled: Callable[..., object] = pandas_udf(double, "long")
-    frame = spark.range(3).select(doubled("id").alias("twice")).toPandas()
-    assert frame["twice"].tolist() == [0, 2, 4]
-
-
-def test_times_are_in_utc(spark: SparkSession) -> None:
-    """Whatever the machine's time zone is."""
-    text = spark.sql("SELECT CAST(timestamp_micros(1) AS STRING)").collect()[0][0]
-    assert text == "1970-01-01 00:00:00.000001"
 
 
 def test_the_environment_of_this_process_is_as_it_was(spark: SparkSession) -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from amqp10broker.client.message import Message, Properties
 from amqp10broker.spark.register import register
-from amqp10broker.spark.stream.bounds import ends_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_starting import started
-from tests.support.spark_streams import body, client_of, declare, fill, publish, url_of
+from tests.support.spark_streams import body, declare, fill, publish, url_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("deadline")
 
 COUNT = 1000
-SMALL_SEGMENTS = {"stream_max_segment_size_bytes": 20_000, "max_length_bytes": 50_000}
 Load = Callable[..., Any]
 
 
@@ -154,11 +152,6 @@ def test_windows_with_a_watermark(
     assert sum(found.values()) == COUNT
 
 
-def test_an_empty_stream(load: Load, broker: BrokerProcess, queue: str) -> None:
-    declare(broker, queue)
-    assert load(queue).count() == 0
-
-
 def test_available_now_and_restart_from_the_checkpoint(
     spark: SparkSession, to_parquet: Load, broker: BrokerProcess, stream: str, tmp_path: Path
 ) -> None:
@@ -172,82 +165,6 @@ def test_available_now_and_restart_from_the_checkpoint(
     assert progress["numInputRows"] == 30
     assert json.loads(progress["sources"][0]["endOffset"])[stream] == COUNT + 30
     assert written(spark, tmp_path) == list(range(COUNT + 30))
-
-
-@pytest.mark.long
-def test_retention_loss_fails_the_query_or_is_passed_over(
-    spark: SparkSession, to_parquet: Load, broker: BrokerProcess, queue: str, tmp_path: Path
-) -> None:
-    declare(broker, queue, **SMALL_SEGMENTS)
-    fill(broker, queue, 100)
-    to_parquet(queue)
-    fill(broker, queue, 5000, first=100)
-    with client_of(broker) as client:
-        first = ends_of(client, queue, 5.0).bounds().first
-    assert first > 100
-    with pytest.raises(StreamingQueryException) as raised:
-        to_parquet(queue)
-    assert f"{first - 100} messages of stream '{queue}' are lost to the reader" in said(raised)
-    assert "set failOnDataLoss to false" in said(raised)
-    to_parquet(queue, failOnDataLoss="false")
-    assert written(spark, tmp_path) == [*range(100), *range(first, 5100)]
-
-
-@pytest.mark.long
-def test_a_batch_that_is_repeated_is_cut_as_it_was(
-    spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
-) -> None:
-    """Also the first, for which Spark asks anew where to begin; with another option, and after retention."""
-    register(spark)
-    declare(broker, queue, **SMALL_SEGMENTS)
-    fill(broker, queue, 800)
-
-    def places(*, fails: bool = False, **more: Any) -> dict[tuple[int, int], int]:
-        """The offset in each place, as the sink counts places: partition and row."""
-        found: dict[tuple[int, int], int] = {}
-
-        def look(rows: DataFrame, batch: int) -> None:
-            assert batch == 0
-            numbered = rows.select("offset", f.spark_partition_id().alias("partition")).collect()
-            for partition in {row.partition for row in numbered}:
-                offsets = [row.offset for row in numbered if row.partition == partition]
-                found.update({(partition, place): offset for place, offset in enumerate(offsets)})
-            if fails:
-                raise RuntimeError("not done")
-
-        reader = spark.readStream.format("amqp10").option("url", url_of(broker)).option("stream", queue)
-        writer = (
-            reader.option("maxOffsetsPerTrigger", 800)
-            .options(**more)
-            .load()
-            .writeStream.foreachBatch(look)
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(once=True)
-        )
-        query = started(writer.start)
-        try:
-            query.awaitTermination()
-        except StreamingQueryException:
-            if not fails:
-                raise
-        finally:
-            query.stop()
-        return found
-
-    before = places(fails=True, minPartitions=4)
-    assert sorted(before.values()) == list(range(800))
-    assert places(fails=True, minPartitions=3) == before
-    first, filled = 0, 800
-    while first < 150:  # retention goes by segments, whose size in messages is the broker's affair
-        fill(broker, queue, 50, first=filled)
-        filled += 50
-        with client_of(broker) as client:
-            first = ends_of(client, queue, 5.0).bounds().first
-    with pytest.raises(StreamingQueryException, match=f"{first} messages of stream '{queue}' are lost"):
-        places(minPartitions=4)
-    after = places(minPartitions=3, failOnDataLoss="false")
-    assert sorted(after.values()) == list(range(first, 800))
-    assert all(before.get(place, offset) == offset for place, offset in after.items())
 
 
 def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: str) -> None:
@@ -265,17 +182,6 @@ def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: 
     assert [row.offset for row in found] == expected == list(range(52, 90, 5))
 
 
-def test_a_session_whose_timestamps_have_no_zone(spark: SparkSession, load: Load, stream: str) -> None:
-    """Our column has one all the same."""
-    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
-    try:
-        rows = load(stream)
-        assert rows.schema["enqueuedTime"].dataType.simpleString() == "timestamp"
-        assert len(rows.collect()) == COUNT
-    finally:
-        spark.conf.unset("spark.sql.timestampType")
-
-
 def test_a_schema_of_the_users_own(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
     """Ours again is taken; another one is refused with advice."""
     register(spark)
@@ -284,13 +190,6 @@ def test_a_schema_of_the_users_own(spark: SparkSession, broker: BrokerProcess, s
     with pytest.raises(PySparkException) as raised:
         reader.schema("offset bigint, body binary").load().collect()
     assert "leave .schema() out" in said(raised)
-
-
-def test_options_are_checked_by_load(load: Load) -> None:
-    """Not only by what is done afterwards."""
-    with pytest.raises(PySparkException) as raised:
-        load("orders", linkCredit="many")
-    assert "option linkCredit is 'many'; must be an integer" in said(raised)
 
 
 def test_sql(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
@@ -329,19 +228,6 @@ def test_errors_say_what_to_do(
     assert "hunter2" not in said(raised)
 
 
-def test_a_classic_queue_is_no_stream(load: Load, broker: BrokerProcess, queue: str) -> None:
-    with client_of(broker) as client:
-        client.sender(queue)
-    with pytest.raises(Exception, match="is a classic queue and no stream: read it with the option queue"):
-        load(queue).collect()
-
-
 def test_the_password_is_in_no_plan(load: Load, broker: BrokerProcess, stream: str, capsys: Any) -> None:
     load(stream).explain(True)
     assert "guest:guest" not in capsys.readouterr().out
-
-
-def test_unknown_options_of_a_streaming_query(to_parquet: Load, stream: str) -> None:
-    with pytest.raises((AnalysisException, StreamingQueryException)) as raised:
-        to_parquet(stream, endingOffsets="5")
-    assert "it is for batch queries of a stream only" in said(raised)

@@ -26,8 +26,8 @@ from amqp10broker.cli import admin
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 START_S: Final = 30.0
-STOP_S: Final = 20.0
-WAIT_S: Final = 20.0
+STOP_S: Final = 60.0
+WAIT_S: Final = 60.0
 _POLL_S: Final = 0.01
 
 SLOW_QUEUES: Final = "slow*"
@@ -99,7 +99,6 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     @property

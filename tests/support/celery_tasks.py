@@ -29,19 +29,16 @@ app.conf.update(
 
 @app.task
 def add(a: int, b: int) -> int:
-    """The sum."""
     return a + b
 
 
 @app.task
 def divide(a: int, b: int) -> float:
-    """The quotient."""
     return a / b
 
 
 @app.task
 def echo(value: Any) -> Any:
-    """The same."""
     return value
 
 

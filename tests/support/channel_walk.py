@@ -93,7 +93,6 @@ class WatchedWorld(World):
     """A world whose queues take notes."""
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `metadata.queue.StartQueue`."""
         box = WatchedBox(queue, self._forget)
         self.boxes.append(box)
         return box
@@ -171,7 +170,6 @@ class Watch:
         self.channel.send(method)
 
     def publish(self, key: str, count: int, *, mandatory: bool) -> None:
-        """Send contents."""
         parts = []
         for _ in range(count):
             number = self.walk.new_number()
@@ -189,14 +187,12 @@ class Watch:
         self.channel.send(*parts)
 
     def qos(self, count: int, *, global_: bool) -> None:
-        """Send basic.qos."""
         method = methods.BasicQos(prefetch_count=count, global_=global_)
         if not global_:
             self.sent_prefetch = count
         self.ask(method, Asked(methods.BasicQosOk, qos=method))
 
     def consume(self, queue: str, *, no_ack: bool, exclusive: bool) -> None:
-        """Send basic.consume."""
         tag = f"t{self.walk.new_number()}"
         consumer = Consuming(tag, queue, no_ack, 0 if no_ack else self.sent_prefetch)
         self.ask(
@@ -205,7 +201,6 @@ class Watch:
         )
 
     def cancel(self, tag: str) -> None:
-        """Send basic.cancel."""
         consumer = self.consumers[tag]
 
         def then() -> None:
@@ -215,7 +210,6 @@ class Watch:
         self.ask(methods.BasicCancel(tag), Asked(methods.BasicCancelOk, then=then))
 
     def get(self, queue: str, *, no_ack: bool) -> None:
-        """Send basic.get."""
         self.ask(methods.BasicGet(queue, no_ack), Asked(methods.BasicGetOk, queue=queue, no_ack=no_ack))
 
     def settle(self, tag: int, how: int, *, multiple: bool) -> None:
@@ -248,7 +242,6 @@ class Watch:
         return [tag for tag in self.unacked if tag <= self.seen]
 
     def recover(self) -> None:
-        """Send basic.recover."""
         self.recovering += 1
         self.walk.met["recover"] += bool(self.unacked)
 
@@ -259,7 +252,6 @@ class Watch:
         self.ask(methods.BasicRecover(True), Asked(methods.BasicRecoverOk, then=then))
 
     def commit(self) -> None:
-        """Send tx.commit."""
         published, self.in_tx = self.in_tx, []
         self.tx_acked = {}
         self.sent += published
@@ -267,7 +259,6 @@ class Watch:
         self.ask(methods.TxCommit(), Asked(methods.TxCommitOk))
 
     def rollback(self) -> None:
-        """Send tx.rollback."""
         self.in_tx = []
         taken, self.tx_acked = self.tx_acked, {}
         self.walk.met["rollback"] += bool(taken)
@@ -286,12 +277,10 @@ class Watch:
         self.channel.send(methods.ChannelClose(200), *([methods.ChannelOpen()] if reopen else []))
 
     def reopen(self) -> None:
-        """Send channel.open."""
         self.asked.append(Asked(methods.ChannelOpenOk, then=self._opened))
         self.channel.send(methods.ChannelOpen())
 
     def select(self, mode: str) -> None:
-        """Send confirm.select or tx.select."""
         self.mode = mode
         if mode == "confirm":
             self.ask(methods.ConfirmSelect(), Asked(methods.ConfirmSelectOk))
@@ -325,7 +314,6 @@ class Watch:
         self.asked = asked
 
     def lose(self) -> None:
-        """The connection is gone."""
         self._end(reopening=False)
 
     def look(self, got: Iterable[Got]) -> None:
@@ -506,7 +494,6 @@ class Walk:
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One thing happens."""
         kind = self.draw(100)
         if kind < 62:
             self._move()
@@ -545,7 +532,6 @@ class Walk:
             self._pick(self.watches).read()
 
     def _act(self, watch: Watch) -> None:
-        """A client does something."""
         kind = self.draw(15)
         if kind < 4:
             key = self._pick(["a", "a", "b", BOTH, "nowhere"])

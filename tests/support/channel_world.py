@@ -42,8 +42,8 @@ from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
+from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
@@ -91,7 +91,6 @@ class QueueBox(MachineHandle[ClassicQueue]):
         self._forget = forget
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.letters.append(command)
 
     def run(self, letters: int) -> None:
@@ -108,7 +107,6 @@ class VolatileBox(MachineHandle[VolatileQueue]):
     """A queue of direct reply-to: answers at once."""
 
     def post(self, command: Command) -> None:
-        """Work on one letter."""
         self.queue.apply(command, 0)
         deliver(self.queue.take_effects())
 
@@ -136,7 +134,6 @@ class World:
         self._ids = count(1)
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `metadata.queue.StartQueue`."""
         box = QueueBox(queue, self._forget)
         self.boxes.append(box)
         return box
@@ -147,7 +144,6 @@ class World:
     def make_volatile(
         self, vhost: VirtualHost, connection: object, allowed: Callable[[str], None]
     ) -> DeclaredQueue:
-        """See `sessions.context.MakeVolatile`."""
         name = f"{DIRECT_REPLY_TO}.{self.new_id()}"
         allowed(name)
         return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
@@ -168,7 +164,6 @@ class World:
         return queue.ready, queue.unsettled
 
     def connect(self, **options: Any) -> WorldConnection:
-        """A new client."""
         connection = WorldConnection(self, **options)
         self.connections.append(connection)
         return connection
@@ -231,7 +226,6 @@ class WorldConnection:
         self.reader = FrameReader(frame_max, content_bytes_max=world.config.max_message_size_bytes)
 
     def channel(self, number: int) -> WorldChannel:
-        """An open channel."""
         channel = WorldChannel(self, number)
         self.channels[number] = channel
         assert channel.call(methods.ChannelOpen()) == methods.ChannelOpenOk()
@@ -489,7 +483,6 @@ def name_of(got: Got) -> str:
 
 
 def contents(got: list[Got], kind: type[Method] = methods.BasicDeliver) -> list[Content]:
-    """Those with content of a kind."""
     return [each for each in got if isinstance(each, Content) and isinstance(each.method, kind)]
 
 
@@ -513,7 +506,6 @@ def redelivered(got: list[Got]) -> list[bool]:
 
 
 def properties_of(content: Content) -> BasicProperties:
-    """The properties of a content."""
     return decode_properties(content.properties)
 
 

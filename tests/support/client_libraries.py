@@ -267,8 +267,6 @@ class PikaChannel(Channel):
 
 
 class PikaClient(Client):
-    """pika's blocking connection."""
-
     zone = UTC
     encodes_floats = False
     channel_errors = (ChannelClosedByBroker,)
@@ -291,8 +289,6 @@ class PikaClient(Client):
 
 
 class PyAmqpChannel(Channel):
-    """A channel of py-amqp."""
-
     def __init__(self, connection: amqp.Connection, *, confirms: bool) -> None:
         self._connection = connection
         self._channel = connection.channel()
@@ -517,8 +513,6 @@ class AioPikaChannel(Channel):
 
 
 class AioPikaClient(Client):
-    """aio-pika without reconnecting."""
-
     zone = UTC
     channel_errors = (aiormq_errors.AMQPChannelError,)
     _CODES: Final = {

@@ -18,17 +18,14 @@ class ClientLog:
         self.entries: list[tuple[str, str, dict[str, Any]]] = []
 
     def warning(self, event: str, **details: Any) -> LastError:
-        """A warning."""
         self.entries.append(("warning", event, details))
         return LastError("2026-11-22T08:38:47Z", event, details)
 
     def noted(self, event: str, **details: Any) -> LastError:
-        """For `status` alone."""
         self.entries.append(("noted", event, details))
         return LastError("2026-11-22T08:38:47Z", event, details)
 
     def info(self, event: str, **details: Any) -> None:
-        """An entry."""
         self.entries.append(("info", event, details))
 
     def of(self, level: str) -> list[tuple[str, dict[str, Any]]]:

@@ -29,6 +29,5 @@ class ClockedQueue:
         self.queue.apply(command, self.now_ms)
 
     def wait(self, ms: int) -> None:
-        """Time passes."""
         self.now_ms += ms
         self.queue.apply(TICK, self.now_ms)

@@ -135,7 +135,6 @@ class TotalQueue:
         assert leader_changes > 0, f"no run: the leader of '{self.queue}' never changed"
 
     def check(self) -> None:
-        """Fail with all faults."""
         found = list(self.faults())
         assert not found, f"queue '{self.queue}':\n" + "\n".join(found)
 

@@ -135,7 +135,6 @@ class Publisher(ClusterClient):
         return name, make_body(name)
 
     def answered(self, name: str, *, accepted: bool) -> None:
-        """The broker has answered."""
         self.answered_at.append(time.monotonic())
         self.notes.answer(name, accepted=accepted)
 
@@ -342,8 +341,6 @@ class ProtonConsumer(Consumer):
 
 
 class OwnConsumer(Consumer):
-    """This project's client."""
-
     def live(self, node: Listening, life: str) -> None:
         with blocking.connect(
             node.host, node.port, user="guest", password="guest", timeout_s=END_S

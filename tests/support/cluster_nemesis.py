@@ -565,7 +565,6 @@ def run(cluster: CutCluster, prefix: str, seed: int, seconds: float) -> Nemesis:
 
 
 def finish(cluster: CutCluster, nemesis: Nemesis) -> None:
-    """Everything is quiet: compare."""
     first = cluster.nodes[0]
 
     def settled() -> bool:

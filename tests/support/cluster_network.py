@@ -26,7 +26,6 @@ class ClusterNetwork:
         }
 
     def list_for(self, node: str) -> str:
-        """The list of nodes that this one is given."""
         places = {
             other: port if other == node else self._proxies[node, other].port
             for other, port in self._ports.items()
@@ -60,7 +59,6 @@ class ClusterNetwork:
             proxy.mend()
 
     def close(self) -> None:
-        """End all proxies."""
         for proxy in self._proxies.values():
             proxy.__exit__(None, None, None)
 

@@ -89,7 +89,6 @@ class FakeNode:
         return queue
 
     def declare_at(self, name: str, node: int) -> DeclaredQueue:
-        """A classic queue there."""
         self._placed = Placed(node)
         return declare(self._catalog, "/", name)[0]
 

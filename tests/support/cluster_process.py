@@ -22,7 +22,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -44,6 +44,7 @@ _POLL_S: Final = 0.05
 _FIRST_PORTS: Final = range(10_000, 12_700)
 _CLUSTER_PORTS_ABOVE: Final = 20_000
 _random_source: Final = random.SystemRandom()
+_kept_ports: Final[list[ExitStack]] = []
 _one_command: Final = threading.Lock()
 """What a command says goes to the one standard output that there is."""
 
@@ -91,7 +92,6 @@ class ClusterNode:
         self._paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
         self._signal(signal.SIGCONT)
         self._paused = False
 
@@ -101,7 +101,6 @@ class ClusterNode:
             os.kill(pid, signal.SIGSTOP)
 
     def free_disk(self) -> None:
-        """Let them go on."""
         for pid in self._syncers():
             os.kill(pid, signal.SIGCONT)
 
@@ -259,7 +258,6 @@ class ClusterProcess:
         return next(each for each in self.nodes if each.name == name.partition("@")[0])
 
     def others(self, *nodes: ClusterNode) -> list[ClusterNode]:
-        """All nodes but these."""
         return [each for each in self.nodes if each not in nodes]
 
     def run_command(self, node: ClusterNode, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -295,7 +293,6 @@ class ClusterProcess:
         return json.loads(done.stdout)
 
     def status(self, node: ClusterNode) -> dict[str, Any]:
-        """What ``cluster status`` says there."""
         document: dict[str, Any] = self.ask(node, "cluster", "status")
         return document
 
@@ -464,24 +461,27 @@ def http(at: ClusterNode, method: str, path: str, /, **body: Any) -> Any:
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row of which nobody has any, nor those 20000 above."""
+    """The first of so many ports in a row that nobody has, nor those 20000 above; this process keeps them.
+
+    A socket that is bound and does not listen lets a broker bind and listen, which asks for SO_REUSEADDR, and
+    no other test find the port free, which does not.
+    """
     for _ in range(200):
         first = _random_source.choice(_FIRST_PORTS)
         ports = [*range(first, first + count)]
         ports += [port + _CLUSTER_PORTS_ABOVE for port in ports]
-        if all(map(_is_free, ports)):
-            return first
+        with ExitStack() as taken:
+            for port in ports:
+                probe = taken.enter_context(socket.socket())
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    break
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            else:
+                _kept_ports.append(taken.pop_all())
+                return first
     raise AssertionError("no free ports in a row")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _port_of(command: Path) -> int:

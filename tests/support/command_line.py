@@ -18,8 +18,6 @@ _AS_CLIENT = ("publish", "get", "ping")
 
 
 class CommandLine:
-    """Commands for one broker."""
-
     def __init__(self, broker: BrokerProcess) -> None:
         self.broker = broker
 

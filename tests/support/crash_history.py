@@ -156,7 +156,6 @@ class QueueHistory:
         self.consumed = False
 
     def new_life(self) -> None:
-        """The broker starts again."""
         self._check_flags()
         self.fresh = Counter()
         self.touching = set()

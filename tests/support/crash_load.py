@@ -27,7 +27,7 @@ LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
 """What a client says whose broker was killed."""
 IN_FLIGHT: Final = 64
 HELD: Final = 20
-END_S: Final = 20.0
+END_S: Final = 60.0
 AGAIN: Final = 300
 """So many of the messages that a stream held before are read again after each start."""
 
@@ -70,7 +70,6 @@ class Client(threading.Thread):
             self.failure = error
 
     def work(self) -> None:
-        """What the client does."""
         raise NotImplementedError
 
     def joined(self) -> None:
@@ -330,8 +329,6 @@ class Topology:
 
 
 class Declarer(Client):
-    """Declares, binds and deletes."""
-
     def __init__(self, broker: BrokerProcess, seed: int, topology: Topology, name: str) -> None:
         super().__init__(broker, seed)
         self.topology = topology

@@ -10,8 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
-from amqp10broker.sessions.auto_limit import AutoLimit, Bounds, Why
+from amqp10broker.sessions.auto_limit import AutoCredit, AutoLimit, Bounds, Why
 
 BASE = 170
 
@@ -77,7 +76,6 @@ class CreditLoop:
         return (self.confirmed - before) / ms
 
     def step(self) -> None:
-        """One millisecond."""
         conditions = self.conditions
         self.now_ms += 1
         self._client(conditions)

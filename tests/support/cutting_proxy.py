@@ -237,8 +237,6 @@ class _Way:
 
 
 class _Connection:
-    """Both directions."""
-
     def __init__(
         self, client: socket.socket, target: socket.socket, limits: tuple[int | None, int | None]
     ) -> None:

@@ -53,7 +53,6 @@ def add_vhost(
     limits: VhostLimits | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> VirtualHost:
-    """Add a virtual host."""
     facts = VhostFacts(
         name, description, tuple(tags), metadata or {}, default_queue_type, limits or VhostLimits()
     )
@@ -67,24 +66,20 @@ def change_vhost(catalog: Catalog, where: Where, **facts: Any) -> None:
 
 
 def delete_vhost(catalog: Catalog, name: str) -> VirtualHost:
-    """Delete a virtual host."""
     vhost = catalog.lookup_vhost(name)
     catalog.propose(DeleteVhost(name))
     return vhost
 
 
 def put_policy(catalog: Catalog, where: Where, policy: Policy) -> None:
-    """Set a policy."""
     catalog.propose(SetPolicy(_vhost(catalog, where).named(), policy))
 
 
 def delete_policy(catalog: Catalog, where: Where, name: str, *, operator: bool = False) -> Policy:
-    """Clear a policy."""
     return catalog.propose(ClearPolicy(_vhost(catalog, where).named(), name, operator))
 
 
 def load(document: object, catalog: Catalog, **options: Any) -> ImportReport:
-    """Import definitions."""
     return catalog.propose(definitions.importing(document, **options))
 
 
@@ -192,7 +187,6 @@ def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) ->
 
 
 def delete_user(accounts: Catalog | Users, name: str) -> None:
-    """Delete a user."""
     _catalog(accounts).propose(DeleteUser(name))
 
 
@@ -216,7 +210,6 @@ def set_topic_permission(
 def clear_topic_permission(
     accounts: Catalog | Users, user: str, vhost: str, exchange: str | None = None
 ) -> None:
-    """Lift the restriction."""
     _catalog(accounts, vhost).propose(ClearTopicPermission(user, vhost, exchange))
 
 

@@ -243,7 +243,6 @@ class SimDisk:
 
     @property
     def open_count(self) -> int:
-        """Descriptors that are open."""
         return len(self._open)
 
     def contents(self, path: str) -> bytes:

@@ -20,7 +20,6 @@ EMPTY = encode_frame(0, b"")
 
 
 def frame(performative: Any, payload: bytes = b"", *, channel: int = 0) -> bytes:
-    """One AMQP frame."""
     return encode_frame(channel, performative.encode() + payload)
 
 

@@ -9,8 +9,6 @@ RECORD_BYTES: Final = 29
 
 
 class FakeRecord(NamedTuple):
-    """As `storage.record.Record`."""
-
     group: int
     kind: int
     index: int  # type: ignore[assignment]
@@ -38,7 +36,6 @@ class FakeLog:
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """Collect a record."""
         number = max(self.files)
         if len(self.files[number]) >= self._records_max:
             number += 1
@@ -58,14 +55,12 @@ class FakeLog:
         return record.payload
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[FakeRecord]:
-        """Consecutive records."""
         found = [each for each in self.files[file] if offset <= each.offset < offset + length]
         assert found[0].offset == offset
         assert sum(each.length for each in found) == length
         return found
 
     def add_live(self, file: int, length: int) -> None:
-        """Bytes are needed."""
         self.live[file] += length
 
     def add_dead(self, file: int, length: int) -> None:
@@ -74,13 +69,11 @@ class FakeLog:
         assert self.live[file] >= 0
 
     def drop_oldest(self) -> None:
-        """A file is cleaned."""
         oldest = min(self.files)
         assert self.live[oldest] == 0, "something in it lives"
         del self.files[oldest], self.live[oldest]
 
     def records(self) -> Iterator[FakeRecord]:
-        """All, oldest first."""
         for number in sorted(self.files):
             yield from self.files[number]
 
@@ -94,23 +87,18 @@ class FakeLog:
 
 
 class MemoryScratch:
-    """As `queues.spool.Scratch`."""
-
     def __init__(self) -> None:
         self._data = bytearray()
         self.closed = False
 
     def write(self, pieces: Sequence[bytes]) -> int:
-        """Append."""
         offset = len(self._data)
         self._data += b"".join(pieces)
         return offset
 
     def read(self, offset: int, length: int) -> bytes:
-        """Read it back."""
         assert not self.closed
         return bytes(self._data[offset : offset + length])
 
     def close(self) -> None:
-        """Free the space."""
         self.closed = True

@@ -19,7 +19,7 @@ from amqp10broker.client.blocking import Client
 from amqp10broker.testing.broker import AmqpBroker
 from amqp10broker.testing.servers import Servers
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 LOOK_S = 0.01
 LOOKS = 3_000
 

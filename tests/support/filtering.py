@@ -58,5 +58,4 @@ def evaluate(
 
 
 def described(descriptor: str | int, value: Any) -> Described:
-    """A filter's value."""
     return Described(Symbol(descriptor) if isinstance(descriptor, str) else ULong(descriptor), value)

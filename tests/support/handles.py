@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats, QueueWeight
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 
 M = TypeVar("M", bound=QueueMachine)
 
@@ -30,11 +29,9 @@ class IdleHandle:
         self.down: str | None = None
 
     def post(self, command: Command) -> None:
-        """Keep the letter."""
         self.letters.append(command)
 
     def queue_status(self) -> QueueStatus:
-        """Nothing is in it."""
         return QueueStatus(0, 0, {})
 
     def progress(self) -> QueueProgress:
@@ -42,7 +39,6 @@ class IdleHandle:
         return UP_TO_DATE
 
     def figures(self) -> QueueStats:
-        """Nothing is in it."""
         return QueueStats()
 
     def weight(self) -> QueueWeight | None:
@@ -63,31 +59,24 @@ class MachineHandle(Generic[M]):
 
     @property
     def ready(self) -> int:
-        """See `QueueHandle`."""
         return self.queue.ready
 
     @property
     def unsettled(self) -> int:
-        """See `QueueHandle`."""
         return self.queue.unsettled
 
     @property
     def counters(self) -> QueueCounters:
-        """See `QueueHandle`."""
         return self.queue.counters
 
     def queue_status(self) -> QueueStatus:
-        """See `QueueHandle`."""
         return self.queue.queue_status()
 
     def progress(self) -> QueueProgress:
-        """Nothing keeps it."""
         return UP_TO_DATE
 
     def figures(self) -> QueueStats:
-        """See `QueueHandle`."""
         return self.queue.figures()
 
     def weight(self) -> QueueWeight | None:
-        """See `QueueHandle`."""
         return self.queue.weight()

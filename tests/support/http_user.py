@@ -39,7 +39,6 @@ class Heard:
 
     @property
     def json(self) -> Any:
-        """What the body says."""
         return json.loads(self.body)
 
 

@@ -21,8 +21,6 @@ _WAIT_S: Final = 300.0
 
 
 class Jms:
-    """The programs, compiled."""
-
     def __init__(self, folder: Path) -> None:
         """Compile them.
 

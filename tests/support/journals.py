@@ -47,8 +47,6 @@ def new_disk(seed: int = 0) -> SimDisk:
 
 @dataclass
 class Copy:
-    """One append."""
-
     message: int
     file: int
     offset: int
@@ -147,7 +145,6 @@ class World:
         self._promise(self.journal.durable)
 
     def commit(self) -> None:
-        """Until everything is durable."""
         for _ in range(100):
             ticket = self.write()
             if ticket is None and self.sync_inventory():

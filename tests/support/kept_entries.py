@@ -25,7 +25,6 @@ class Host:
         self.started: list[QueueSpec] = []
 
     def start_queue(self, queue: QueueSpec) -> IdleHandle:
-        """Run a queue."""
         self.started.append(queue)
         return IdleHandle()
 
@@ -45,7 +44,6 @@ class KeptEntries:
         self.full = False
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries."""
         if self.full:
             raise LimitExceeded("data folder", "the disk is full")
         self.calls.append(("put", [key for key, _ in entries]))
@@ -57,13 +55,11 @@ class KeptEntries:
         self.put(entries)
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Keep entries no more."""
         self.calls.append(("forget", list(keys)))
         for key in keys:
             self.by_key.pop(key, None)
 
     def entries(self) -> list[tuple[Key, Value]]:
-        """What is kept."""
         return [(key, json.loads(text)) for key, text in self.by_key.items()]
 
 
@@ -95,7 +91,6 @@ class Watched(Catalog):
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Keep what is applied."""
         self.log.append((list(puts), list(forgets)))
         try:
             super().apply(puts, forgets, farewell=farewell, used=used)

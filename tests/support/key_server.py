@@ -36,7 +36,6 @@ class KeyServer:
 
     @property
     def uri(self) -> str:
-        """Where the keys are."""
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}/keys"
 
     def sign_with(self, *keys: Key) -> None:

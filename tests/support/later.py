@@ -23,7 +23,6 @@ class Slow:
         self._catalog = catalog
 
     def __call__(self, request: CatalogRequest[Any], ref: RequestRef) -> Postponed:
-        """Propose."""
         self.proposed.append((request, ref))
         return LATER
 

@@ -26,8 +26,6 @@ ANY: Final = "*"
 
 
 class Kind(Enum):
-    """What was asked."""
-
     PUT = auto()
     """To bring the value into being; refused where another stands."""
     REMOVE = auto()
@@ -37,8 +35,6 @@ class Kind(Enum):
 
 
 class Answer(Enum):
-    """What came of it."""
-
     DONE = auto()
     REFUSED = auto()
     NONE = auto()

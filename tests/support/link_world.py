@@ -18,6 +18,7 @@ from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.queues.admission import LinkAdmission
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
@@ -52,7 +53,6 @@ from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.sessions.queue_credit import QueueCredit
@@ -93,7 +93,6 @@ class Publisher:
         self._next = 0
 
     def publish(self, count: int) -> None:
-        """Publish so many messages."""
         ids = list(range(self._next, self._next + count))
         self._next += count
         bodies = [b"%d/%d/%d/%d" % (*self.ref.reply_to, number) for number in ids]
@@ -102,7 +101,6 @@ class Publisher:
         self._node.client.post_all([Publish(self.ref, ids, [(HEAD, body) for body in bodies], settled=False)])
 
     def on_answer(self, effect: Confirmed | PublishRejected | Unconfirmed) -> None:
-        """Each is answered once."""
         into = self.confirmed if isinstance(effect, Confirmed) else self.refused
         for number in effect.ids:
             assert number in self.outstanding, f"{self.ref} {number} was answered twice"
@@ -275,23 +273,19 @@ class Session:
         node.client.post_all([AttachPublisher(self.publisher.ref)])
 
     def consume(self, *, settled: bool, selects: bool = False) -> None:
-        """One more consumer."""
         ref = self.reply_to.consumer()
         self.consumers[ref] = Consumer(self.node, ref, settled=settled, selects=selects)
 
     def browse(self) -> None:
-        """One more that browses."""
         ref = self.reply_to.consumer()
         self.consumers[ref] = Watcher(self.node, ref)
 
     def ask(self, kind: type[Inspect] | type[Purge]) -> None:
-        """A question."""
         request = self.reply_to.request()
         self.questions[request] = kind(request)
         self.node.client.post_all([kind(request)])
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
-        """What the queue says."""
         for effect in effects:
             match effect:
                 case Confirmed() | PublishRejected() | Unconfirmed():
@@ -363,7 +357,6 @@ class Disk:
         self.full = True
 
     def free(self) -> None:
-        """There is room again."""
         self.full = False
         waiting, self._for_room = self._for_room, []
         for callback in waiting:
@@ -463,8 +456,6 @@ class Member:
 
 
 class Ways:
-    """A node's connections."""
-
     def __init__(self, world: World, node: int) -> None:
         self._world = world
         self._node = node
@@ -513,13 +504,11 @@ class Node:
                 session.on_effects(told)
 
     def session(self) -> None:
-        """One more session."""
         self._made += 1
         session = Session(self, self._made)
         self.sessions[session.reply_to.id] = session
 
     def serve(self, member: Member) -> None:
-        """A member is here."""
         self.member = member
         self.links.servers[GROUP] = member.server
 
@@ -615,7 +604,6 @@ class World:
     # --- network ----------------------------------------------------------------------------------
 
     def connect(self, one: int, other: int) -> None:
-        """A connection is made."""
         if (one, other) in self.ways:
             return
         self.ways[one, other], self.ways[other, one] = deque(), deque()
@@ -700,7 +688,6 @@ class World:
 
     @property
     def members(self) -> list[Member]:
-        """All of them."""
         return [node.member for node in self.nodes.values() if node.member is not None]
 
     # --- nodes ------------------------------------------------------------------------------------
@@ -725,7 +712,6 @@ class World:
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Something happens."""
         rng = self.random
         self.now_ms += rng.choice((0, 0, 1, 5, 40))
         if self.disks_fill and rng.random() < 0.03:
@@ -832,7 +818,6 @@ class World:
             self.restart(rng.choice(self.numbers))
 
     def published_in_log(self) -> int:
-        """Publishes that are committed."""
         inner = (each.commands for entry in self.log for each in entry[0] if isinstance(each, Letters))
         return sum(isinstance(command, Publish) for commands in inner for command in commands)
 

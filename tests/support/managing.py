@@ -18,7 +18,7 @@ from amqp10broker.message.message import MessageReader
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
-from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.metadata.users import Permission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.amqp_node import handle_request
 from amqp10broker.operations.caller import Caller, Steps, Wait
@@ -36,7 +36,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Effect
 from tests.support.askers import new_asker
-from tests.support.declaring import add_user, set_permission, set_topic_permission
+from tests.support.declaring import add_user, set_permission
 from tests.support.handles import MachineHandle
 from tests.support.notation import body_bytes, message
 
@@ -59,7 +59,6 @@ class Box(MachineHandle[ClassicQueue]):
         self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.letters.append(command)
 
     def work(self) -> dict[PeerId, list[Effect]]:
@@ -149,20 +148,12 @@ class Broker:
 
     @property
     def vhost(self) -> VirtualHost:
-        """The virtual host "/"."""
         return self.catalog.vhosts["/"]
 
     def user(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
         """A user with these permissions and no tags."""
         add_user(self.catalog, name, None)
         set_permission(self.catalog, name, "/", Permission(configure, write, read))
-        return name
-
-    def topic_user(self, name: str, exchange: str, write: str, read: str) -> str:
-        """A user who may do all but for some routing keys."""
-        add_user(self.catalog, name, None)
-        set_permission(self.catalog, name, "/", Permission())
-        set_topic_permission(self.catalog, name, "/", exchange, TopicPermission(write, read))
         return name
 
     def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:
@@ -194,7 +185,6 @@ class Broker:
             return done.value
 
     def answer(self, wait: Wait) -> Answer:
-        """Ask a queue."""
         box: Any = wait.queue
         box.post(wait.command)
         answers = [

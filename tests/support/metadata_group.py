@@ -32,7 +32,6 @@ from tests.support.kept_entries import Host, Watched, state
 
 
 def conceal(record: Any) -> Any:
-    """Nothing is hidden."""
     return record
 
 
@@ -142,7 +141,6 @@ class Agreement:
         self.asked: dict[tuple[int, int], Asked] = {}
 
     def ask(self, node: Copy, request: CatalogRequest[Any]) -> None:
-        """At a node."""
         node.ask(request)
         self._note(node)
 
@@ -159,7 +157,6 @@ class Agreement:
                 del node.network[at]
 
     def apply(self, node: Copy) -> None:
-        """One more entry."""
         if node.applied == len(self.log):
             return
         index = node.applied + 2

@@ -39,7 +39,6 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, 
 
 
 def decode_commands(payload: bytes) -> EntryCommands:
-    """Both."""
     return _decode(payload[:HEAD_BYTES] + payload[HEAD_BYTES:].removeprefix(MARK))
 
 

@@ -204,7 +204,6 @@ class Seat:
                     return found
 
     async def listen(self) -> None:
-        """Take what has come."""
         if self.mailbox.waiting:
             self._note(await self.effects())
 

@@ -177,7 +177,6 @@ def _show_unsettled(value: dict[bytes, Any]) -> str:
 
 
 def show_error(error: Error) -> str:
-    """Condition and description."""
     text = str(error.condition)
     return f'{text} "{error.description}"' if error.description else text
 

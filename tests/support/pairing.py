@@ -187,7 +187,6 @@ class Pair:
         self.up += out
 
     def carry_down(self, size: int) -> None:
-        """The client reads bytes."""
         data, self.down = self.down[:size], self.down[size:]
         for got in self._cutters[1].feed(data):
             assert type(got.body) is not End, f"the broker ended the session: {got.body}"
@@ -268,7 +267,6 @@ class Pair:
         )
 
     def settle_down(self) -> None:
-        """Let everything arrive."""
         self.wake(1 << 30)
         self.write_up()
         for _ in range(100_000):

@@ -108,8 +108,6 @@ _GROUPING: Final = re.compile(r"\b(?:by|on|group_left)\s*\([^)]*\)")
 
 
 class Series(NamedTuple):
-    """One of a scrape."""
-
     name: str
     labels: dict[str, str]
 

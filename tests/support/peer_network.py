@@ -89,7 +89,6 @@ class Node:
         self._over = trio.Event()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be there until `stop`."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.peers.run)
@@ -105,7 +104,6 @@ class Node:
         await self._over.wait()
 
     def know(self, *others: Node) -> None:
-        """These are members."""
         for other in others:
             self.peers.know(other.number, other.name, (other.name, 1))
 

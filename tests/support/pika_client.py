@@ -20,8 +20,6 @@ Properties = pika.BasicProperties
 
 
 class Listening(Protocol):
-    """What clients connect to."""
-
     host: str
     port: int
 
@@ -71,7 +69,6 @@ def connection(connect: Connect) -> BlockingConnection:
 
 @pytest.fixture
 def channel(connection: BlockingConnection) -> BlockingChannel:
-    """One channel of the connection."""
     return connection.channel()
 
 
@@ -85,12 +82,10 @@ class Delivered:
 
     @property
     def tag(self) -> int:
-        """The delivery tag."""
         return int(self.method.delivery_tag)
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode()
 
 
@@ -121,7 +116,6 @@ class Inbox:
 
     @property
     def texts(self) -> list[str]:
-        """The bodies so far."""
         return [message.text for message in self.messages]
 
 

@@ -54,7 +54,6 @@ class Family:
         )
 
     def listening(self) -> list[Listening]:
-        """Where the family listens."""
         owners = {inode: pid for pid in self.members() for inode in _sockets(pid)}
         return [
             Listening(owners[inode], address, port, command_line(owners[inode]))

@@ -19,7 +19,7 @@ from typing import Any, Final
 from proton import Delivery, Endpoint, Event, Link, Message, Session, Terminus
 from proton.reactor import Container, Handler
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 _TURN_S: Final = 0.01
 """How long one turn of the event loop may wait: conditions outside of proton are looked at as often."""
 
@@ -30,8 +30,6 @@ class Disconnected(Exception):
 
 @dataclass
 class Received:
-    """One delivery, complete."""
-
     raw: bytes
     settled: bool
     delivery: Delivery
@@ -78,7 +76,6 @@ class LinkEnd(Handler):
 
     @property
     def description(self) -> str | None:
-        """Its words."""
         found = self.link.remote_condition
         return found.description if found else None
 
@@ -183,7 +180,6 @@ class ReceivingEnd(LinkEnd):
         return [each.message.body for each in self.received]
 
     def grant(self, credit: int) -> None:
-        """Add to the credit."""
         self.link.flow(credit)
 
     def drain(self, credit: int = 0) -> None:
@@ -358,7 +354,6 @@ class ProtonClient(Handler):
     # --- making things ----------------------------------------------------------------------------
 
     def session(self) -> SessionEnd:
-        """A new session."""
         session = self.connection.session()
         end = SessionEnd(session)
         session.open()

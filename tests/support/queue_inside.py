@@ -22,5 +22,4 @@ def fresh_of(queue: ClassicQueue) -> list[Message]:
 
 
 def consumers_of(queue: ClassicQueue) -> list[ClassicConsumer]:
-    """All consumers."""
     return list(queue._consumers)

@@ -45,7 +45,6 @@ class Alone:
         assert self.member.leads
 
     def carry_out(self, commands: Sequence[QuorumCommand], now_ms: int) -> None:
-        """Commands as one entry."""
         proposal = self.store.propose(commands, now_ms)
         self.member.propose([proposal.payload])
         self.member.advance()
@@ -56,7 +55,6 @@ class Alone:
             pass
 
     def committed(self, index: int) -> None:
-        """See `GroupMachine`."""
         self._committed = index
 
     def status(self, status: Status) -> None:

@@ -82,7 +82,6 @@ class Bench:
         return self.do(Publish(self.publisher, range(len(messages)), messages, False))
 
     def consumer(self, credit: int = 0, **options: Any) -> ConsumerRef:
-        """A consumer with this credit."""
         ref = self.reply_to.consumer()
         self.do(Subscribe(ref, options.pop("settled", False), **options))
         if credit:
@@ -133,15 +132,12 @@ class Bench:
         return told
 
     def leave(self, ref: ConsumerRef, delivery_outcome: DeliveryOutcome) -> list[object]:
-        """The consumer's link goes."""
         return self.do(Unsubscribe(ref, [], [], self._handed.get(ref, 0), delivery_outcome))
 
     def cancel(self, ref: ConsumerRef) -> list[object]:
-        """basic.cancel."""
         return self.do(Cancel(ref))
 
     def wait(self, ms: int) -> list[object]:
-        """Time passes."""
         self.now += ms
         return self.do(Tick())
 

@@ -83,7 +83,6 @@ class Journal(SmallJournal):
             self.drop_oldest()
 
     def after_power_loss(self, dice: Random) -> Journal:
-        """What another start finds."""
         found = Journal(self._file_bytes)
         files = {file: records for _, file, records in self._dropped}
         files.update(self.files)
@@ -161,12 +160,10 @@ class Node:
 
     @property
     def now(self) -> int:
-        """What its clock says."""
         return self.world.now + self.world.skew_ms.get(self.number, 0)
 
     @property
     def member(self) -> Member:
-        """Of the group."""
         found = self.groups.get(GROUP)
         assert found is not None
         return found
@@ -249,7 +246,6 @@ class World:
 
     @property
     def numbers(self) -> list[int]:
-        """Of all nodes."""
         return [node_of(member) for member in self.members]
 
     # --- the network
@@ -289,7 +285,6 @@ class World:
         self._lost(number)
 
     def heal(self, number: int) -> None:
-        """It is reached again."""
         self.cut.discard(number)
         self._found(number)
 

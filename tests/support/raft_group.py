@@ -31,7 +31,6 @@ class Broken(AssertionError):
 
 
 def check(held: bool, what: str) -> None:
-    """An invariant."""
     if not held:
         raise Broken(what)
 
@@ -103,7 +102,6 @@ class Node:
     # -- life and death
 
     def start(self) -> None:
-        """With what is durable."""
         room, disk = self.group.room, self.disk
         terms: list[tuple[int, int]] = []
         configs = []
@@ -264,14 +262,12 @@ class Group:
             self.add(voter, room.new_group(self.configs[1]))
 
     def add(self, me: int, stored: Any) -> Node:
-        """A new member."""
         node = self.nodes[me] = Node(self, me, stored)
         node.start()
         node.turn()
         return node
 
     def up(self) -> Iterator[Node]:
-        """Members that run."""
         return (node for node in self.nodes.values() if node.up)
 
     def leader(self) -> Node | None:
@@ -376,7 +372,6 @@ class Group:
         )
 
     def on_message(self, node: Node, message: Any) -> None:
-        """A member says something."""
         disk, term = node.disk, message.term
         match type(message).__name__:
             case "VoteAnswer" if message.granted:
@@ -424,7 +419,6 @@ class Group:
         return after
 
     def on_point(self, point: Any) -> None:
-        """A snapshot is made."""
         at = max(index for index in self.configs if index <= point.index)
         check(
             point.config == self.configs[at], "a snapshot with another configuration than that at its index"

@@ -86,7 +86,6 @@ class Process:
         return answer
 
     def close(self) -> None:
-        """End it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

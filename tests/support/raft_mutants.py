@@ -12,8 +12,6 @@ from tests.support.raft_room import Patch
 
 @dataclass(frozen=True)
 class Mutant:
-    """A fault."""
-
     name: str
     what: str
     patches: tuple[Patch, ...]

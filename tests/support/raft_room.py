@@ -25,8 +25,6 @@ MODULES = (
 
 @dataclass(frozen=True)
 class Patch:
-    """One place made wrong."""
-
     module: str
     old: str
     """Stands exactly once in the module."""
@@ -46,7 +44,6 @@ class Room:
 
 
 def the_room() -> Room:
-    """The room as it is."""
     return mutant("the_room", ())
 
 

@@ -50,7 +50,6 @@ class Watched(Group):
         return 1 << 60 if self.made_up else super().newest_commit
 
     def on_ready(self, node: Node, ready: Any) -> None:
-        """One line a thing."""
         me = node.me
         if ready.status is not None:
             status = ready.status
@@ -105,7 +104,6 @@ def entries(runs: Any) -> str:
 
 
 def point(of: Any) -> str:
-    """Of a snapshot."""
     learners = f" and {' '.join(map(str, of.config.learners))}" if of.config.learners else ""
     return f"snapshot {of.index}/{of.term} of {' '.join(map(str, of.config.voters))}{learners}"
 
@@ -135,7 +133,6 @@ class ScriptRunner:
         return "\n".join(lines) + "\n"
 
     def output(self, line: str) -> list[str]:
-        """Of one command."""
         name, *words = line.split()
         try:
             getattr(self, "do_" + name.replace("-", "_"))(words)
@@ -147,7 +144,6 @@ class ScriptRunner:
         return out if self.loud else [each for each in out if "BROKEN" in each]
 
     def node(self, word: str) -> Node:
-        """By its id."""
         return self.group.nodes[int(word)]
 
     # -- commands
@@ -318,7 +314,6 @@ class ScriptRunner:
         self.group.add(int(words[0]), self.room.new_member())
 
     def do_say(self, words: list[str]) -> None:
-        """Arrives at once."""
         sender, to, kind = int(words[0]), int(words[1]), words[2]
         value = dict(pairwise(words[3:]))
         term, room = int(value["term"].rstrip(":")), self.room

@@ -114,14 +114,12 @@ class Simulation:
             self.trace.append(f"{self.group.now} {what}")
 
     def some(self, nodes: Any) -> Node | None:
-        """One of them."""
         nodes = list(nodes)
         return self.rng.choice(nodes) if nodes else None
 
     # -- what happens
 
     def one_message(self) -> None:
-        """Arrives, late or lost."""
         network, rng = self.group.network, self.rng
         if not network:
             self.some_time()
@@ -157,7 +155,6 @@ class Simulation:
         node.persist(count)
 
     def some_time(self) -> None:
-        """Passes."""
         self.pass_time(self.rng.randint(1, self.pace))
 
     def pass_time(self, ms: int) -> None:
@@ -233,7 +230,6 @@ class Simulation:
         node.turn()
 
     def crash(self) -> None:
-        """One, or all."""
         nodes = list(self.group.up())
         if self.rng.random() < 0.85:
             nodes = nodes and [self.rng.choice(nodes)]
@@ -250,7 +246,6 @@ class Simulation:
                 del self.mutual[pair]
 
     def restart(self) -> None:
-        """One that has crashed."""
         node = self.some(each for each in self.group.nodes.values() if not each.up and not each.destroyed)
         if node is not None:
             self.note(f"start {node.me}")
@@ -278,7 +273,6 @@ class Simulation:
         self.cuts |= pairs
 
     def heal(self) -> None:
-        """All cuts."""
         self.cuts.clear()
 
     def change(self) -> None:
@@ -308,7 +302,6 @@ class Simulation:
         node.turn()
 
     def transfer(self) -> None:
-        """To anybody."""
         node, to = self.group.leader(), self.some(self.group.nodes.values())
         if node is None or to is None:
             return
@@ -320,7 +313,6 @@ class Simulation:
         node.turn()
 
     def compact(self) -> None:
-        """A snapshot of one."""
         node = self.some(self.group.up())
         if node is not None:
             self.note(f"compact {node.me} {node.applied}")

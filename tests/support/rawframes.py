@@ -184,7 +184,6 @@ def pieces(handle: int, delivery_id: int, body: bytes, size: int, *, channel: in
 
 
 def disposition(first: int, last: int | None = None, *, channel: int = 0, **fields: Any) -> bytes:
-    """A receiver's disposition."""
     return frame(
         channel, Disposition(**{"role": True, "first": first, "last": last, "settled": True, **fields})
     )

@@ -104,8 +104,6 @@ class BrokerProcess:
 
 
 class RawSocket:
-    """A blocking connection."""
-
     def __init__(self, port: int, *, timeout_s: float = PATIENCE_S, receive_bytes: int | None = None) -> None:
         self.socket = socket.socket()
         if receive_bytes is not None:

@@ -62,7 +62,6 @@ class AskedRhea:
     """A rhea that does what a test says, a line of JavaScript at a time: see `tests/rhea/asked.cjs`."""
 
     def __init__(self) -> None:
-        """Start it."""
         command, environment = _command("asked.cjs")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
@@ -83,7 +82,6 @@ class AskedRhea:
         turn_until(lambda: time.sleep(_LOOK_S), lambda: self(condition), condition)
 
     def close(self) -> None:
-        """End it."""
         with self._stdin, self._stdout:
             self._stdin.close()
             self._process.wait(_WAIT_S)

@@ -34,17 +34,14 @@ class Scene:
 
     @property
     def world(self) -> World:
-        """Where everything is."""
         return self.script.world
 
     def do(self, *lines: str) -> list[str]:
-        """Run commands."""
         return [came for line in lines for came in self.script.do(line)]
 
     # --- the model --------------------------------------------------------------------------------
 
     def exchange(self, name: str, kind: str = "direct", **options: Any) -> str:
-        """Declare an exchange."""
         given: dict[str, Any] = {"durable": True, "auto_delete": False, "internal": False, "arguments": {}}
         declare_exchange(self.world.catalog, self.world.vhost, name, kind, **given | options)
         return name
@@ -58,12 +55,10 @@ class Scene:
         exchange: str = "",
         arguments: Mapping[str, object] | None = None,
     ) -> None:
-        """Bind a queue, or an exchange, to an exchange."""
         destination = Destination("exchange", exchange) if exchange else Destination("queue", queue)
         bind(self.world.catalog, self.world.vhost, Binding(source, destination, key, arguments or {}))
 
     def unbind(self, source: str, queue: str, key: str) -> None:
-        """Take a binding away."""
         unbind(self.world.catalog, self.world.vhost, Binding(source, Destination("queue", queue), key))
 
     def allow(self, configure: str = "", write: str = "", read: str = "") -> None:
@@ -87,7 +82,6 @@ class Scene:
         return self.do(f"C> ATTACH h={handle}{words} source={source}")
 
     def publish(self, payload: bytes | None = None, handle: int = 0, **fields: object) -> list[str]:
-        """Send one message."""
         words = "".join(f" {name}={value}" for name, value in fields.items())
         content = "" if payload is None else f" payload={payload.hex()}"
         return self.do(f"C> TRANSFER h={handle}{words}{content}")
@@ -105,7 +99,6 @@ class Scene:
         return taken
 
     def counts(self, *queues: str) -> list[int]:
-        """Messages that are ready."""
         return [self.world.queues[name].queue.ready for name in queues]
 
 

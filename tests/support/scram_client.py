@@ -23,11 +23,9 @@ class ScramClient:
         self._server_signature = b""
 
     def first(self) -> bytes:
-        """The client's first message."""
         return f"n,,{self._bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The client's proof."""
         text = challenge.decode()
         fields = dict(part.split("=", 1) for part in text.split(","))
         assert fields["r"].startswith(self._nonce)

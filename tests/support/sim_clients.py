@@ -104,7 +104,6 @@ class SimConsumer:
             self._most = max(self._most, self.credit.seen + count)
 
     def on_deliver(self, effect: Deliver) -> None:
-        """Messages come."""
         if self.over or not self.credit.on_deliver(effect):
             return
         assert self.credit.seen <= self._most, f"{self.life} was given more than it asked for"
@@ -140,7 +139,6 @@ class SimConsumer:
             self.credit.sent(count)
 
     def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome, *, answer: bool) -> None:
-        """Decide."""
         history = self._client.queue.history
         names = [self.held.pop(key) for key in keys]
         for name in names:
@@ -212,20 +210,17 @@ class SimClient:
         self.post(AttachPublisher(self.publisher))
 
     def put(self, letter: list[Effect]) -> bool:
-        """See `EffectBox`."""
         if self.over:
             return False
         self._letters.append(letter)
         return True
 
     def post(self, command: Command) -> None:
-        """Ask the queue."""
         self.declared.handle.post(command)
 
     # --- what it does -------------------------------------------------------------------------------
 
     def publish(self, count: int) -> None:
-        """Publish so many messages."""
         ids = range(self._published, self._published + count)
         self._published += count
         names = [f"{self.life}:{number}" for number in ids]
@@ -237,7 +232,6 @@ class SimClient:
         )
 
     def consume(self, *, settled: bool) -> SimConsumer:
-        """One more consumer."""
         ref = self.reply_to.consumer()
         life = f"{self.life}.c{len(self.consumers)}"
         consumer = self.consumers[ref] = SimConsumer(self, life, ref, settled=settled)
@@ -251,7 +245,6 @@ class SimClient:
         return request
 
     def act(self, rng: random.Random) -> None:
-        """Do something."""
         consumers = [each for each in self.consumers.values() if not each.over]
         deed = rng.random()
         if deed < 0.35:
@@ -278,7 +271,6 @@ class SimClient:
     # --- what it hears ------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take what has come."""
         letters, self._letters = self._letters, []
         for letter in letters:
             for effect in letter:
@@ -335,7 +327,6 @@ class SimClient:
                 self.queue.history.lose(consumer.life)
 
     def close(self) -> None:
-        """It ends in order."""
         self.listen()
         for consumer in self.consumers.values():
             if not consumer.over:

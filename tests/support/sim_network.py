@@ -112,7 +112,6 @@ class SimStream:
             view = view[room:]
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What has come."""
         await trio.lowlevel.checkpoint()
         back = self._back
         while not self._closed and (at := back.arrives_at()) > trio.current_time():
@@ -182,7 +181,6 @@ class SimNetwork:
             self._rng.choice(live).stalled = True
 
     def reset_one(self) -> None:
-        """Break one connection."""
         live = self._live()
         if live:
             way = self._rng.choice(live)

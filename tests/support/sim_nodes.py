@@ -85,13 +85,10 @@ class Odds:
         self.fault = rng.choice((0.05, 0.15, 0.3))
 
     def draw(self, rng: random.Random) -> str:
-        """The next fault."""
         return rng.choices(list(self.of), list(self.of.values()))[0]
 
 
 class _Socket:
-    """Nobody comes by it."""
-
     def __init__(self, name: str) -> None:
         self._name = name
 
@@ -103,8 +100,6 @@ class _Socket:
 
 
 class _Sockets:
-    """`BoundSockets` without sockets."""
-
     def __init__(self) -> None:
         self.plain = [_Socket(NODE.get().name)]
         self.encrypted: list[_Socket] = []
@@ -121,8 +116,6 @@ class _Sockets:
 
 
 class _Peers(Peers):
-    """On the simulated network."""
-
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         node = NODE.get()
         context = contextvars.copy_context()
@@ -219,7 +212,6 @@ class SimNode:
     # --- lives --------------------------------------------------------------------------------------
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begin a life."""
         assert self.dead
         assert not self.running
         self.dead, self.running, self.up = False, True, False
@@ -281,7 +273,6 @@ class SimNode:
         scope.cancel()
 
     def stop(self) -> None:
-        """End in order."""
         self.sim.note(f"{self.name} is stopped")
         self._end_clients(in_order=True)
         self.up = False
@@ -290,7 +281,6 @@ class SimNode:
             self.broker.stop()
 
     def die(self, *, silent: bool, power: bool) -> None:
-        """End at once."""
         assert not self.dead
         sim = self.sim
         sim.note(f"{self.name} dies {'power' if power else ''} {'silent' if silent else ''}")
@@ -400,7 +390,6 @@ class Simulation:
 
     @property
     def digest(self) -> str:
-        """Of the whole trace."""
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     def note(self, what: str) -> None:

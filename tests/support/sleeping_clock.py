@@ -16,10 +16,8 @@ class SleepingClock:
         self.pauses: list[float] = []
 
     def monotonic(self) -> float:
-        """Seconds."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Lets them pass."""
         self.pauses.append(seconds)
         self.now += seconds

@@ -20,7 +20,6 @@ class SmallRecord:
 
     @property
     def length(self) -> int:
-        """Bytes in the file."""
         return len(self.payload) + 29
 
 
@@ -47,7 +46,6 @@ class SmallJournal:
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """See `storage.journal.Journal`."""
         file = max(self.files)
         if self._end >= self._file_bytes:
             file += 1
@@ -62,20 +60,16 @@ class SmallJournal:
         return self.ticket, file, offset
 
     def read(self, file: int, offset: int) -> bytes:
-        """See `storage.journal.Journal`."""
         (record,) = [each for each in self.files[file] if each.offset == offset]
         return record.payload
 
     def read_run(self, file: int, offset: int, length: int) -> Sequence[SmallRecord]:
-        """See `storage.journal.Journal`."""
         return [each for each in self.files[file] if offset <= each.offset < offset + length]
 
     def add_live(self, file: int, length: int) -> None:
-        """See `storage.journal.Journal`."""
         self.live[file] += length
 
     def add_dead(self, file: int, length: int) -> None:
-        """See `storage.journal.Journal`."""
         self.live[file] -= length
         assert self.live[file] >= 0, "more bytes are dead than were alive"
 

@@ -44,7 +44,6 @@ def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
 
 def run_batch(spark: SparkSession, plan: Plan) -> dict[str, Any]:
-    """``spark.read`` to Parquet."""
     frame = spark.read.format("amqp10").options(**plan["source"]).load()
     frame.write.parquet(plan["sink"])
     return {"rows": spark.read.parquet(plan["sink"]).count()}
@@ -132,7 +131,6 @@ def run(spark: SparkSession, plan: Plan, note: Path) -> None:
 
 
 def write(path: Path, outcome: dict[str, Any]) -> None:
-    """Whole, or not there."""
     temporary = path.with_name(f".{path.name}")
     temporary.write_text(json.dumps(outcome))
     os.replace(temporary, path)

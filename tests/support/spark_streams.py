@@ -16,7 +16,6 @@ BODY_BYTES = 20
 
 
 def url_of(broker: BrokerProcess) -> str:
-    """With user and password."""
     return f"amqp://guest:guest@{broker.host}:{broker.port}"
 
 

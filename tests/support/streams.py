@@ -19,8 +19,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.log import Shelf, StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 
@@ -119,7 +118,6 @@ class Bench:
         return Publish(self.publisher, numbers, list(messages or map(text, numbers)), False)
 
     def publish(self, count: int, messages: Iterable[Message] | None = None) -> list[Effect]:
-        """Publish as one wake."""
         return self.do(self.publishing(count, messages))
 
     def reader(

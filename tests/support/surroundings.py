@@ -14,9 +14,8 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
-from amqp10broker.sessions.context import MakeVolatile, SessionContext
+from amqp10broker.sessions.context import LinkNames, MakeVolatile, SessionContext
 from amqp10broker.sessions.messages import ToSession
 from tests.support.client_log import ClientLog
 from tests.support.declaring import add_user, set_permission

@@ -269,7 +269,6 @@ class World:
         return store
 
     def system(self, *given: Any, **named: Any) -> System:
-        """Whose proposals are noted."""
         system = self._system(*given, **named)
         noting = type("Noting", (Noting,), {"world": self})
         system._proposals.__class__ = noting
@@ -372,7 +371,6 @@ class World:
         self._notifications(node)
 
     def restart(self, node: Node) -> None:
-        """It comes up again."""
         node.start()
         self._notifications(node)
 
@@ -385,7 +383,6 @@ class World:
         self._notifications(node)
 
     def heal(self) -> None:
-        """All connections come up."""
         self.cut.clear()
         for node in self.nodes:
             self._notifications(node)

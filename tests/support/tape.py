@@ -60,15 +60,12 @@ class Tape:
         self._add("in", b"".join(data))
 
     def went(self, *data: bytes) -> None:
-        """Bytes of the broker."""
         self._add("out", b"".join(data))
 
     def later(self, seconds: float) -> None:
-        """Time goes by."""
         self.now_s += seconds
 
     def ended(self) -> None:
-        """The connection is over."""
         self.records.append(Ended(self._now_ns, self._number, "closed by the client"))
 
     def _add(self, direction: Direction, data: bytes) -> None:

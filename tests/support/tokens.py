@@ -31,7 +31,6 @@ def _made(kind: str, kid: str) -> Key:
 
 
 def pem(kind: str = "RSA", kid: str = "k1") -> bytes:
-    """Its public half."""
     private = key(kind, kid)
     assert isinstance(private, RSAKey | ECKey | OKPKey)
     return private.as_pem(private=False)

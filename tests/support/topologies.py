@@ -15,7 +15,6 @@ class NoHost:
     """For catalogs in which no queue is declared."""
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        """Nobody runs it."""
         raise AssertionError(f"nobody was to run the queue {queue.name}")
 
 
@@ -63,12 +62,10 @@ def _drop(topology: Topology, removal: Removal | None) -> bool:
 
 
 def queue(name: str) -> Destination:
-    """Name a queue."""
     return Destination("queue", name)
 
 
 def exchange(name: str) -> Destination:
-    """Name an exchange."""
     return Destination("exchange", name)
 
 
@@ -80,7 +77,6 @@ class Small:
         self.topology = Topology("/", lambda name: name in self.queues)
 
     def declare(self, name: str, type: str = "direct", **settings: object) -> None:
-        """Declare an exchange."""
         arguments = {
             key.replace("_", "-"): settings.pop(key) for key in ["alternate_exchange"] & settings.keys()
         }
@@ -105,7 +101,6 @@ class Small:
         key: str = "",
         arguments: Mapping[str, object] | None = None,
     ) -> Binding:
-        """Write a binding."""
         end = queue(destination) if isinstance(destination, str) else destination
         return Binding(source, end, key, arguments or {})
 

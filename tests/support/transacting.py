@@ -43,7 +43,6 @@ def control(handle: int = CONTROL, **fields: Any) -> bytes:
 
 
 def request(delivery_id: int, body: Declare | Discharge, *, handle: int = CONTROL, **fields: Any) -> bytes:
-    """A declare or discharge."""
     payload = b"\x00\x53" + bytes((AMQP_VALUE,)) + body.encode()
     return transfer(handle, delivery_id, payload, raw=True, **fields)
 

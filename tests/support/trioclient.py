@@ -90,7 +90,6 @@ class BoundedPipe:
         return taken
 
     def end(self, *, reset: bool = False) -> None:
-        """No more bytes come."""
         self.ended = True
         if reset:
             self.broken = True
@@ -170,7 +169,6 @@ class Client:
         return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
 
     async def send(self, *frames: bytes) -> None:
-        """Everything in one write."""
         await self.stream.send_all(b"".join(frames))
 
     async def next(self, *, heartbeats: bool = False) -> Got:

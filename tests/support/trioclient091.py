@@ -40,7 +40,6 @@ Got = tuple[int, Method | Content | Heartbeat]
 
 
 def message(channel: int, key: str, body: bytes = b"", exchange: str = "", **properties: Any) -> bytes:
-    """A publish."""
     encoded = encode_properties(BasicProperties(**properties))
     return content_frames(channel, BasicPublish(exchange, key), encoded, body, 131_072)
 
@@ -52,7 +51,6 @@ def start_ok(
     mechanism: str = "PLAIN",
     capabilities: tuple[str, ...] = CAPABILITIES,
 ) -> ConnectionStartOk:
-    """A login."""
     properties: dict[str, Any] = {"capabilities": dict.fromkeys(capabilities, True), "product": "test"}
     return ConnectionStartOk(properties, mechanism, f"\0{user}\0{password}".encode(), "en_US")
 
@@ -74,7 +72,6 @@ class Client091:
         return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
 
     async def send_bytes(self, data: bytes) -> None:
-        """Anything."""
         await self.stream.send_all(data)
 
     async def send(self, channel: int, *parts: Method | bytes) -> None:
@@ -105,7 +102,6 @@ class Client091:
                     self.waiting.extend(each_of(item))
 
     async def next(self) -> Got:
-        """What comes next."""
         got = await self.next_or_end()
         assert got is not None, "the broker closed the socket"
         return got
@@ -149,7 +145,6 @@ class Client091:
         return taken
 
     async def begin(self) -> ConnectionStart:
-        """Send the protocol header."""
         await self.send_bytes(HEADER)
         return await self.expect(ConnectionStart, channel=0)
 
@@ -224,5 +219,4 @@ def names(got: list[Got]) -> list[str]:
 
 
 def bodies(got: list[Got]) -> list[bytes]:
-    """Bodies of the contents."""
     return [each.body for _, each in got if isinstance(each, Content)]

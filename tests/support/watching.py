@@ -9,8 +9,6 @@ from amqp10broker.observe.flow_events.schema import PACK, EventKind
 
 
 class Event(NamedTuple):
-    """The columns of `observe.flow_events.schema.FIELDS`."""
-
     ts_ns: int
     kind: int
     reason: int
@@ -41,12 +39,10 @@ class Seen:
         self.links: list[tuple[int, int, int, int, str, str]] = []
 
     def add(self, *columns: int) -> None:
-        """See `Ring.add`."""
         assert PACK.unpack(PACK.pack(*columns)) == columns
         self.events.append(Event(*columns))
 
     def link(self, *given: Any) -> None:
-        """See `OnLink`."""
         self.links.append(given)
 
     def take(self, *kinds: EventKind) -> list[Event]:

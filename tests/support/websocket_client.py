@@ -54,7 +54,6 @@ def binary(*parts: bytes) -> bytes:
 
 
 def whole(data: bytes) -> Sequence[bytes]:
-    """Everything in one message."""
     return [data]
 
 
@@ -90,7 +89,6 @@ class WebSocketStream:
         self._engine.receive_data(rest)
 
     async def send_all(self, data: bytes) -> None:
-        """Send messages."""
         await self.send_raw(b"".join(binary(part) for part in self.cut(bytes(data))))
 
     async def send_raw(self, data: bytes) -> None:
@@ -98,7 +96,6 @@ class WebSocketStream:
         await self._stream.send_all(data)
 
     async def close(self) -> None:
-        """Begin the closing handshake."""
         self._engine.send_close(CloseCode.NORMAL_CLOSURE)
         await self.send_raw(b"".join(self._engine.data_to_send()))
 
@@ -128,7 +125,6 @@ class WebSocketStream:
             self._engine.receive_data(received)
 
     async def aclose(self) -> None:
-        """Close the socket below."""
         await self._stream.aclose()
 
 

@@ -70,10 +70,11 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.amqp10.status import session_view
+from amqp10broker.sessions.context import LinkNames
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,
@@ -81,7 +82,6 @@ from amqp10broker.sessions.messages import (
     Frames,
     SessionMessage,
 )
-from amqp10broker.sessions.wait_context import WaitContext
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -127,7 +127,6 @@ class WorldQueue(MachineHandle[ClassicQueue]):
         self.published = 0
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.inbox.append(command)
 
     def wake(self) -> bool:
@@ -459,7 +458,6 @@ class Client:
         self.all_sessions.append(session)
 
     def stop(self) -> None:
-        """The connection is over."""
         self.asleep = False
         for session in self.all_sessions:
             while session.letters and not session.over:
@@ -588,7 +586,6 @@ class World:
 
     @property
     def vhost(self) -> VirtualHost:
-        """Where everything is."""
         return self.catalog.lookup_vhost(VHOST)
 
     def new_id(self) -> str:
@@ -631,7 +628,6 @@ class World:
         return client
 
     def declare(self, name: str, *, durable: bool = True) -> WorldQueue:
-        """A queue."""
         declare(self.catalog, self.vhost, name, durable=durable)
         return self.queues[name]
 
@@ -673,11 +669,9 @@ class World:
         self.configure(self.config.with_flow(self.config.flow.changed(name, value, source=f"set {name}")))
 
     def override(self, **changes: Any) -> None:
-        """Add an override."""
         self.configure(replace(self.config, overrides=(*self.config.overrides, FlowOverride(**changes))))
 
     def lose(self, label: str) -> None:
-        """A client's connection breaks."""
         self.clients.pop(label).stop()
         self.settle()
 
@@ -688,7 +682,6 @@ class World:
         self.settle()
 
     def unblock(self, label: str) -> None:
-        """A client reads again."""
         client = self.clients[label]
         client.blocked = False
         for session in client.sessions.values():
@@ -696,7 +689,6 @@ class World:
         self.settle()
 
     def living_sessions(self) -> Iterable[WorldSession]:
-        """Sessions of all connections."""
         for client in self.clients.values():
             yield from client.sessions.values()
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import sql_ast as ast
 from amqp10broker.message.filters.fields import MessageField
-from amqp10broker.message.filters.kinds import BOOLEAN, INTEGERS, KINDS, NUMBER, TEXT
 from amqp10broker.message.filters.required import required_by
+from amqp10broker.message.filters.sql_ast import BOOLEAN, INTEGERS, KINDS, NUMBER, TEXT
 from amqp10broker.message.filters.sql_like import compile_like
 from amqp10broker.message.filters.sql_parser import parse
 

@@ -38,11 +38,10 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import ChannelContext, SessionContext
 from amqp10broker.sessions.messages import SessionMessage
 
 FAULTS_MAX: Final = 64

@@ -18,12 +18,11 @@ from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.auto_limit import Why
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_wait
 from amqp10broker.sessions.diagnosis.why_channel import consumer_wait as channel_consumer_wait
 from amqp10broker.sessions.diagnosis.why_consumer import consumer_wait
 from amqp10broker.sessions.diagnosis.why_publisher import publisher_wait
-from amqp10broker.sessions.wait_context import WaitContext
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000

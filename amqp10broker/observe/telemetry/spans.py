@@ -55,9 +55,8 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import ChannelContext, SessionContext
 from amqp10broker.sessions.endpoint import Outlet, SessionEndpoint
 from amqp10broker.sessions.messages import SessionMessage
 

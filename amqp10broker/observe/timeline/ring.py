@@ -27,10 +27,10 @@ from amqp10broker.observe.timeline.records import (
     shown,
     spans_of,
 )
-from amqp10broker.protocols.amqp10.disposition import DispositionRun
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Disposition, Flow, Rejected
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 
 RECORDS_MAX: Final = 32_768

@@ -15,7 +15,6 @@ from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.types import (
     DEPTH_MAX,
     ByteArray,
-    EncodeError,
     Float32,
     Int8,
     Int16,
@@ -27,6 +26,7 @@ from amqp10broker.protocols.amqp091.types import (
     UInt16,
     UInt32,
 )
+from amqp10broker.protocols.numbers import EncodeError
 
 _U32: Final = struct.Struct(">I").unpack_from
 _I32: Final = struct.Struct(">i").unpack_from

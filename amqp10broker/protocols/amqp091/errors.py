@@ -44,31 +44,6 @@ class ReplyCode(IntEnum):
     INTERNAL_ERROR = 541
 
 
-class ReplyScope(IntEnum):
-    """The scope of a reply code: channel or connection."""
-
-    CHANNEL = 1
-    CONNECTION = 2
-
-
-_SOFT: Final = frozenset(
-    {
-        ReplyCode.CONTENT_TOO_LARGE,
-        ReplyCode.NO_ROUTE,
-        ReplyCode.NO_CONSUMERS,
-        ReplyCode.ACCESS_REFUSED,
-        ReplyCode.NOT_FOUND,
-        ReplyCode.RESOURCE_LOCKED,
-        ReplyCode.PRECONDITION_FAILED,
-    }
-)
-
-
-def scope_of(code: int) -> ReplyScope:
-    """Return the scope of a reply code where the specification fixes it; unknown codes end the connection."""
-    return ReplyScope.CHANNEL if code in _SOFT else ReplyScope.CONNECTION
-
-
 class Amqp091Error(Exception):
     """A fault to report to the peer.
 

@@ -128,23 +128,6 @@ class FrameReader:
         fault: why no more can be read; the connection must be closed with it.
     """
 
-    __slots__ = (
-        "_announced",
-        "_contents",
-        "_held",
-        "_layouts",
-        "_need",
-        "_pieces",
-        "content_bytes_max",
-        "fault",
-        "frame_max",
-        "frames",
-        "more",
-        "open",
-        "singly_max",
-        "unfinished",
-    )
-
     def __init__(
         self,
         frame_max: int = FRAME_MIN_SIZE,

@@ -1,21 +1,22 @@
 """Encoder and decoder of methods, compiled from the fields of a class (section 4.2.4 and 4.2.5).
 
-A class of `methods` has its fields and, in `TYPES`, a type for each; "-" marks a reserved field, which the
-class does not have. Both functions of a class are compiled when they are first used.
+A class of `methods` has its fields and, in its decorator, a type for each; "-" marks a reserved field, which
+the class does not have. Both functions of a class are compiled when they are first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import field, fields
 from itertools import groupby
 from struct import Struct
-from typing import Any, ClassVar, Final, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091 import codec
 
-M = TypeVar("M")
-Decoder = Callable[[bytes, int], tuple[M, int]]
+M = TypeVar("M", bound="Method")
+Decoder = Callable[[bytes, int], tuple["Method", int]]
 """Reads the arguments of a method: buffer and position; returns the method and the position after it."""
 
 _INTEGERS: Final = {
@@ -35,17 +36,22 @@ _EMPTY: Final = {"short": b"\x00\x00", "bit": b"\x00", "shortstr": b"\x00", "lon
 """What is written for reserved fields; no definition reserves another type."""
 
 
-class MethodType:
-    """A method: its numbers, and typed arguments."""
+class Method:
+    """A method: its numbers, and typed arguments.
+
+    Attributes:
+        TYPES: the types of the arguments, separated by spaces, with "-" in front of reserved ones.
+        HAS_CONTENT: whether a content header and body follow.
+    """
 
     __slots__ = ()
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     CLASS_ID: ClassVar[int]
     METHOD_ID: ClassVar[int]
     NAME: ClassVar[str]
-    HAS_CONTENT: ClassVar[bool] = False
-    TYPES: ClassVar[str] = ""
-    """The types of the arguments, separated by spaces, with "-" in front of reserved ones."""
+    TYPES: ClassVar[str]
+    HAS_CONTENT: ClassVar[bool]
 
     def encode(self) -> bytes:
         """Return the payload of a method frame."""
@@ -54,28 +60,53 @@ class MethodType:
         return self.encode()
 
 
-class Decoders(dict[bytes, Decoder[M]], Generic[M]):
+METHODS: Final[dict[bytes, type[Method]]] = {}
+"""The classes of methods, by class and method number as four bytes."""
+
+
+@dataclass_transform(field_specifiers=(field,))
+def method(
+    name: str, class_id: int, method_id: int, types: str = "", *, content: bool = False
+) -> Callable[[type[M]], type[M]]:
+    """Make a class a dataclass, and a method with this name (``queue.declare``) and these numbers."""
+
+    def make(cls: type[M]) -> type[M]:
+        cls.NAME, cls.CLASS_ID, cls.METHOD_ID = name, class_id, method_id
+        cls.TYPES, cls.HAS_CONTENT = types, content
+        made = dataclass(slots=True)(cls)
+        METHODS[_index(made)] = made
+        return made
+
+    return make
+
+
+class _Decoders(dict[bytes, Decoder]):
     """The decoders of methods, by class and method as four bytes; the first use compiles one."""
 
-    def __init__(self, methods: Any) -> None:
-        self._classes = {_index(cls): cls for cls in get_args(methods)}
-
-    def __missing__(self, index: bytes) -> Decoder[M]:
-        decoder: Decoder[M] = _compile_decoder(self._classes[index])
-        self[index] = decoder
+    def __missing__(self, index: bytes) -> Decoder:
+        decoder = self[index] = _compile_decoder(METHODS[index])
         return decoder
 
 
-def _index(cls: type[MethodType]) -> bytes:
+DECODERS: Final = _Decoders()
+
+
+def method_name(class_id: int, method_id: int) -> str | None:
+    """Return the name of a method, as ``queue.declare``; None if the numbers are unknown."""
+    cls = METHODS.get(class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big"))
+    return None if cls is None else cls.NAME
+
+
+def _index(cls: type[Method]) -> bytes:
     return cls.CLASS_ID.to_bytes(2, "big") + cls.METHOD_ID.to_bytes(2, "big")
 
 
-def _arguments(cls: type[MethodType]) -> Iterator[tuple[str, list[str | None]]]:
+def _arguments(cls: type[Method]) -> Iterator[tuple[str, list[str | None]]]:
     """Give the arguments in order: a type, and the names that share it; None for a reserved one.
 
     Neighbouring bits, up to eight, share an octet (section 4.2.5.2); no method has more.
     """
-    names = iter(fields(cls))  # type: ignore[arg-type]  # each is a dataclass
+    names = iter(fields(cls))
     named = [
         (kind.removeprefix("-"), None if kind[0] == "-" else next(names).name) for kind in cls.TYPES.split()
     ]
@@ -84,7 +115,7 @@ def _arguments(cls: type[MethodType]) -> Iterator[tuple[str, list[str | None]]]:
         yield from [(kind, shared)] if kind == "bit" else [(kind, [name]) for name in shared]
 
 
-def _compile_encoder(cls: type[MethodType]) -> Callable[[MethodType], bytes]:
+def _compile_encoder(cls: type[Method]) -> Callable[[Method], bytes]:
     parts = [repr(_index(cls))]
     for kind, names in _arguments(cls):
         if names[0] is None:
@@ -97,7 +128,7 @@ def _compile_encoder(cls: type[MethodType]) -> Callable[[MethodType], bytes]:
     return _define("encode(self)", [f"return b''.join(({', '.join(parts)},))"], cls)
 
 
-def _compile_decoder(cls: type[MethodType]) -> Decoder[Any]:
+def _compile_decoder(cls: type[Method]) -> Decoder:
     lines, arguments = [], []
     for kind, names in _arguments(cls):
         name = names[0] or "_"

@@ -11,7 +11,8 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.codec import decode_table, encode_shortstr, encode_table
 from amqp10broker.protocols.amqp091.errors import DecodeError
-from amqp10broker.protocols.amqp091.types import EncodeError, Table
+from amqp10broker.protocols.amqp091.types import Table
+from amqp10broker.protocols.numbers import EncodeError
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000

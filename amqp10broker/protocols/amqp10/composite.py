@@ -1,16 +1,17 @@
 """Encoder and decoder of composite types, compiled from the fields of a class (part 1, section 1.4).
 
-A class of `performatives` has its fields and, in `TYPES`, a type for each: a row of `FIELD_TYPES`, or a role,
-which is a set of composites (`define_role`). Both functions of a class are compiled when they are first used:
-a table of fields costs a start nothing, and a frame is read without a loop over fields.
+A class of `performatives` has its fields and, in its decorator, a type for each: a row of `FIELD_TYPES`, or a
+role, which is a set of composites (`define_role`). Both functions of a class are compiled when they are first
+used: a table of fields costs a start nothing, and a frame is read without a loop over fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, dataclass_transform, get_args
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10 import encoder
 from amqp10broker.protocols.amqp10.decoder import Reader, decode, open8, open32, type_name
 from amqp10broker.protocols.amqp10.encoder import NULL, TRUE, write_compound
@@ -40,25 +41,43 @@ from amqp10broker.protocols.amqp10.skipper import skip
 from amqp10broker.protocols.amqp10.types import Symbol, ULong
 
 C = TypeVar("C")
+T = TypeVar("T", bound="Composite")
 Decoder = Callable[[bytes, int, int, int], tuple[C, int]]
 """Reads the list of a composite: buffer, position of its constructor, end, nesting depth."""
 
 
-class CompositeType:
-    """A composite: a list of typed fields with a descriptor."""
+class Composite:
+    """A composite: a list of fields, whose types are in `TYPES`, separated by spaces, with a descriptor."""
 
     __slots__ = ()
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     DESCRIPTOR: ClassVar[int]
     NAME: ClassVar[str]
-    TYPES: ClassVar[str] = ""
-    """The types of the fields, separated by spaces."""
+    TYPES: ClassVar[str]
 
     def encode(self) -> bytes:
         """Return the described list, without trailing fields that are absent or have their default."""
         cls = type(self)
         cls.encode = _compile_encoder(cls)  # type: ignore[method-assign, assignment]  # compiled
         return self.encode()
+
+
+COMPOSITES: Final[list[type[Composite]]] = []
+"""The classes of all composites."""
+
+
+@dataclass_transform(kw_only_default=True)
+def composite(name: str, descriptor: int, types: str = "") -> Callable[[type[T]], type[T]]:
+    """Make a class a dataclass, and a composite with this descriptor, as name and as code."""
+
+    def make(cls: type[T]) -> type[T]:
+        cls.NAME, cls.DESCRIPTOR, cls.TYPES = name, descriptor, types
+        made = dataclass(slots=True, kw_only=True)(cls)
+        COMPOSITES.append(made)
+        return made
+
+    return make
 
 
 class FieldType(NamedTuple):
@@ -91,7 +110,7 @@ FIELD_TYPES: Final = {
 
 def define_role(name: str, composites: Any) -> None:
     """Add the type of fields that take one of these composites: a class, or a union of classes."""
-    decoders: Decoders[Any] = Decoders(composites)
+    decoders: Decoders[Any] = Decoders(get_args(composites) or (composites,))
 
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         descriptor, start = read_descriptor(data, pos, end)
@@ -107,8 +126,7 @@ def define_role(name: str, composites: Any) -> None:
 class Decoders(dict[int | str, Decoder[C]], Generic[C]):
     """The decoders of some composites by descriptor, as code and as name; the first use compiles one."""
 
-    def __init__(self, composites: Any) -> None:
-        classes = get_args(composites) or (composites,)
+    def __init__(self, classes: Sequence[type[Composite]]) -> None:
         self._classes = {key: cls for cls in classes for key in (cls.DESCRIPTOR, cls.NAME)}
 
     def __missing__(self, descriptor: int | str) -> Decoder[C]:
@@ -130,12 +148,12 @@ def read_descriptor(data: bytes, pos: int, end: int) -> tuple[int | str, int]:
 
 def write_composite(value: Any) -> bytes:
     """Encode a composite in a field; refuse all else, above all a str, which has its own `encode`."""
-    if not isinstance(value, CompositeType):
+    if not isinstance(value, Composite):
         raise EncodeError(f"{value!r} is not a composite")
     return value.encode()
 
 
-def _compile_encoder(cls: type[CompositeType]) -> Callable[[CompositeType], bytes]:
+def _compile_encoder(cls: type[Composite]) -> Callable[[Composite], bytes]:
     prefix = b"\x00\x53" + bytes((cls.DESCRIPTOR,))
     names: dict[str, Any] = {"NULL": NULL, "TRUE": TRUE, "compose": _compose, "prefix": prefix}
     parts = []
@@ -162,7 +180,7 @@ def _compose(prefix: bytes, parts: list[bytes]) -> bytes:
     return prefix + write_compound(0xC0, 0xD0, len(parts), b"".join(parts))
 
 
-def _compile_decoder(cls: type[CompositeType]) -> Decoder[Any]:
+def _compile_decoder(cls: type[Composite]) -> Decoder[Any]:
     name = cls.NAME.removeprefix("amqp:").removesuffix(":list")
     typed = _typed_fields(cls)
     spec = [(field.name.replace("_", "-"), kind.words) for field, kind in typed]
@@ -204,9 +222,9 @@ def _compile_decoder(cls: type[CompositeType]) -> Decoder[Any]:
     return _define("decode(data, pos, end, depth)", lines, cls, names)
 
 
-def _typed_fields(cls: type[CompositeType]) -> list[tuple[Any, FieldType]]:
+def _typed_fields(cls: type[Composite]) -> list[tuple[Any, FieldType]]:
     types = [FIELD_TYPES[name] for name in cls.TYPES.split()]
-    return list(zip(fields(cls), types, strict=True))  # type: ignore[arg-type]  # each is a dataclass
+    return list(zip(fields(cls), types, strict=True))
 
 
 def _define(signature: str, body: list[str], cls: type, names: dict[str, Any]) -> Callable[..., Any]:

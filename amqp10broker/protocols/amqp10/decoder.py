@@ -40,6 +40,8 @@ from amqp10broker.protocols.amqp10.types import (
 )
 
 Reader = Callable[[bytes, int, int, int], tuple[Any, int]]
+Extent = Callable[[bytes, int, int, str], tuple[int, int]]
+Opener = Callable[[bytes, int, int, str], tuple[int, int, int]]
 
 _UINT32: Final = struct.Struct(">I").unpack_from
 _SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
@@ -98,9 +100,10 @@ def _constant(value: Any) -> Reader:
     return read
 
 
-def _integer(kind: type[int], layout: str) -> Reader:
+def _number(kind: type[int | float], layout: str, name: str = "") -> Reader:
     fields = struct.Struct(layout)
-    unpack, width, name, new = fields.unpack_from, fields.size, kind.__name__.lower(), int.__new__
+    unpack, width, name = fields.unpack_from, fields.size, name or kind.__name__.lower()
+    new: Any = int.__new__ if issubclass(kind, int) else float.__new__
 
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         stop = pos + width
@@ -134,7 +137,7 @@ def _bytes_of(kind: Callable[[bytes], Any], name: str, width: int) -> Reader:
     return read
 
 
-def read_boolean(data: bytes, pos: int, end: int, depth: int) -> tuple[bool, int]:
+def _read_boolean(data: bytes, pos: int, end: int, depth: int) -> tuple[bool, int]:
     if pos >= end:
         raise truncated("boolean", pos)
     octet = data[pos]
@@ -150,23 +153,6 @@ def _read_char(data: bytes, pos: int, end: int, depth: int) -> tuple[Char, int]:
     if point > 0x10FFFF or 0xD800 <= point <= 0xDFFF:
         raise DecodeError(f"char 0x{point:x} at offset {pos} is not a Unicode scalar value")
     return str.__new__(Char, chr(point)), pos + 4
-
-
-def _read_float(data: bytes, pos: int, end: int, depth: int) -> tuple[Float, int]:
-    if pos + 4 > end:
-        raise truncated("float", pos)
-    return float.__new__(Float, _BINARY32(data, pos)[0]), pos + 4
-
-
-def _read_double(data: bytes, pos: int, end: int, depth: int) -> tuple[float, int]:
-    if pos + 8 > end:
-        raise truncated("double", pos)
-    value: float = _BINARY64(data, pos)[0]
-    return value, pos + 8
-
-
-_BINARY32: Final = struct.Struct(">f").unpack_from
-_BINARY64: Final = struct.Struct(">d").unpack_from
 
 
 # Variable widths
@@ -193,21 +179,19 @@ def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
     return start, start + size
 
 
-def read_binary8(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
-    start, stop = extent8(data, pos, end, "binary")
-    return data[start:stop], stop
+def _binary(extent: Extent) -> Reader:
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
+        start, stop = extent(data, pos, end, "binary")
+        return data[start:stop], stop
 
-
-def read_binary32(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
-    start, stop = extent32(data, pos, end, "binary")
-    return data[start:stop], stop
+    return read
 
 
 def _not_utf8(pos: int, error: UnicodeDecodeError) -> DecodeError:
     return DecodeError(f"string at offset {pos} is not UTF-8 at its byte {error.start}")
 
 
-def read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
+def _read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
     # The bounds are checked inline: strings are the most frequent values of all.
     if pos >= end:
         raise truncated("string", pos)
@@ -221,7 +205,7 @@ def read_string8(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]
         raise _not_utf8(pos, error) from None
 
 
-def read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
+def _read_string32(data: bytes, pos: int, end: int, depth: int) -> tuple[str, int]:
     start, stop = extent32(data, pos, end, "string")
     try:
         return data[start:stop].decode(), stop
@@ -236,7 +220,7 @@ def _symbol(content: bytes) -> Symbol:
     return str.__new__(Symbol, content, "ascii")
 
 
-def read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
+def _read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
     if pos >= end:
         raise truncated("symbol", pos)
     start = pos + 1
@@ -249,7 +233,7 @@ def read_symbol8(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, i
         raise DecodeError(f"symbol at offset {pos} is not ASCII") from None
 
 
-def read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
+def _read_symbol32(data: bytes, pos: int, end: int, depth: int) -> tuple[Symbol, int]:
     start, stop = extent32(data, pos, end, "symbol")
     try:
         return str.__new__(Symbol, data[start:stop], "ascii"), stop
@@ -295,21 +279,15 @@ def check_used_up(what: str, pos: int, stop: int) -> None:
         raise DecodeError(f"{what} whose items end at offset {pos} was to end at {stop}")
 
 
-def _read_list0(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
-    return [], pos
+def _compound(opened: Opener, what: str, build: Callable[[bytes, int, int, int, int], Any]) -> Reader:
+    def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
+        pos, stop, count = opened(data, pos, end, what)
+        return build(data, pos, stop, count, depth), stop
+
+    return read
 
 
-def _read_list8(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
-    pos, stop, count = open8(data, pos, end, "list")
-    return _items(data, pos, stop, count, depth, "list"), stop
-
-
-def _read_list32(data: bytes, pos: int, end: int, depth: int) -> tuple[list[Any], int]:
-    pos, stop, count = open32(data, pos, end, "list")
-    return _items(data, pos, stop, count, depth, "list"), stop
-
-
-def _items(data: bytes, pos: int, stop: int, count: int, depth: int, what: str) -> list[Any]:
+def _items(data: bytes, pos: int, stop: int, count: int, depth: int, what: str = "list") -> list[Any]:
     check_room(what, pos, stop, count, depth)
     depth += 1
     readers = READERS
@@ -321,16 +299,6 @@ def _items(data: bytes, pos: int, stop: int, count: int, depth: int, what: str) 
         items.append(item)
     check_used_up(what, pos, stop)
     return items
-
-
-def read_map8(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
-    pos, stop, count = open8(data, pos, end, "map")
-    return _pairs(data, pos, stop, count, depth), stop
-
-
-def read_map32(data: bytes, pos: int, end: int, depth: int) -> tuple[dict[Any, Any] | Map, int]:
-    pos, stop, count = open32(data, pos, end, "map")
-    return _pairs(data, pos, stop, count, depth), stop
 
 
 def _pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> dict[Any, Any] | Map:
@@ -370,16 +338,6 @@ def _read_described(data: bytes, pos: int, end: int, depth: int) -> tuple[Descri
 
 
 # Arrays
-
-
-def read_array8(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
-    pos, stop, count = open8(data, pos, end, "array")
-    return _array(data, pos, stop, count, depth), stop
-
-
-def read_array32(data: bytes, pos: int, end: int, depth: int) -> tuple[Array, int]:
-    pos, stop, count = open32(data, pos, end, "array")
-    return _array(data, pos, stop, count, depth), stop
 
 
 def _array(data: bytes, pos: int, stop: int, count: int, depth: int) -> Array:
@@ -426,40 +384,40 @@ _TABLE: Final[dict[int, tuple[str, int, Reader]]] = {
     0x42: ("boolean", 0, _constant(False)),
     0x43: ("uint", 0, _constant(UInt(0))),
     0x44: ("ulong", 0, _constant(ULong(0))),
-    0x45: ("list", 0, _read_list0),
+    0x45: ("list", 0, lambda data, pos, end, depth: ([], pos)),
     0x50: ("ubyte", 1, _one_byte(UByte, signed=False)),
     0x51: ("byte", 1, _one_byte(Byte, signed=True)),
     0x52: ("uint", 1, _one_byte(UInt, signed=False)),
     0x53: ("ulong", 1, _one_byte(ULong, signed=False)),
     0x54: ("int", 1, _one_byte(Int, signed=True)),
     0x55: ("long", 1, _one_byte(Long, signed=True)),
-    0x56: ("boolean", 1, read_boolean),
-    0x60: ("ushort", 2, _integer(UShort, ">H")),
-    0x61: ("short", 2, _integer(Short, ">h")),
-    0x70: ("uint", 4, _integer(UInt, ">I")),
-    0x71: ("int", 4, _integer(Int, ">i")),
-    0x72: ("float", 4, _read_float),
+    0x56: ("boolean", 1, _read_boolean),
+    0x60: ("ushort", 2, _number(UShort, ">H")),
+    0x61: ("short", 2, _number(Short, ">h")),
+    0x70: ("uint", 4, _number(UInt, ">I")),
+    0x71: ("int", 4, _number(Int, ">i")),
+    0x72: ("float", 4, _number(Float, ">f")),
     0x73: ("char", 4, _read_char),
     0x74: ("decimal32", 4, _bytes_of(Decimal32, "decimal32", 4)),
-    0x80: ("ulong", 8, _integer(ULong, ">Q")),
-    0x81: ("long", 8, _integer(Long, ">q")),
-    0x82: ("double", 8, _read_double),
-    0x83: ("timestamp", 8, _integer(Timestamp, ">q")),
+    0x80: ("ulong", 8, _number(ULong, ">Q")),
+    0x81: ("long", 8, _number(Long, ">q")),
+    0x82: ("double", 8, _number(float, ">d", "double")),
+    0x83: ("timestamp", 8, _number(Timestamp, ">q")),
     0x84: ("decimal64", 8, _bytes_of(Decimal64, "decimal64", 8)),
     0x94: ("decimal128", 16, _bytes_of(Decimal128, "decimal128", 16)),
     0x98: ("uuid", 16, _bytes_of(lambda raw: UUID(bytes=raw), "uuid", 16)),
-    0xA0: ("binary", 1, read_binary8),
-    0xA1: ("string", 1, read_string8),
-    0xA3: ("symbol", 1, read_symbol8),
-    0xB0: ("binary", 4, read_binary32),
-    0xB1: ("string", 4, read_string32),
-    0xB3: ("symbol", 4, read_symbol32),
-    0xC0: ("list", 2, _read_list8),
-    0xC1: ("map", 2, read_map8),
-    0xD0: ("list", 8, _read_list32),
-    0xD1: ("map", 8, read_map32),
-    0xE0: ("array", 3, read_array8),
-    0xF0: ("array", 9, read_array32),
+    0xA0: ("binary", 1, _binary(extent8)),
+    0xA1: ("string", 1, _read_string8),
+    0xA3: ("symbol", 1, _read_symbol8),
+    0xB0: ("binary", 4, _binary(extent32)),
+    0xB1: ("string", 4, _read_string32),
+    0xB3: ("symbol", 4, _read_symbol32),
+    0xC0: ("list", 2, _compound(open8, "list", _items)),
+    0xC1: ("map", 2, _compound(open8, "map", _pairs)),
+    0xD0: ("list", 8, _compound(open32, "list", _items)),
+    0xD1: ("map", 8, _compound(open32, "map", _pairs)),
+    0xE0: ("array", 3, _compound(open8, "array", _array)),
+    0xF0: ("array", 9, _compound(open32, "array", _array)),
 }
 
 READERS: Final[list[Reader]] = [_TABLE[code][2] if code in _TABLE else _read_unknown for code in range(256)]

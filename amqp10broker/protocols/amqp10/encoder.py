@@ -46,15 +46,9 @@ _SIZE32: Final = struct.Struct(">BI").pack
 _SIZE_COUNT32: Final = struct.Struct(">BII").pack
 
 _UBYTE: Final = struct.Struct(">BB").pack
-_USHORT: Final = struct.Struct(">BH").pack
 _UINT: Final = struct.Struct(">BI").pack
 _ULONG: Final = struct.Struct(">BQ").pack
 _BYTE: Final = struct.Struct(">Bb").pack
-_SHORT: Final = struct.Struct(">Bh").pack
-_INT: Final = struct.Struct(">Bi").pack
-_LONG: Final = struct.Struct(">Bq").pack
-_FLOAT: Final = struct.Struct(">Bf").pack
-_DOUBLE: Final = struct.Struct(">Bd").pack
 
 # Encodings of 0 .. 255, looked up rather than packed: most ids, windows and credits are small.
 _SMALL_UINTS: Final = (b"\x43", *(bytes((0x52, n)) for n in range(1, 256)))
@@ -97,17 +91,8 @@ def _writer_for(value: Any) -> Writer:
         if writer is not None:
             return writer
     if isinstance(getattr(value, "DESCRIPTOR", None), int):
-        return _write_composite
+        return lambda value, depth: value.encode()
     raise EncodeError(f"{type(value).__name__} has no AMQP 1.0 encoding")
-
-
-def _write_composite(value: Any, depth: int = 0) -> bytes:
-    encoded: bytes = value.encode()
-    return encoded
-
-
-def write_null(value: None, depth: int = 0) -> bytes:
-    return NULL
 
 
 def write_boolean(value: bool, depth: int = 0) -> bytes:
@@ -116,20 +101,6 @@ def write_boolean(value: bool, depth: int = 0) -> bytes:
     if value is False:
         return FALSE
     raise misfit(value, "boolean")
-
-
-def write_ubyte(value: int, depth: int = 0) -> bytes:
-    try:
-        return _UBYTE(0x50, value)
-    except _BAD:
-        raise misfit(value, "ubyte") from None
-
-
-def write_ushort(value: int, depth: int = 0) -> bytes:
-    try:
-        return _USHORT(0x60, value)
-    except _BAD:
-        raise misfit(value, "ushort") from None
 
 
 def write_uint(value: int, depth: int = 0) -> bytes:
@@ -146,65 +117,39 @@ def write_ulong(value: int, depth: int = 0) -> bytes:
         raise misfit(value, "ulong") from None
 
 
-def write_byte(value: int, depth: int = 0) -> bytes:
-    try:
-        return _BYTE(0x51, value)
-    except _BAD:
-        raise misfit(value, "byte") from None
+def _packing(name: str, code: int, layout: str) -> Callable[..., bytes]:
+    pack = struct.Struct(layout).pack
+
+    def write(value: Any, depth: int = 0) -> bytes:
+        try:
+            return pack(code, value)
+        except _BAD:
+            raise misfit(value, name) from None
+
+    return write
 
 
-def write_short(value: int, depth: int = 0) -> bytes:
-    try:
-        return _SHORT(0x61, value)
-    except _BAD:
-        raise misfit(value, "short") from None
+def _signed(name: str, narrow: int, wide: int, layout: str) -> Writer:
+    pack_wide = struct.Struct(layout).pack
+
+    def write(value: int, depth: int = 0) -> bytes:
+        try:
+            return _BYTE(narrow, value) if -128 <= value <= 127 else pack_wide(wide, value)
+        except _BAD:
+            raise misfit(value, name) from None
+
+    return write
 
 
-def write_int(value: int, depth: int = 0) -> bytes:
-    try:
-        return _BYTE(0x54, value) if -128 <= value <= 127 else _INT(0x71, value)
-    except _BAD:
-        raise misfit(value, "int") from None
+write_ubyte: Final = _packing("ubyte", 0x50, ">BB")
+write_ushort: Final = _packing("ushort", 0x60, ">BH")
+write_timestamp: Final = _packing("timestamp", 0x83, ">Bq")
+_write_long: Final = _signed("long", 0x55, 0x81, ">Bq")
 
 
-def write_long(value: int, depth: int = 0) -> bytes:
-    try:
-        return _BYTE(0x55, value) if -128 <= value <= 127 else _LONG(0x81, value)
-    except _BAD:
-        raise misfit(value, "long") from None
-
-
-def write_timestamp(value: int, depth: int = 0) -> bytes:
-    try:
-        return _LONG(0x83, value)
-    except _BAD:
-        raise misfit(value, "timestamp") from None
-
-
-def write_float(value: float, depth: int = 0) -> bytes:
-    try:
-        return _FLOAT(0x72, value)
-    except _BAD:
-        raise misfit(value, "float") from None
-
-
-def write_double(value: float, depth: int = 0) -> bytes:
-    try:
-        return _DOUBLE(0x82, value)
-    except _BAD:
-        raise misfit(value, "double") from None
-
-
-def _write_decimal32(value: Decimal32, depth: int = 0) -> bytes:
-    return b"\x74" + value.raw
-
-
-def _write_decimal64(value: Decimal64, depth: int = 0) -> bytes:
-    return b"\x84" + value.raw
-
-
-def _write_decimal128(value: Decimal128, depth: int = 0) -> bytes:
-    return b"\x94" + value.raw
+def _raw(code: int) -> Writer:
+    head = bytes((code,))
+    return lambda value, depth: head + value.raw
 
 
 def _write_char(value: str, depth: int = 0) -> bytes:
@@ -454,9 +399,9 @@ _ITEM_WRITERS: Final[dict[int, Writer]] = {
     0x55: _packed(">b"),
     0x72: _packed(">f"),
     0x82: _packed(">d"),
-    0x74: _tail(_write_decimal32, Decimal32),
-    0x84: _tail(_write_decimal64, Decimal64),
-    0x94: _tail(_write_decimal128, Decimal128),
+    0x74: _tail(_raw(0x74), Decimal32),
+    0x84: _tail(_raw(0x84), Decimal64),
+    0x94: _tail(_raw(0x94), Decimal128),
     0x73: _tail(_write_char, Char),
     0x83: _packed(">q"),
     0x98: _tail(write_uuid, UUID),
@@ -475,23 +420,23 @@ _ITEM_WRITERS: Final[dict[int, Writer]] = {
 }
 
 _WRITERS: Final[dict[type, Writer]] = {
-    type(None): write_null,
+    type(None): lambda value, depth: NULL,
     bool: write_boolean,
     UByte: write_ubyte,
     UShort: write_ushort,
     UInt: write_uint,
     ULong: write_ulong,
-    Byte: write_byte,
-    Short: write_short,
-    Int: write_int,
-    Long: write_long,
-    int: write_long,
+    Byte: _packing("byte", 0x51, ">Bb"),
+    Short: _packing("short", 0x61, ">Bh"),
+    Int: _signed("int", 0x54, 0x71, ">Bi"),
+    Long: _write_long,
+    int: _write_long,
     Timestamp: write_timestamp,
-    Float: write_float,
-    float: write_double,
-    Decimal32: _write_decimal32,
-    Decimal64: _write_decimal64,
-    Decimal128: _write_decimal128,
+    Float: _packing("float", 0x72, ">Bf"),
+    float: _packing("double", 0x82, ">Bd"),
+    Decimal32: _raw(0x74),
+    Decimal64: _raw(0x84),
+    Decimal128: _raw(0x94),
     Char: _write_char,
     UUID: write_uuid,
     bytes: write_binary,

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from amqp10broker.protocols.numbers import EncodeError as EncodeError
+
 
 class Condition:
     """Names of the error conditions, in their encoded form."""
@@ -83,7 +85,3 @@ class AmqpLinkError(AmqpError):
 
 class AmqpDeliveryError(AmqpError):
     """A fault that rejects one delivery; the link stays."""
-
-
-class EncodeError(ValueError):
-    """A Python value has no AMQP 1.0 encoding, or does not fit the requested type."""

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final
 
-from amqp10broker.protocols.amqp10 import disposition as dispositions
+from amqp10broker.protocols.amqp10 import settling as dispositions
 from amqp10broker.protocols.amqp10 import transfer as transfers
-from amqp10broker.protocols.amqp10.disposition import DispositionLayout, DispositionRun
 from amqp10broker.protocols.amqp10.errors import Condition, DecodeError
 from amqp10broker.protocols.amqp10.performatives import (
     Begin,
@@ -25,6 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.settling import DispositionLayout, DispositionRun
 from amqp10broker.protocols.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun
 
 FRAME_HEADER: Final = Struct(">IBBH")
@@ -59,18 +59,6 @@ class FrameReader:
         more: whether the last call left whole frames for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with its condition.
     """
-
-    __slots__ = (
-        "_begun",
-        "_layouts",
-        "_rest",
-        "fault",
-        "frame_size_max",
-        "frame_type",
-        "frames",
-        "more",
-        "singly_max",
-    )
 
     def __init__(self) -> None:
         self.frame_size_max = PRE_OPEN_FRAME_SIZE_MAX

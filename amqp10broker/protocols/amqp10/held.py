@@ -4,7 +4,7 @@ Everything for the handle of a held link (`hold`) waits, also an attach that tak
 it has another meaning before the link is attached than after. Of a link that is already attached, deliveries
 and flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
 against the session's window; the size is bounded together with the connection's incomplete deliveries
-(`unfinished.py`).
+(`protocols/budget.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, Flow
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
-from amqp10broker.protocols.amqp10.unfinished import FRAME_BYTES, Unfinished
+from amqp10broker.protocols.budget import FRAME_BYTES, Unfinished
 
 LinkFrame = TransferRun | TransferFrame | Flow | Attach | Detach
 

@@ -23,7 +23,6 @@ from amqp10broker.protocols.amqp10.link import (
     ReceiverLink,
     SenderLink,
 )
-from amqp10broker.protocols.amqp10.output import Output
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Detach,
@@ -34,25 +33,13 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.receiving import Inbound
 from amqp10broker.protocols.amqp10.resumption import State, unsettled_map
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.settling import Settling
+from amqp10broker.protocols.amqp10.settling import Output, Settling
 from amqp10broker.protocols.amqp10.transfer import TransferHead
 from amqp10broker.protocols.amqp10.types import Symbol
 
 
 class Links:
     """The handle tables of a session, and the transitions of its links."""
-
-    __slots__ = (
-        "_channel",
-        "_in",
-        "_on_fault",
-        "_out",
-        "_output",
-        "_settling",
-        "by_handle",
-        "by_remote",
-        "handle_max",
-    )
 
     def __init__(
         self,

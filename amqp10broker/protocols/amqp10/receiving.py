@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import repeat
 
+from amqp10broker.protocols.amqp10.credit import IncomingWindow
 from amqp10broker.protocols.amqp10.delivery import PartialDelivery, check_first
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import (
@@ -23,8 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.amqp10.transfer import TransferRun
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
-from amqp10broker.protocols.amqp10.windows import IncomingWindow
+from amqp10broker.protocols.budget import Unfinished
 
 
 class Inbound:

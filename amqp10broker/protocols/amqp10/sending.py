@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
+from amqp10broker.protocols.amqp10.credit import OutgoingWindow
 from amqp10broker.protocols.amqp10.delivery import DeliveryBatch, OutgoingDelivery, Parts, ResumedDelivery
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.events import DeliveriesSent, MarkerReached, PumpEvent
 from amqp10broker.protocols.amqp10.faults import message_too_large
 from amqp10broker.protocols.amqp10.link import SenderLink
-from amqp10broker.protocols.amqp10.output import Output
 from amqp10broker.protocols.amqp10.performatives import TransactionalState, Transfer
+from amqp10broker.protocols.amqp10.settling import Output
 from amqp10broker.protocols.amqp10.transfer import TransferHead, delivery_tag
-from amqp10broker.protocols.amqp10.windows import OutgoingWindow
 from amqp10broker.protocols.serial import MASK
 
 # Keys of one batch are closer together than this, so the largest is only searched for above it.
@@ -27,17 +27,6 @@ _QUANTUM_FRAMES: Final = 128
 
 class Outbound:
     """The sending half of a session; `unsettled` has link and key by delivery-id."""
-
-    __slots__ = (
-        "_channel",
-        "_closed",
-        "_frame_size_max",
-        "_next_delivery_id",
-        "_output",
-        "_window",
-        "turns",
-        "unsettled",
-    )
 
     def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
         self._window = window

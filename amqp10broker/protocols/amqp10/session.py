@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
-from amqp10broker.protocols.amqp10.disposition import DispositionRun
+from amqp10broker.protocols.amqp10.credit import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,
     AmqpError,
@@ -31,14 +31,12 @@ from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
-from amqp10broker.protocols.amqp10.output import FrameTap, Output
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
 from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.settling import Settling
+from amqp10broker.protocols.amqp10.settling import DispositionRun, FrameTap, Output, Settling
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
-from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.protocols.serial import diff
 
 ROLE_SENDER: Final = False
@@ -112,7 +110,6 @@ class Session:
         self.state = SessionState.UNMAPPED
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
-        self.remote_begin: Begin | None = None
         self._on_fault = on_fault
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
@@ -173,7 +170,6 @@ class Session:
         """Apply the peer's begin, whichever came first."""
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
-        self.remote_begin = begin
         self.incoming.next_incoming_id = begin.next_outgoing_id
         self.outgoing.remote_incoming_window = begin.incoming_window
         self.outgoing.remote_outgoing_window = begin.outgoing_window

@@ -2,15 +2,268 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from struct import Struct
+from typing import Any, Final, Protocol
 
-from amqp10broker.protocols.amqp10.disposition import DispositionRun, Outcome, Settlements, State
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.events import DeliveriesSettled, DeliveriesUpdated, SessionEvent
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.protocols.amqp10.output import Output
-from amqp10broker.protocols.amqp10.performatives import Disposition, Role
-from amqp10broker.protocols.serial import MASK, diff
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Declared,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Modified,
+    Rejected,
+    Released,
+    Role,
+    TransactionalState,
+)
+from amqp10broker.protocols.amqp10.transfer import (
+    KEY8_BYTES,
+    KEY32_BYTES,
+    LIST32,
+    TransferLayout,
+    encode_uint,
+)
+from amqp10broker.protocols.serial import MASK, diff, ranges
+
+
+class FrameTap(Protocol):
+    """An observer of one session's frames: called in the order in which they take effect; must not raise.
+
+    It is called where the engine counts frames, in the engine's own batches: a run of a thousand transfers is
+    one call. A tap that reads the bytes of a connection again would have a cost for each frame.
+    """
+
+    def received(self, item: object) -> None:
+        """Handle a frame body of the peer, or a run of them, before the session does."""
+
+    def sent(self, frame: bytes) -> None:
+        """Handle a frame without payload that was written."""
+
+    def sent_run(self, link: SenderLink, first_id: int, deliveries: int, head: bytes) -> None:
+        """Handle deliveries of one frame each that were written."""
+
+    def sent_piece(self, link: SenderLink, delivery_id: int, head: bytes, *, first: bool, last: bool) -> None:
+        """Handle a written frame of a delivery that takes several."""
+
+
+class Output:
+    """Collects the bytes of one channel. `frame_tail`: doff, type and channel, which follow the size in every
+    frame's header.
+    """
+
+    __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
+
+    def __init__(self, channel: int, frame_size_max: int) -> None:
+        self.frame_size_max = frame_size_max
+        self.pieces: list[bytes | memoryview] = []
+        self.frame_tail = b"\x02\x00" + channel.to_bytes(2, "big")
+        self.tap: FrameTap | None = None
+
+    def write(self, performative: Begin | Attach | Flow | Detach | End) -> None:
+        body = performative.encode()
+        frame = (8 + len(body)).to_bytes(4, "big") + self.frame_tail + body
+        self.pieces.append(frame)
+        if self.tap is not None:
+            self.tap.sent(frame)
+
+    def extend(self, frames: list[bytes]) -> None:
+        self.pieces.extend(frames)
+        if self.tap is not None:
+            for frame in frames:
+                self.tap.sent(frame)
+
+
+# Clients that settle message by message send the same frame again and again with another delivery-id; it is
+# read by a learned layout as transfers are (`transfer.py`). Outcomes that we decide are collected during a
+# batch and written once, as ranges.
+
+Outcome = Accepted | Rejected | Released | Modified
+
+State = Outcome | Declared | TransactionalState
+ACCEPTED: Final = Accepted()
+RELEASED: Final = Released()
+
+_LIST8: Final = 0xC0
+_SMALLUINT: Final = 0x52
+_UINT: Final = 0x70
+
+
+@dataclass(eq=False, slots=True)
+class DispositionRun:
+    """Adjacent dispositions that differ in their delivery-ids only."""
+
+    role: bool
+    settled: bool
+    state: Any
+    spans: list[tuple[int, int]]
+
+
+class DispositionLayout:
+    """The common part of the dispositions of one client: all but `first` and `last`. `last_code`: expected
+    constructor of `last`, or None where it is absent or null.
+    """
+
+    __slots__ = (
+        "channel",
+        "frame_bytes",
+        "head_bytes",
+        "last_code",
+        "role",
+        "settled",
+        "state",
+        "suffix",
+        "unpack_from",
+    )
+
+    def __init__(
+        self,
+        unpack_from: Callable[..., tuple[Any, ...]],
+        suffix: bytes,
+        frame_bytes: int,
+        last_code: int | None,
+        channel: int,
+        disposition: Disposition,
+    ) -> None:
+        self.unpack_from = unpack_from
+        self.suffix = suffix
+        self.frame_bytes = frame_bytes
+        self.head_bytes = frame_bytes
+        self.last_code = last_code
+        self.channel = channel
+        self.role = disposition.role
+        self.settled = disposition.settled
+        self.state = disposition.state
+
+    def read(self, buf: bytes, pos: int) -> tuple[int, int] | None:
+        """Return the inclusive id range of the frame at `pos`, or None when it is of another layout."""
+        last_code = self.last_code
+        if last_code is None:
+            size, first, suffix = self.unpack_from(buf, pos)
+            last = first
+        else:
+            size, first, code, last, suffix = self.unpack_from(buf, pos)
+            if code != last_code:
+                return None
+        if size != self.frame_bytes or suffix != self.suffix:
+            return None
+        return first, last
+
+
+def learn(
+    buf: bytes, pos: int, disposition: Disposition, stop: int
+) -> dict[bytes, TransferLayout | DispositionLayout] | None:
+    """Return the layout of a disposition frame just decoded, under the keys by which the reader finds it."""
+    body = pos + 8
+    head = buf[body : body + 4]
+    if head == b"\x00\x53\x15\xc0":
+        at, key_bytes = body + 6, KEY8_BYTES
+    elif head == b"\x00\x53\x15\xd0":
+        at, key_bytes = body + 12, KEY32_BYTES
+    else:
+        return None
+    if buf[at] not in (0x41, 0x42):
+        return None
+    first_code = buf[at + 1]
+    if first_code not in (_SMALLUINT, _UINT):
+        return None
+    at += 2
+    layout = f">I{at - pos - 4}x{'I' if first_code == _UINT else 'B'}"
+    at += 4 if first_code == _UINT else 1
+    last_code = None
+    if at < stop and buf[at] in (_SMALLUINT, _UINT):
+        last_code = buf[at]
+        layout += "BI" if last_code == _UINT else "BB"
+        at += 5 if last_code == _UINT else 2
+    elif at < stop and buf[at] == 0x43:  # a last of 0 in the id's own encoding: not worth a layout
+        return None
+    unpack_from = Struct(f"{layout}{stop - at}s").unpack_from
+    channel = int.from_bytes(buf[pos + 6 : pos + 8], "big")
+    learned: dict[bytes, TransferLayout | DispositionLayout] = {
+        buf[pos + 4 : pos + 4 + key_bytes]: DispositionLayout(
+            unpack_from, buf[at:stop], stop - pos, last_code, channel, disposition
+        )
+    }
+    if key_bytes == KEY32_BYTES:
+        learned[buf[pos + 4 : pos + 4 + KEY8_BYTES]] = LIST32
+    return learned
+
+
+class Settlements:
+    """Outcomes decided during a batch, to be written as few dispositions.
+
+    Rejected goes first, then released, then accepted and the rest, as RabbitMQ writes them. Ids of all links
+    of the session are combined. `waiting`: ids that are not written yet, by state.
+    """
+
+    __slots__ = ("_channel", "_order", "_role", "waiting")
+
+    def __init__(self, channel: int, role: bool) -> None:
+        self._channel = channel
+        self._role = role
+        self.waiting: dict[tuple[int, bool, bytes], list[int]] = {}
+
+    def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
+        """Add deliveries that reached `state`; `settled` settles them for the peer."""
+        if not delivery_ids:
+            return
+        key = (_rank(state), settled, b"\x40" if state is None else _encode_state(state))
+        ids = self.waiting.get(key)
+        if ids is None:
+            self.waiting[key] = list(delivery_ids)
+        else:
+            ids.extend(delivery_ids)
+
+    def clear(self) -> None:
+        self.waiting.clear()
+
+    def take(self) -> list[bytes]:
+        """Encode and remove the collected outcomes: one frame for each contiguous range."""
+        frames: list[bytes] = []
+        for (_, settled, state), ids in sorted(self.waiting.items(), key=lambda entry: entry[0][0]):
+            first, last = ids[0], ids[-1]
+            # The usual case, with a cheap test. A client may have used an id again before its outcome was
+            # written.
+            in_order = last - first == len(ids) - 1 and ids == list(range(first, last + 1))
+            spans = [(first, last)] if in_order else ranges(ids)
+            frames.extend(self._frame(first, last, settled, state) for first, last in spans)
+        self.waiting.clear()
+        return frames
+
+    def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:
+        fields = (
+            (b"\x41" if self._role else b"\x42")
+            + encode_uint(first)
+            + (encode_uint(last) if last != first else b"\x40")
+            + (b"\x41" if settled else b"\x42")
+            + state
+        )
+        if len(fields) < 255:
+            body = b"\x00\x53\x15" + bytes((_LIST8, len(fields) + 1, 5)) + fields
+        else:
+            body = b"\x00\x53\x15\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
+        return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
+
+
+def _rank(state: State | None) -> int:
+    if type(state) is Rejected:
+        return 0
+    if type(state) is Released:
+        return 1
+    return 2
+
+
+def _encode_state(state: State) -> bytes:
+    if state is ACCEPTED:
+        return b"\x00\x53\x24\x45"
+    return state.encode()
 
 
 class Settling:

@@ -9,6 +9,8 @@ from amqp10broker.protocols.amqp10.decoder import (
     READERS,
     TYPE_NAMES,
     WIDTHS_MIN,
+    Extent,
+    Opener,
     Reader,
     array_head,
     check_room,
@@ -18,8 +20,6 @@ from amqp10broker.protocols.amqp10.decoder import (
     extent32,
     open8,
     open32,
-    read_string8,
-    read_symbol8,
     truncated,
 )
 from amqp10broker.protocols.amqp10.errors import DecodeError
@@ -59,37 +59,27 @@ def _by_reading(reader: Reader) -> Skipper:
     return lambda data, pos, end, depth: reader(data, pos, end, depth)[1]
 
 
-def _skip_binary8(data: bytes, pos: int, end: int, depth: int) -> int:
-    return extent8(data, pos, end, "binary")[1]
+def _binary(extent: Extent) -> Skipper:
+    return lambda data, pos, end, depth: extent(data, pos, end, "binary")[1]
 
 
-def _skip_binary32(data: bytes, pos: int, end: int, depth: int) -> int:
-    return extent32(data, pos, end, "binary")[1]
+def _text8(what: str, reader: Reader) -> Skipper:
+    # ASCII is valid without decoding; the reader checks any other text.
+    def skip(data: bytes, pos: int, end: int, depth: int) -> int:
+        start, stop = extent8(data, pos, end, what)
+        if not data[start:stop].isascii():
+            reader(data, pos, end, depth)
+        return stop
+
+    return skip
 
 
-def _skip_string8(data: bytes, pos: int, end: int, depth: int) -> int:
-    # ASCII is valid UTF-8 without decoding; the reader checks any other text.
-    start, stop = extent8(data, pos, end, "string")
-    if not data[start:stop].isascii():
-        read_string8(data, pos, end, depth)
-    return stop
+def _compound(opened: Opener, what: str, walk: Callable[[bytes, int, int, int, int], int]) -> Skipper:
+    def skip(data: bytes, pos: int, end: int, depth: int) -> int:
+        pos, stop, count = opened(data, pos, end, what)
+        return walk(data, pos, stop, count, depth)
 
-
-def _skip_symbol8(data: bytes, pos: int, end: int, depth: int) -> int:
-    start, stop = extent8(data, pos, end, "symbol")
-    if not data[start:stop].isascii():
-        read_symbol8(data, pos, end, depth)
-    return stop
-
-
-def _skip_list8(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open8(data, pos, end, "list")
-    return _skip_items(data, pos, stop, count, depth)
-
-
-def _skip_list32(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open32(data, pos, end, "list")
-    return _skip_items(data, pos, stop, count, depth)
+    return skip
 
 
 def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
@@ -105,16 +95,6 @@ def _skip_items(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
         pos = pos + widths[code] if widths[code] >= 0 else _SKIPPERS[code](data, pos, stop, depth)
     check_used_up("list", pos, stop)
     return stop
-
-
-def _skip_map8(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open8(data, pos, end, "map")
-    return _skip_pairs(data, pos, stop, count, depth)
-
-
-def _skip_map32(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open32(data, pos, end, "map")
-    return _skip_pairs(data, pos, stop, count, depth)
 
 
 def _skip_pairs(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
@@ -141,16 +121,6 @@ def _skip_described(data: bytes, pos: int, end: int, depth: int) -> int:
     return _skip(data, _skip(data, pos, end, depth + 1), end, depth + 1)
 
 
-def _skip_array8(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open8(data, pos, end, "array")
-    return _skip_array(data, pos, stop, count, depth)
-
-
-def _skip_array32(data: bytes, pos: int, end: int, depth: int) -> int:
-    pos, stop, count = open32(data, pos, end, "array")
-    return _skip_array(data, pos, stop, count, depth)
-
-
 def _skip_array(data: bytes, pos: int, stop: int, count: int, depth: int) -> int:
     _descriptors, code, pos = array_head(data, pos, stop, count, depth)
     width = _OPAQUE_WIDTHS[code]
@@ -166,16 +136,16 @@ def _skip_array(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
 
 _SKIPPERS: Final[list[Skipper]] = [_by_reading(reader) for reader in READERS]
 _SKIPPERS[0x00] = _skip_described
-_SKIPPERS[0xA0] = _skip_binary8
-_SKIPPERS[0xA1] = _skip_string8
-_SKIPPERS[0xA3] = _skip_symbol8
-_SKIPPERS[0xB0] = _skip_binary32
-_SKIPPERS[0xC0] = _skip_list8
-_SKIPPERS[0xC1] = _skip_map8
-_SKIPPERS[0xD0] = _skip_list32
-_SKIPPERS[0xD1] = _skip_map32
-_SKIPPERS[0xE0] = _skip_array8
-_SKIPPERS[0xF0] = _skip_array32
+_SKIPPERS[0xA0] = _binary(extent8)
+_SKIPPERS[0xA1] = _text8("string", READERS[0xA1])
+_SKIPPERS[0xA3] = _text8("symbol", READERS[0xA3])
+_SKIPPERS[0xB0] = _binary(extent32)
+_SKIPPERS[0xC0] = _compound(open8, "list", _skip_items)
+_SKIPPERS[0xC1] = _compound(open8, "map", _skip_pairs)
+_SKIPPERS[0xD0] = _compound(open32, "list", _skip_items)
+_SKIPPERS[0xD1] = _compound(open32, "map", _skip_pairs)
+_SKIPPERS[0xE0] = _compound(open8, "array", _skip_array)
+_SKIPPERS[0xF0] = _compound(open32, "array", _skip_array)
 
 # The width of content without invalid values, or -1 where a skipper must check it.
 _OPAQUE_WIDTHS: Final = [

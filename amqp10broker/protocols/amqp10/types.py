@@ -10,12 +10,11 @@ A plain Python int is encoded as long, a float as double, a str as string.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final, Self
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.errors import EncodeError
+from amqp10broker.protocols.numbers import Binary32, EncodeError, Integer
 
 # How many values may enclose another one. Real messages use fewer than ten; the limit keeps hostile
 # ones from exhausting the stack of the recursive readers and writers.
@@ -55,114 +54,64 @@ class Char(str):
         return f"Char({str.__repr__(self)})"
 
 
-class _Integer(int):
-    # An int of a fixed width. The decoder, which has read that many bits, calls ``int.__new__`` and skips the
-    # check.
-    __slots__ = ()
-    MIN: ClassVar[int]
-    MAX: ClassVar[int]
-
-    def __new__(cls, value: int) -> Self:
-        if not cls.MIN <= value <= cls.MAX:
-            raise EncodeError(f"{cls.__name__} holds {cls.MIN} to {cls.MAX}, not {value}")
-        return int.__new__(cls, value)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({int.__repr__(self)})"
-
-    __str__ = int.__repr__
-
-
-class UByte(_Integer):
+class UByte(Integer, bits=8):
     """An AMQP ubyte: unsigned 8 bits."""
 
     __slots__ = ()
-    MIN = 0
-    MAX = 2**8 - 1
 
 
-class UShort(_Integer):
+class UShort(Integer, bits=16):
     """An AMQP ushort: unsigned 16 bits."""
 
     __slots__ = ()
-    MIN = 0
-    MAX = 2**16 - 1
 
 
-class UInt(_Integer):
+class UInt(Integer, bits=32):
     """An AMQP uint: unsigned 32 bits."""
 
     __slots__ = ()
-    MIN = 0
-    MAX = 2**32 - 1
 
 
-class ULong(_Integer):
+class ULong(Integer, bits=64):
     """An AMQP ulong: unsigned 64 bits."""
 
     __slots__ = ()
-    MIN = 0
-    MAX = 2**64 - 1
 
 
-class Byte(_Integer):
+class Byte(Integer, bits=8, signed=True):
     """An AMQP byte: signed 8 bits."""
 
     __slots__ = ()
-    MIN = -(2**7)
-    MAX = 2**7 - 1
 
 
-class Short(_Integer):
+class Short(Integer, bits=16, signed=True):
     """An AMQP short: signed 16 bits."""
 
     __slots__ = ()
-    MIN = -(2**15)
-    MAX = 2**15 - 1
 
 
-class Int(_Integer):
+class Int(Integer, bits=32, signed=True):
     """An AMQP int: signed 32 bits."""
 
     __slots__ = ()
-    MIN = -(2**31)
-    MAX = 2**31 - 1
 
 
-class Long(_Integer):
+class Long(Integer, bits=64, signed=True):
     """An AMQP long: signed 64 bits."""
 
     __slots__ = ()
-    MIN = -(2**63)
-    MAX = 2**63 - 1
 
 
-class Timestamp(_Integer):
+class Timestamp(Integer, bits=64, signed=True):
     """Milliseconds since 1970-01-01T00:00:00Z, signed 64 bits (section 1.6.17)."""
 
     __slots__ = ()
-    MIN = -(2**63)
-    MAX = 2**63 - 1
 
 
-_BINARY32 = struct.Struct(">f")
-
-
-class Float(float):
-    """A 32-bit floating point number, rounded to the nearest. Raises `EncodeError` if it is too large."""
+class Float(Binary32):
+    """An AMQP float: 32 bits, rounded."""
 
     __slots__ = ()
-
-    def __new__(cls, value: float) -> Self:
-        try:
-            return float.__new__(cls, _BINARY32.unpack(_BINARY32.pack(value))[0])
-        except OverflowError:
-            raise EncodeError(f"{value} does not fit a 32-bit float") from None
-
-    def __repr__(self) -> str:
-        return f"Float({float.__repr__(self)})"
-
-    __str__ = float.__repr__
 
 
 @dataclass(frozen=True, slots=True)

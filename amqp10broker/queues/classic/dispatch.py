@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.classic.backlog import content_bytes
-from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers
+from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, Search, has_more
 from amqp10broker.queues.classic.ready import EXPIRED_MAX, ReadyMessages
 from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.selecting import Search, has_more
 from amqp10broker.queues.classic.store import Store
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 
 

@@ -51,11 +51,9 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
 
     def flush(self, now_ms: int) -> None:
         wrote = self._store.flush()
-        self.queue.safe_up_to(self._commits.journal.durable)
-        ticket = self.queue.unsafe_ticket
+        ticket = self.queue.safe_up_to(self._commits.journal.durable)
         if ticket is not None and self._confirms_written:
-            self.queue.safe_up_to(self._commits.write_early())
-            ticket, wrote = self.queue.unsafe_ticket, True
+            ticket, wrote = self.queue.safe_up_to(self._commits.write_early()), True
         if ticket is not None and ticket > self._asked_for:
             self._asked_for = ticket
             self._commits.when_durable(ticket, self.wake)

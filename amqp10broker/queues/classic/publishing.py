@@ -15,11 +15,11 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import ReadyMessages
+from amqp10broker.queues.classic.removal import dues_of, expiries_of
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
-from amqp10broker.queues.limits import dues_of, expiries_of
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 
 PLAIN_HEADS_MAX: Final = 256
 """Heads that a queue remembers as plain."""
@@ -200,12 +200,13 @@ class Intake:
             start = index + 1
         return ticket
 
-    def safe_up_to(self, ticket: int) -> None:
-        """Confirm publishes up to a ticket, which the store has made safe."""
+    def safe_up_to(self, ticket: int) -> int | None:
+        """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
         unsafe = self._unsafe
         while unsafe and unsafe[0][0] <= ticket:
             _, publisher, ids, settled, _ = unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
+        return unsafe[0][0] if unsafe else None
 
     def refuse_unsafe(self, *, failed: bool) -> None:
         """Refuse all publishes that are not safe."""

@@ -16,16 +16,13 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.classic.backlog import Page, content_bytes
-from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers
-from amqp10broker.queues.classic.cursor import Cursor
+from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, has_more, has_passed
 from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
-from amqp10broker.queues.classic.ready import ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.selecting import has_more, has_passed
+from amqp10broker.queues.classic.ready import Cursor, ReadyMessages
+from amqp10broker.queues.classic.removal import Disposal, Holding, is_limited, is_over, rejects
 from amqp10broker.queues.classic.store import DELAYED, Store
-from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -51,20 +48,17 @@ from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
     DeadLetterReason,
-    DeadLetters,
     PublishRejected,
     QueueDeleted,
     Settled,
     Subscribed,
     SubscribeRefused,
 )
-from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.queue_status import QueueStats, QueueStatus, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.round_robin import SCAN_MAX
 from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step, so that other tasks run before the next."""
@@ -97,7 +91,9 @@ class ClassicQueue(QueueMachine):
         self.waiting = ReadyMessages(settings.max_priority, self._store, settings.default_priority)
         self._consumers = Consumers(single=settings.single_active_consumer)
         self.delayed = DelayedMessages(self._store)
-        self._disposal = Disposal(self.waiting, self.delayed, self._store, self.counters, keeps=self._keeps)
+        self._disposal = Disposal(
+            self.waiting, self.delayed, self._store, self.counters, self._dead_letters, keeps=self._keeps
+        )
         self._serving = Serving(
             self.waiting, self._consumers, self._disposal, self._outbox, self._store, scan_max
         )
@@ -247,19 +243,18 @@ class ClassicQueue(QueueMachine):
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
         if self.deleted or self._disposal.unfinished or unfinished:
             return None if self.deleted else self._now
-        times = (self.waiting.next_expiry(), self.delayed.next_due(), self._gone_at())
-        return min((when for when in times if when is not None), default=None)
+        times = [self._gone_at(), self.waiting.next_expiry() if self.waiting.may_expire else None]
+        if self.delayed.count:
+            times.append(self.delayed.next_due())
+        return min([when for when in times if when is not None], default=None)
 
-    def safe_up_to(self, ticket: int) -> None:
-        self._intake.safe_up_to(ticket)
+    def safe_up_to(self, ticket: int) -> int | None:
+        return self._intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:
         """Refuse all publishes that are not safe, and later ones, since the store has failed."""
         self._intake.store_failed = True
         self._intake.refuse_unsafe(failed=True)
-
-    def take_dead_letters(self) -> list[DeadLetters]:
-        return self._disposal.take_dead_letters()
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.

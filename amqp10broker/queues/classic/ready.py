@@ -13,15 +13,46 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.backlog import Backlog, Page, Window, content_bytes
-from amqp10broker.queues.classic.cursor import Cursor
 from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.stats import QueueWeight, few
+from amqp10broker.queues.queue_status import QueueWeight, few
+
+# By priority level: the position before which everything was looked at, and behind it the places of messages
+# that came back, or that it wants and had no credit for. So each message is looked at once, however often the
+# consumer is granted credit.
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import MessageFilter
+
+
+class Cursor:
+    """The progress of one consumer.
+
+    Attributes:
+        wanted: filter of its messages; None: all.
+        at: by level, the highest priority first: everything before this position was looked at.
+        behind: by level: heaps of earlier positions, of which some may be empty by now.
+    """
+
+    __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")
+
+    def __init__(self, levels: int, wanted: MessageFilter | None, *, takes: bool) -> None:
+        self.wanted = wanted
+        self.takes = takes
+        self.at = [0] * levels
+        self.behind: list[list[int]] = [[] for _ in range(levels)]
+        self.looked_at = 0
+        self.passed = 0
+
+    def on_return(self, level: int, position: int) -> None:
+        if position < self.at[level]:
+            heappush(self.behind[level], position)
+
 
 _HEAD: Final = itemgetter(0)
 _POSITION: Final = itemgetter(0)

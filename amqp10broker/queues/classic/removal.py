@@ -1,17 +1,21 @@
-"""The removal of messages from a classic queue and its store, with dead-lettering."""
+"""The removal of messages from a classic queue and its store, with dead-lettering, and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Final, assert_never
 
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.message.traits import traits_of
+from amqp10broker.queues.classic.consumers import ClassicConsumer
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import Keyed, ReadyMessages
 from amqp10broker.queues.classic.store import DELAYED, Store
+from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
-from amqp10broker.queues.limits import is_limited, is_over
+from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 DROPPED_MAX: Final = 4096
@@ -39,6 +43,7 @@ class Disposal:
         delayed: DelayedMessages,
         store: Store,
         counters: QueueCounters,
+        dead_letters: list[DeadLetters],
         *,
         keeps: bool,
     ) -> None:
@@ -46,7 +51,7 @@ class Disposal:
         self._delayed = delayed
         self._store = store
         self._counters = counters
-        self._dead_letters: list[DeadLetters] = []
+        self._dead_letters = dead_letters
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
         self.unfinished = False
@@ -150,6 +155,138 @@ class Disposal:
             if self.keeps:
                 self._store.forget(DELAYED, run)
 
-    def take_dead_letters(self) -> list[DeadLetters]:
-        dead_letters, self._dead_letters = self._dead_letters, []
-        return dead_letters
+
+class Holding:
+    """The deliveries of one queue's consumers."""
+
+    __slots__ = ("_disposal", "_outbox", "_waiting")
+
+    def __init__(self, waiting: ReadyMessages, disposal: Disposal, outbox: Outbox) -> None:
+        self._waiting = waiting
+        self._disposal = disposal
+        self._outbox = outbox
+
+    def decide(self, held: Iterable[Keyed], delivery_outcome: DeliveryOutcome) -> None:
+        match delivery_outcome:
+            case DeliveryOutcome.ACCEPT:
+                self._disposal.forget([key for key, _ in held])
+            case DeliveryOutcome.DISCARD:
+                self._disposal.remove(DeadLetterReason.REJECTED, list(held))
+            case DeliveryOutcome.DISCARD_FAILED:
+                self._disposal.remove(
+                    DeadLetterReason.REJECTED,
+                    [(key, acquired(message, failed=True)) for key, message in held],
+                )
+            case DeliveryOutcome.REQUEUE | DeliveryOutcome.REQUEUE_FAILED:
+                failed = delivery_outcome is DeliveryOutcome.REQUEUE_FAILED
+                for key, message in held:
+                    self._waiting.put_back(key, acquired(message, failed=failed))
+            case _:
+                assert_never(delivery_outcome)
+
+    def take_back(
+        self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Requeue deliveries that never reached the client, unchanged.
+
+        A consumer that browses will be shown them again.
+        """
+        self._outbox.withdraw(consumer)
+        if consumer.browses:
+            self._show_again(consumer, keys, seen)
+            return
+        put_back = self._waiting.put_back
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        if on_its_way:
+            for key in list(unsettled)[-on_its_way:]:
+                put_back(key, unsettled.pop(key))
+        consumer.handed_out = seen
+        for key, message in zip(keys, messages, strict=True):
+            # The queue's own copy if it has one: the session's may be in another protocol's encoding.
+            held = unsettled.pop(key, None)
+            if held is not None:
+                put_back(key, held)
+            elif consumer.settled:
+                put_back(key, message)
+
+    def _show_again(self, consumer: ClassicConsumer, keys: Sequence[int], seen: int) -> None:
+        cursor = consumer.cursor
+        assert cursor is not None
+        on_its_way = consumer.handed_out - seen
+        missed = [*keys, *list(consumer.unsettled)[len(consumer.unsettled) - on_its_way :]]
+        consumer.unsettled.clear()
+        consumer.handed_out = seen
+        cursor.passed -= len(missed)
+        width = self._waiting.width
+        for key in missed:
+            cursor.on_return(width - 1 - key % width, key // width)
+
+    def trim(self, consumer: ClassicConsumer, seen: int) -> None:
+        """Remove deliveries of a settled consumer that have reached the session."""
+        if consumer.browses:
+            on_its_way = consumer.handed_out - seen
+            for key in list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]:
+                del consumer.unsettled[key]
+        elif consumer.settled:
+            unsettled = consumer.unsettled
+            on_its_way = consumer.handed_out - seen
+            final = list(unsettled)[: len(unsettled) - on_its_way]
+            for key in final:
+                del unsettled[key]
+            self._disposal.forget(final)
+
+
+_HEAD: Final = itemgetter(0)
+
+
+def expiries_of(
+    messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
+) -> tuple[Sequence[int] | None, bool]:
+    """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
+    expires.
+
+    The smaller of the queue's and the message's time to live counts. Returns the expiries, and whether some
+    message requests a delay (`dues_of`).
+    """
+    ttls: dict[bytes, int | None] = {}
+    delays = False
+    for head in set(map(_HEAD, messages)):
+        _, _, ttl, delay = traits_of(head)
+        ttls[head] = _smaller(ttl, queue_ttl_ms)
+        if delay is not None:
+            delays = True
+    if len(ttls) == 1:
+        ttl = next(iter(ttls.values()))
+        return (None if ttl is None else [now_ms + ttl] * len(messages)), delays
+    if all(ttl is None for ttl in ttls.values()):
+        return None, delays
+    when = {head: 0 if ttl is None else now_ms + ttl for head, ttl in ttls.items()}
+    return [when[head] for head, _ in messages], delays
+
+
+def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
+    """Return when each newly published message may be delivered, in ms; 0: it requests no delay."""
+    delays = [traits_of(head).delay for head, _ in messages]
+    return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
+
+
+def _smaller(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def rejects(settings: QueueSettings) -> bool:
+    """Return whether publishes may be refused for length."""
+    return settings.overflow is not Overflow.DROP_HEAD and is_limited(settings)
+
+
+def is_limited(settings: QueueSettings) -> bool:
+    return settings.max_length is not None or settings.max_length_bytes is not None
+
+
+def is_over(settings: QueueSettings, count: int, size: int) -> bool:
+    return (settings.max_length is not None and count > settings.max_length) or (
+        settings.max_length_bytes is not None and size > settings.max_length_bytes
+    )

@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.queues.effects import CreditReply, QueueDeleted, Settled, Subscribed
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand
 from amqp10broker.queues.quorum.messages import Messages

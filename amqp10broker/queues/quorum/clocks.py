@@ -1,8 +1,12 @@
-"""Clock differences between nodes, measured by heartbeats, and the correction of a wrong clock.
+"""The clocks of nodes, and the time of a log: its leader's, corrected if an earlier leader's was wrong.
 
 A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. As in NTP (RFC
 5905) a measurement is a round trip, and the difference is known within half of it: a heartbeat that is worked
 off late makes the bound wide, and not the clock wrong.
+
+A leader with a clock that is hours ahead stamps entries with its time, and time never runs back. If the next
+leader waited until its own clock is there, no message would expire or become due for hours. So its time goes
+on from the last entry's, a tenth slower than the clock, until the clock has caught up with it.
 """
 
 from __future__ import annotations
@@ -10,6 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Final
+
+# A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. The latency of
+# a heartbeat makes the other clock appear late by as much.
 
 AHEAD_MS_MAX: Final = 1_000
 """A leader's time is not further from that of most nodes."""
@@ -71,3 +78,38 @@ def _beyond(ahead_ms: int, within_ms: int) -> int:
 
 def difference(ahead_ms: int) -> str:
     return f"{abs(ahead_ms) / 1000:.1f} s {'ahead of' if ahead_ms > 0 else 'behind'}"
+
+
+NEVER: Final = 2**62
+
+
+class LogTime:
+    """The time of one leader, in milliseconds."""
+
+    __slots__ = ("_clock_ms", "_node", "_time_ms")
+
+    def __init__(self, node: Clocks, time_ms: int = 0, clock_ms: int = NEVER) -> None:
+        """Begin to lead. `clock_ms`: the leader's clock; left out by a member that does not lead."""
+        self._node = node
+        self._time_ms = time_ms
+        self._clock_ms = clock_ms
+
+    def at(self, clock_ms: int) -> int:
+        own = clock_ms + self._node.correction_ms
+        slow = self._slow(clock_ms)
+        if own < slow:
+            return slow
+        self._time_ms, self._clock_ms = own, clock_ms
+        return own
+
+    def when(self, time_ms: int) -> int:
+        """Return what the leader's clock shows at this time."""
+        slow = self._clock_ms - (self._time_ms - time_ms) * 10 // 9
+        return min(time_ms - self._node.correction_ms, slow)
+
+    def ahead_ms(self, clock_ms: int) -> int:
+        """Return by how much the time is ahead of the clock."""
+        return max(0, self._slow(clock_ms) - clock_ms - self._node.correction_ms)
+
+    def _slow(self, clock_ms: int) -> int:
+        return self._time_ms + max(0, clock_ms - self._clock_ms) * 9 // 10

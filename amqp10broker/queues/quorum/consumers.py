@@ -25,7 +25,7 @@ from amqp10broker.queues.effects import (
     Subscribed,
     TimedOut,
 )
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.quorum.commands import Selected
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
@@ -55,24 +55,6 @@ class QuorumConsumers:
         give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
             never.
     """
-
-    __slots__ = (
-        "_links",
-        "_messages",
-        "_name",
-        "_outbox",
-        "activity",
-        "by_ref",
-        "count",
-        "delivered_ms",
-        "give_up_at",
-        "made",
-        "selecting",
-        "suspects",
-        "timeout_at",
-        "turns",
-        "unused_since",
-    )
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
         self._name = name

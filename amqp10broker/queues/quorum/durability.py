@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import ClassVar, Final
 
 from amqp10broker.queues import machine_version
+from amqp10broker.queues.admission import LinkAdmission
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
@@ -28,12 +29,10 @@ from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, Publi
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
-from amqp10broker.queues.quorum.clocks import Clocks
+from amqp10broker.queues.quorum.clocks import Clocks, LogTime
 from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, RaiseVersion, joined
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
-from amqp10broker.queues.quorum.log_time import LogTime
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.remote_admission import LinkAdmission
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.errors import Full, NotLeader, NotReady
@@ -123,36 +122,6 @@ class QuorumInLog(QuorumInMemory):
     Attributes:
         member: this node's member of the group, while it takes part.
     """
-
-    __slots__ = (
-        "_applied",
-        "_begin",
-        "_clocks",
-        "_commits",
-        "_committed",
-        "_done",
-        "_early",
-        "_failed",
-        "_hurries",
-        "_late",
-        "_late_bytes",
-        "_leads",
-        "_looked",
-        "_on_ahead",
-        "_on_lead",
-        "_questions",
-        "_seen",
-        "_settings",
-        "_snapshots",
-        "_store",
-        "_time",
-        "_unpublished",
-        "_usable",
-        "_waiting",
-        "_waits_since_ms",
-        "_wanted",
-        "member",
-    )
 
     by_log: ClassVar[bool] = True
     admission: LinkAdmission
@@ -304,7 +273,7 @@ class QuorumInLog(QuorumInMemory):
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
         else:
-            if store.version < self._usable():
+            if store.version < machine_version.NEWEST and store.version < self._usable():
                 self._raise_version(now_ms)  # before commands that may need it
             entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
@@ -465,9 +434,9 @@ class QuorumInLog(QuorumInMemory):
             self._note(store.applied)
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
-        if self._leads and not queue.deleted and store.version < self._usable():
-            self._raise_version(now_ms)
         if self._leads and not queue.deleted:
+            if store.version < machine_version.NEWEST and store.version < self._usable():
+                self._raise_version(now_ms)
             self._look(now_ms)
             self._show_on()
         if store.ticket > self._seen:

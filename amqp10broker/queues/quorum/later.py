@@ -20,7 +20,6 @@ from typing import Final, NamedTuple
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 
 SOON_MAX: Final = 8192
-LATER_COLUMNS: Final = 5
 PAGE_MAX: Final = 128
 """Small, so that of all pages that were packed at one time about one is in memory as tuples."""
 

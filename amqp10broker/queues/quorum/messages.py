@@ -1,4 +1,4 @@
-"""The messages of a quorum queue: their places, their delivery counts, their limits.
+"""The messages of a quorum queue: their places, their delivery counts, their limits, and dead ones.
 
 `consumers` has the deliveries that consumers hold; they come back here when they are decided.
 """
@@ -10,6 +10,7 @@ from itertools import accumulate, takewhile
 from operator import itemgetter
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
 from amqp10broker.message.traits import traits_of
@@ -17,13 +18,91 @@ from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
 from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.dead_letters import PendingDeadLetters, at_least_once
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import DueMessage
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
 from amqp10broker.queues.round_robin import that_fill
-from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
+
+# At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
+# against its limits, and an internal consumer takes them, `QuorumQueue.dead_letter_prefetch` at a time, until
+# all target queues have confirmed them (docs/queue-features.md, section 6).
+
+PREFETCH: Final = 32
+"""Dead messages that the internal consumer holds at a time if no setting says, as in RabbitMQ."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A dead message for the internal consumer."""
+
+    key: int
+    message: Message
+    reason: DeadLetterReason
+
+
+def at_least_once(settings: QueueSettings) -> bool:
+    """Return whether dead messages stay until they have arrived; with drop-head they do not."""
+    return (
+        settings.dead_letter_strategy is DeadLetterStrategy.AT_LEAST_ONCE
+        and settings.overflow is Overflow.REJECT_PUBLISH
+        and settings.dead_letter_exchange is not None
+    )
+
+
+class PendingDeadLetters:
+    """Dead messages that have not arrived, oldest first."""
+
+    __slots__ = ("_handed_out", "entries", "size_bytes")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, tuple[DeadLetterReason, int]] = {}
+        self.size_bytes = 0
+        # Not part of the state: another member's internal consumer begins anew.
+        self._handed_out: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, index: int, reason: DeadLetterReason, size: int) -> None:
+        self.entries[index] = reason, size
+        self.size_bytes += size
+
+    def next(self, prefetch: int) -> list[tuple[int, DeadLetterReason]]:
+        """Return the next messages for the internal consumer, up to its prefetch."""
+        room = prefetch - len(self._handed_out)
+        if room <= 0 or len(self.entries) == len(self._handed_out):
+            return []
+        found: list[tuple[int, DeadLetterReason]] = []
+        for index, (reason, _) in self.entries.items():
+            if index not in self._handed_out:
+                found.append((index, reason))
+                if len(found) == room:
+                    break
+        self._handed_out.update(index for index, _ in found)
+        return found
+
+    def settle(self, index: int) -> bool:
+        """Remove a message that has arrived or is given up; return False if it is not present."""
+        entry = self.entries.pop(index, None)
+        if entry is None:
+            return False
+        self.size_bytes -= entry[1]
+        self._handed_out.discard(index)
+        return True
+
+    def begin_anew(self) -> None:
+        """Offer all messages again to a new internal consumer."""
+        self._handed_out.clear()
+
+    def clear(self) -> list[int]:
+        indexes = list(self.entries)
+        self.entries.clear()
+        self._handed_out.clear()
+        self.size_bytes = 0
+        return indexes
+
 
 Counts = tuple[int, int, bytes]
 """Of a returned message: number of deliveries, number of failed ones, and the annotations merged into it."""
@@ -45,23 +124,6 @@ _HEAD: Final = itemgetter(0)
 
 class Messages:
     """All messages of one queue, by index."""
-
-    __slots__ = (
-        "_shared_counts",
-        "bodies",
-        "counters",
-        "counts",
-        "dead_letters",
-        "expired_at",
-        "expired_ms",
-        "full",
-        "next_index",
-        "now_ms",
-        "pending",
-        "ready",
-        "replaying",
-        "settings",
-    )
 
     def __init__(self, settings: QueueSettings, bodies: BodyStore, now_ms: int) -> None:
         self.settings = settings

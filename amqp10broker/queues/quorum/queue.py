@@ -49,7 +49,7 @@ from amqp10broker.queues.effects import (
     Settled,
 )
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueStatus
+from amqp10broker.queues.queue_status import QueueStats, QueueStatus, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
@@ -69,12 +69,10 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.dead_letters import PREFETCH, DeadMessage, at_least_once
 from amqp10broker.queues.quorum.journal_bodies import BodyStore
-from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.stats import QueueStats, QueueWeight, few, is_full, length_limits
 
 _CONTENT: Final = itemgetter(1)
 _LOSSES: Final = (NodeGone, SessionGone)

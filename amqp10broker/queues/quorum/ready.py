@@ -15,13 +15,13 @@ reached the client goes back to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
-from amqp10broker.queues.quorum.numbers import NUMBERS_MIN, Numbers
 from amqp10broker.queues.quorum.ordered_entries import NEVER, OrderedEntries
 
 HIGH_TURNS: Final = 2
@@ -115,7 +115,7 @@ class ReadyIndexes:
     @property
     def next_delayed(self) -> int | None:
         """When the first delayed message is ready or expires, in ms."""
-        later = self.later.next_due
+        later = self.later.next_due if self.later.count else None
         if not self._delayed:
             return later
         back = self._delayed[0][0]
@@ -131,7 +131,7 @@ class ReadyIndexes:
 
     def deadline(self) -> int | None:
         """Return when the first message expires or stops being delayed, in ms."""
-        times = [line.head_expiry for line in self.lines if line.head_expiry != NEVER]
+        times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
         return min(times, default=None)
@@ -489,3 +489,56 @@ class ReadyIndexes:
         self._expiries = dict(expiries)
         self.size_bytes = sum(sum(line.columns()[1]) for line in self.lines)
         self.delayed_bytes = sum(entry[3] for entry in self._delayed)
+
+
+_BITS: Final = 6
+_PAGE: Final = 1 << _BITS
+_MASK: Final = _PAGE - 1
+
+NUMBERS_MIN: Final = 4096
+"""Number of entries from which on it replaces a dict, which is faster."""
+
+
+class Numbers:
+    """A dict of numbers from 0 on, in pages of 64 keys: 12 bytes an entry in a full page."""
+
+    __slots__ = ("_pages",)
+
+    def __init__(self, items: Iterable[tuple[int, int]]) -> None:
+        self._pages: dict[int, array[int]] = {}
+        """By page: the values plus 1, 0 for none; then their count."""
+        for key, value in items:
+            self[key] = value
+
+    def __setitem__(self, key: int, value: int) -> None:
+        page = self._pages.get(key >> _BITS)
+        if page is None:
+            page = self._pages[key >> _BITS] = array("Q", bytes(8 * (_PAGE + 1)))
+        if not page[key & _MASK]:
+            page[_PAGE] += 1
+        page[key & _MASK] = value + 1
+
+    def __contains__(self, key: int) -> bool:
+        page = self._pages.get(key >> _BITS)
+        return page is not None and page[key & _MASK] > 0
+
+    def __getitem__(self, key: int) -> int:
+        return self._pages[key >> _BITS][key & _MASK] - 1
+
+    def pop(self, key: int, default: None = None) -> int | None:
+        page = self._pages.get(key >> _BITS)
+        found = 0 if page is None else page[key & _MASK]
+        if page is None or not found:
+            return default
+        page[key & _MASK] = 0
+        page[_PAGE] -= 1
+        if not page[_PAGE]:
+            del self._pages[key >> _BITS]
+        return found - 1
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Iterate over keys and values in no order."""
+        for number, page in self._pages.items():
+            for at in range(_PAGE):
+                if page[at]:
+                    yield number << _BITS | at, page[at] - 1

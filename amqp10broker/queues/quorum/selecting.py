@@ -219,22 +219,6 @@ def _look_in_turns(group: Sequence[_Sight], ends: Sequence[int], budget: int) ->
 class _Sight:
     """One consumer's search: the cursor and messages that it would have."""
 
-    __slots__ = (
-        "_again",
-        "_budget",
-        "_chosen",
-        "_messages",
-        "_room",
-        "_step",
-        "_taken",
-        "_wanted",
-        "at",
-        "consumer",
-        "credit",
-        "found",
-        "had_turn",
-    )
-
     def __init__(
         self, messages: Messages, again: Again, consumer: QuorumConsumer, taken: dict[Place, None]
     ) -> None:

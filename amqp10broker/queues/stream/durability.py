@@ -16,10 +16,9 @@ from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
 from amqp10broker.queues.journal import Commits
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.commits import StreamCommits, StreamSyncs
 from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
-from amqp10broker.queues.stream.syncs import StreamSyncs
 
 RETRY_MS: Final = 1000
 """Interval after which a write without room on the disk is tried again."""

@@ -7,19 +7,65 @@ header of 13 bytes, the chunk's filter, and the encoded messages::
 
 A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old segments
 are removed as a whole, but not the one that is written to. A shelf stores the segments: files in a folder
-(`storage.stream_files`), or memory (`memory`).
+(`storage.stream_files`), or memory (`MemoryShelf`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from amqp10broker.queues.stream.index import SegmentIndex
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.storage.stream_files import FileShelf, SegmentRecord
+
+INDEX_BYTES: Final = 64 * 1024
+"""Distance of index entries: a chunk is found by reading on from the entry before it."""
+
+
+class SegmentIndex:
+    """The index and the figures of one segment. `first_ms`: time of its first chunk; None while it
+    has none.
+    """
+
+    def __init__(self, first: int, size: int) -> None:
+        self.first = first
+        self.next = first
+        self.size = size
+        self.start = size
+        self.first_ms: int | None = None
+        self.last_ms = 0
+        self.last_chunk = first
+        self._offsets = array("Q")
+        self._times = array("Q")
+        self._positions = array("Q")
+
+    def add(self, position: int, length: int, first: int, count: int, timestamp_ms: int) -> None:
+        if not self._positions or position - self._positions[-1] >= INDEX_BYTES:
+            self._offsets.append(first)
+            self._times.append(timestamp_ms)
+            self._positions.append(position)
+        if self.first_ms is None:
+            self.first_ms = timestamp_ms
+            self.start = position
+        self.last_ms = timestamp_ms
+        self.last_chunk = first
+        self.next = first + count
+        self.size = position + length
+
+    def before_offset(self, offset: int) -> int:
+        """Return the position of a chunk that is not behind the one with this offset."""
+        at = bisect_right(self._offsets, offset)
+        return self._positions[at - 1] if at else self.start
+
+    def before_time(self, timestamp_ms: int) -> int:
+        """Return the position of a chunk that is not behind the first one that is not older than this."""
+        # Several chunks may have one time: of those the first may stand before the entry that has it.
+        at = bisect_left(self._times, timestamp_ms)
+        return self._positions[at - 1] if at else self.start
+
 
 READ_BYTES: Final = 256 * 1024
 """Size of a read; larger if one chunk is larger."""
@@ -30,8 +76,6 @@ _START: Final = Struct(">QIB")
 
 Place = tuple[int, int]
 """First offset of a segment, and a position in it."""
-
-Shelf = FileShelf | MemoryShelf
 
 
 class Chunk(NamedTuple):
@@ -294,3 +338,64 @@ def _chunk(entry: SegmentRecord) -> Chunk:
     return Chunk(
         entry.first, entry.first + count, timestamp_ms, payload[_START.size : start], payload[start:]
     )
+
+
+class MemoryShelf:
+    """The segments of one stream, as `FileShelf`: durable as soon as they are written."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, list[SegmentRecord]] = {}
+        self._newest: list[SegmentRecord] = []
+        self._end = 0
+
+    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
+        return iter(())
+
+    def prepare(self, first: int) -> Sequence[int]:
+        return ()
+
+    def roll(self, first: int) -> int:
+        self._newest = self._segments[first] = []
+        self._end = 0
+        return 0
+
+    def append(self, first: int, payload: Sequence[bytes], number: int) -> tuple[int, int]:
+        position = self._end
+        data = b"".join(payload)
+        length = RECORD_BYTES + len(data)
+        self._newest.append(SegmentRecord(position, length, first, data))
+        self._end = position + length
+        return position, length
+
+    def mark(self) -> None:
+        pass
+
+    def write(self) -> None:
+        pass
+
+    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
+        entries = self._segments[segment]
+        start = bisect_left(entries, (position,))
+        stop = start + 1
+        while stop < len(entries) and entries[stop].position + entries[stop].length <= position + size:
+            stop += 1
+        return entries[start:stop]
+
+    def drop(self, segment: int) -> None:
+        del self._segments[segment]
+
+    def fds_to_sync(self) -> list[int]:
+        return []
+
+    def synced(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def delete(self) -> None:
+        self._segments.clear()
+        self._newest = []
+
+
+Shelf = FileShelf | MemoryShelf

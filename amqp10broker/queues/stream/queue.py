@@ -53,9 +53,8 @@ from amqp10broker.queues.effects import (
     Subscribed,
 )
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
+from amqp10broker.queues.queue_status import ConsumerStatus, QueueStats, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stats import QueueStats
 from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
 from amqp10broker.queues.stream.log import StreamLog
 

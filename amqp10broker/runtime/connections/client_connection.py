@@ -57,6 +57,7 @@ from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.measures import Measures
 from amqp10broker.sessions.messages import (
     ACCESS_CHANGED,
@@ -66,7 +67,6 @@ from amqp10broker.sessions.messages import (
     SessionMessage,
     Stop,
 )
-from amqp10broker.sessions.wait_context import WaitContext
 
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)

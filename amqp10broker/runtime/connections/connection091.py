@@ -32,7 +32,7 @@ from amqp10broker.protocols.amqp091.events import (
     UpdateSecretReceived,
 )
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT
-from amqp10broker.protocols.amqp091.method_names import method_name
+from amqp10broker.protocols.amqp091.method_codec import method_name
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import PORTION
@@ -43,14 +43,13 @@ from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
-from amqp10broker.sessions.amqp091.open import login_refused, server_properties
-from amqp10broker.sessions.amqp091.status import channel_view
-from amqp10broker.sessions.diagnosis.waits import Wait
+from amqp10broker.sessions.amqp10.open import login_refused, server_properties
+from amqp10broker.sessions.context import ChannelContext
+from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
+from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
-from amqp10broker.sessions.wait_context import WaitContext
 
 FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""

@@ -28,7 +28,7 @@ from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
 from amqp10broker.protocols.amqp10.transfer import payload_bytes
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
@@ -38,7 +38,6 @@ from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.commits import SessionCommits
-from amqp10broker.sessions.amqp10.names import LinkNames
 from amqp10broker.sessions.amqp10.open import (
     check_open,
     is_of_jms,
@@ -51,7 +50,8 @@ from amqp10broker.sessions.amqp10.open import (
 )
 from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import LinkNames, SessionContext
+from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import (
     TRANSACTIONS_DUE,
@@ -62,7 +62,6 @@ from amqp10broker.sessions.messages import (
     SessionMessage,
     Stop,
 )
-from amqp10broker.sessions.wait_context import WaitContext
 
 EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload of transfers that is taken from one connection during an alarm: what a client had given to its

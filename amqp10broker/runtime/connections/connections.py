@@ -21,10 +21,9 @@ from amqp10broker.runtime.connections.socket_transport import LINGER_BYTES_MAX, 
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
-from amqp10broker.sessions.diagnosis.survey import Selection, Survey
+from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
 from amqp10broker.sessions.measures import Measures
 from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
-from amqp10broker.sessions.overview import queue_view
 
 _log = Log("amqp10broker.connection")
 

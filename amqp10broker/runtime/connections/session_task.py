@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class Bound:
             self._freed = None
 
 
-class EndpointTask(Generic[EndpointT]):
+class EndpointTask(ABC, Generic[EndpointT]):
     """A session or channel and its task.
 
     Attributes:
@@ -83,9 +84,9 @@ class EndpointTask(Generic[EndpointT]):
         self._unsent: UnsentCommands = []
 
     @property
+    @abstractmethod
     def over(self) -> bool:
         """Whether the task ends after this step."""
-        raise NotImplementedError
 
     def deliver(self, frames: Frames, *, inline: bool) -> None:
         """Put frames into the mailbox, if `reads` has room; `inline`: and have them handled now."""

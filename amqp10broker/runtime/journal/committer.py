@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
-from amqp10broker.queues.stream.syncs import StreamSyncs
+from amqp10broker.queues.stream.commits import StreamSyncs
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.catalog_log import CatalogLog

@@ -24,8 +24,7 @@ from amqp10broker.queues.durable_links import ResumableLinksInJournal
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.spool import Spool
-from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.stream.syncs import StreamSyncs
+from amqp10broker.queues.stream.commits import StreamCommits, StreamSyncs
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.data import Data
@@ -210,7 +209,7 @@ class JournalTask:
             seconds=round(trio.current_time() - started_at, 3),
             reserve_bytes=self.journal.room_bytes,
         )
-        if not self.journal.reserves:
+        if not self.journal.reserve:
             _log.warning(
                 "this file system cannot reserve room: while it is full nothing can be settled",
                 folder=self._folder.path,

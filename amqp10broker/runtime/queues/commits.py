@@ -103,7 +103,7 @@ class SessionCommits:
                 return NoRoom(f"queue '{name}' would exceed its maximum length")
             if backend.durable:
                 size += bytes_
-        if not size or self._journal_task is None or not self._journal_task.journal.reserves:
+        if not size or self._journal_task is None or not self._journal_task.journal.reserve:
             return None
         try:
             admitted = self._journal_task.journal.admits(size, 0)

@@ -12,19 +12,19 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Publish, Purge
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, PublishRejected, Unconfirmed
+from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import ReplyRegistry
-from amqp10broker.sessions.at_least_once_dead_letters import (
+from amqp10broker.sessions.dead_letters import (
     RETRY_MS,
-    DeadLetter,
     DeadLetterTarget,
     Forwarding,
     Post,
+    route_dead_letters,
 )
-from amqp10broker.sessions.dead_letters import route_dead_letters
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -78,7 +78,7 @@ class DeadLetterOffice:
 class Offered:
     """The queue hands out dead messages."""
 
-    letters: Sequence[DeadLetter]
+    letters: Sequence[DeadMessage]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class DeadLetterWorker:
     def outstanding(self) -> int:
         return len(self._forwarding)
 
-    def offer(self, letters: Sequence[DeadLetter]) -> None:
+    def offer(self, letters: Sequence[DeadMessage]) -> None:
         """Forward these too. How many are on their way at once is the queue's to bound."""
         self._mailbox.put(Offered(letters))
 
@@ -236,7 +236,7 @@ class AtLeastOnce:
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
 
-    def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
+    def offer(self, dead: Sequence[DeadMessage], settings: QueueSettings) -> None:
         """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)

@@ -25,8 +25,7 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import ConfirmWhen
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import StreamBackend
-from amqp10broker.queues.stream.log import StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import is_first, node_of

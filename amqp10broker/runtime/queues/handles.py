@@ -16,8 +16,7 @@ from amqp10broker.queues.commands import Command, PeerId, ReplyTo, joined
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats, QueueWeight
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.runtime.mailbox import InlineSteps, Mailbox
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink

@@ -17,15 +17,14 @@ from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueProgress, QueueStats, QueueStatus
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
 from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry
-from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
+from amqp10broker.sessions.dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:
     pass

@@ -25,7 +25,7 @@ from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
 from amqp10broker.runtime.queues.durability import Backends, QueueContext
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.sessions.at_least_once_dead_letters import DeadLetterTarget
+from amqp10broker.sessions.dead_letters import DeadLetterTarget
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.state_transfer import Snapshots

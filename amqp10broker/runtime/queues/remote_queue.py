@@ -10,8 +10,7 @@ from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.links import Client
 from amqp10broker.queues.commands import Command, Configure, Delete, Touch
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStatus
-from amqp10broker.queues.stats import QueueStats, QueueWeight
+from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ are held until the answer is there. The steps in which a channel runs are define
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from functools import partial
 from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.config import Config
@@ -20,18 +19,14 @@ from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.proposing import Decided
-from amqp10broker.metadata.queue import LastError, QueueHandle
-from amqp10broker.operations.caller import Steps, Wait
-from amqp10broker.operations.registry import perform
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.deliver import return_frames
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
-from amqp10broker.protocols.amqp091.method_names import method_name
+from amqp10broker.protocols.amqp091.method_codec import method_name
 from amqp10broker.protocols.amqp091.methods import Method
-from amqp10broker.queues.commands import Command, Inspect, RequestRef
+from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
@@ -48,19 +43,15 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
-from amqp10broker.sessions.amqp091.consuming import ChannelConsumers
-from amqp10broker.sessions.amqp091.context import ChannelContext
+from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
 from amqp10broker.sessions.amqp091.declaring import Declaring
-from amqp10broker.sessions.amqp091.errors import to_amqp091
-from amqp10broker.sessions.amqp091.fetching import Fetching
-from amqp10broker.sessions.amqp091.modes import Modes
+from amqp10broker.sessions.amqp091.modes import Acknowledging, Modes
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.amqp091.subscribing import Subscribing
-from amqp10broker.sessions.amqp091.tap import ChannelTap
+from amqp10broker.sessions.amqp091.subscribing import Fetching, Subscribing
+from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.endpoint import SessionEndpoint
 from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
@@ -89,34 +80,26 @@ class ChannelState(Enum):
     """Frames that the client sent before it read our close-ok are ignored."""
 
 
-class BrokerChannel(SessionEndpoint):
+class BrokerChannel(ChannelBase):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
     kind only. `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
-        super().__init__(context.moment)
-        self.number = number
+        super().__init__(number, context)
         self.state = ChannelState.UNOPENED
         self.stopping = False
-        self.context = context
-        self._out: list[bytes | memoryview] = []
         self._backlog: deque[object] = deque()
-        self._then: Callable[[Any], None] | None = None
-        self._request: RequestRef | None = None
-        self._paused = False
         self._opened: ContentOpened | None = None
         self.unwanted: ContentOpened | None = None
-        self.paused_ms = 0
-        self.taps: tuple[ChannelTap, ...] = ()
         self.in_hand: Method | type[Method] = methods.ChannelOpen
-        self.last_error: LastError | None = None
         self._counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
         self._received = CreditReceiver(flow)
         self._reset()
 
     def _reset(self) -> None:
+        self.last_queue = ""
         self.consuming = ChannelConsumers(self.number, self.context, self.to_queue, self._counters)
         self.acknowledging = Acknowledging(self)
         self.modes = Modes(self, self.acknowledging)
@@ -177,11 +160,11 @@ class BrokerChannel(SessionEndpoint):
     @property
     def busy(self) -> bool:
         """Whether a method of the client is not done: a queue must answer first."""
-        return self._paused or bool(self._backlog)
+        return self.paused or bool(self._backlog)
 
     def _work(self) -> None:
         backlog = self._backlog
-        while backlog and not self._paused:
+        while backlog and not self.paused:
             item = backlog.popleft()
             for tap in self.taps:
                 tap.received(item)
@@ -205,16 +188,6 @@ class BrokerChannel(SessionEndpoint):
             self._guarded(self.subscribing.check_access)
 
     # --- output -----------------------------------------------------------------------------------
-
-    def write(self, method: Method) -> None:
-        self._out.append(method_frame(self.number, method))
-        for tap in self.taps:
-            tap.sent(method)
-
-    def write_pieces(self, pieces: Sequence[bytes]) -> None:
-        self._out.extend(pieces)
-        for tap in self.taps:
-            tap.sent_content(pieces[0])
 
     @property
     def has_unsent(self) -> bool:
@@ -257,59 +230,13 @@ class BrokerChannel(SessionEndpoint):
         self.subscribing.close()
         self.modes.close()
         self._then = None
-        self._paused = False
-
-    # --- waiting for queues -----------------------------------------------------------------------
-
-    def ask(
-        self,
-        handle: QueueHandle,
-        command: Callable[[RequestRef], Command],
-        then: Callable[[Answer], None],
-    ) -> None:
-        self._request = self.context.reply_to.request()
-        self._then = then
-        self.pause()
-        self.to_queue((handle, command(self._request)))
-
-    def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
-        self._advance(perform(self.declaring.caller(), operation, given), then, None)
-
-    def _advance(
-        self, steps: Steps[Any], then: Callable[[Any], None], heard: Answer | Decided | None
-    ) -> None:
-        try:
-            wait = steps.send(heard)
-        except StopIteration as done:
-            result = done.value
-        else:
-            assert isinstance(wait, Wait), "the caller has no node"
-            self._request = wait.ref
-            self._then = partial(self._advance, steps, then)
-            self.pause()
-            if wait.queue is not None and wait.command is not None:
-                self.to_queue((wait.queue, wait.command))
-            return
-        then(result)
-
-    def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
-        self.ask(handle, Inspect, then)
-
-    def queue_named(self, name: str) -> str:
-        return self.declaring.queue_named(name)
-
-    def pause(self) -> None:
-        self._paused = True
-        self.paused_ms = self.context.moment.ms
-
-    def resume(self) -> None:
-        self._paused = False
+        self.paused = False
 
     def _go_on(self, request: RequestRef, heard: Answer | Decided) -> None:
         if request != self._request or self._then is None:
             return  # requested before the channel was closed
         then, self._then = self._then, None
-        self._paused = False
+        self.paused = False
         self._guarded(then, heard)
 
     # --- frames -----------------------------------------------------------------------------------
@@ -376,9 +303,6 @@ class BrokerChannel(SessionEndpoint):
             text=error.reply_text,
         )
 
-    def warn(self, event: str, **details: Any) -> None:
-        self.last_error = self.context.log.warning(event, channel=self.number, **details)
-
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
             self._received.unreturned += len(item.bodies)
@@ -439,9 +363,8 @@ class BrokerChannel(SessionEndpoint):
     # --- publishing -------------------------------------------------------------------------------
 
     def _return(self, message: Message) -> None:
-        self.write_pieces(
-            [return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, self.context.frame_max)]
-        )
+        frame_max = self.context.frame_max
+        self.write_content(return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, frame_max))
 
     def _check_opened(self, method: Method) -> None:
         # Refuses before the body comes what would be refused with it.

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091.deliver import DeliverEncoder
 from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
+from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.amqp091.consumer_arguments import ConsumerOptions
-from amqp10broker.sessions.amqp091.context import ChannelContext
-from amqp10broker.sessions.amqp091.tap import ChannelTap
-from amqp10broker.sessions.context import ToQueue
+from amqp10broker.sessions.context import ChannelContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+
+
+class ChannelTap(Protocol):
+    """Called for frames in the order in which they take effect; must not raise."""
+
+    def received(self, item: object) -> None:
+        """Handle an item of the frame reader, before the channel does."""
+
+    def sent(self, method: Method) -> None:
+        """Handle a written method after its effect; for confirms, that of all written together."""
+
+    def sent_content(self, frames: bytes) -> None:
+        """Handle a method that was written with its content. Its effect is complete."""
+
+    def delivered(self, consumer: ChannelConsumer, first_tag: int, deliveries: int) -> None:
+        """Handle deliveries of a consumer before they are written, with tags that follow the first."""
+
 
 OVERHEAD_BYTES: Final = 64
 """The frames of a delivery without its content, in bytes, for the writer's budget."""

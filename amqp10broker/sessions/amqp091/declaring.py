@@ -8,46 +8,21 @@ reply-to, no-wait.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from amqp10broker.errors import NotFound
-from amqp10broker.operations.caller import Caller
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.codec import plain
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
-from amqp10broker.sessions.amqp091.part import Channel
-
-GENERATED_PREFIX: Final = "amq.gen-"
+from amqp10broker.sessions.amqp091.base import ChannelBase
 
 
 class Declaring:
-    """The declarations of a channel's client. An empty queue name means `last_queue`."""
+    """The declarations of a channel's client."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._context = channel.context
-        self.last_queue = ""
-
-    def queue_named(self, name: str) -> str:
-        """Return the name, or for an empty one that of the queue declared last."""
-        if name:
-            return stripped(name)
-        if not self.last_queue:
-            raise NotFound("queue ''", "no previously declared queue")
-        return self.last_queue
-
-    def caller(self) -> Caller:
-        context = self._context
-        return Caller(
-            context.catalog,
-            context.vhost,
-            context.access,
-            context.connection,
-            propose=context.propose,
-            new_request=context.reply_to.request,
-            new_name=lambda: GENERATED_PREFIX + context.new_id(),
-        )
 
     def _perform(
         self, operation: str, no_wait: bool, done: Callable[[Any], Method], /, **given: object
@@ -107,7 +82,7 @@ class Declaring:
         self._perform("unbind", False, lambda gone: methods.QueueUnbindOk(), **self._queue_ends(method))
 
     def _queue_ends(self, method: methods.QueueBind | methods.QueueUnbind) -> dict[str, object]:
-        name = self.queue_named(method.queue)
+        name = self._channel.queue_named(method.queue)
         # "If the queue name is empty and the routing key is empty too, the key is the queue's name."
         return {
             "source": stripped(method.exchange),
@@ -125,7 +100,11 @@ class Declaring:
         elif method.passive:
             self._context.catalog.usage.queues_declared += 1
             self._perform(
-                "get-queue", method.no_wait, self._declared, name=self.queue_named(name), for_use=True
+                "get-queue",
+                method.no_wait,
+                self._declared,
+                name=self._channel.queue_named(name),
+                for_use=True,
             )
         else:
             self._perform(
@@ -141,7 +120,7 @@ class Declaring:
             )
 
     def _declared(self, queue: dict[str, Any]) -> Method:
-        self.last_queue = queue["name"]
+        self._channel.last_queue = queue["name"]
         return methods.QueueDeclareOk(queue["name"], queue["message_count"], queue["consumer_count"])
 
     def _declare_direct_reply_to(self, name: str, no_wait: bool) -> None:
@@ -156,7 +135,7 @@ class Declaring:
             "purge-queue",
             method.no_wait,
             lambda purged: methods.QueuePurgeOk(purged["message_count"]),
-            name=self.queue_named(method.queue),
+            name=self._channel.queue_named(method.queue),
         )
 
     def queue_delete(self, method: methods.QueueDelete) -> None:
@@ -164,7 +143,7 @@ class Declaring:
             "delete-queue",
             method.no_wait,
             lambda gone: methods.QueueDeleteOk(gone["message_count"]),
-            name=self.queue_named(method.queue),
+            name=self._channel.queue_named(method.queue),
             if_unused=method.if_unused,
             if_empty=method.if_empty,
         )

@@ -1,17 +1,86 @@
-"""Confirms and transactions of one channel: the outcomes of published messages for its client."""
+"""Confirms, acknowledgements and transactions of one channel."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
-from amqp10broker.queues.commands import Publish, RequestRef, Settle
+from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.queues.commands import DeliveryOutcome, Publish, RequestRef, Settle
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
-from amqp10broker.sessions.amqp091.acknowledging import Acknowledging
-from amqp10broker.sessions.amqp091.part import Channel
+from amqp10broker.sessions.amqp091.base import ChannelBase
+from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
+from amqp10broker.sessions.amqp091.consuming import Held
 from amqp10broker.sessions.commits import NotYet
+
+
+class Acknowledging:
+    """The decisions of a channel's client on deliveries."""
+
+    def __init__(self, channel: ChannelBase) -> None:
+        self._channel = channel
+        self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
+
+    def acks(self, tags: Sequence[tuple[int, bool]]) -> None:
+        self._settle(tags, DeliveryOutcome.ACCEPT)
+
+    def nack(self, method: methods.BasicNack) -> None:
+        # Not counted as a failed delivery (RabbitMQ 4.3), neither requeued nor given up; basic.reject is.
+        delivery_outcome = DeliveryOutcome.REQUEUE if method.requeue else DeliveryOutcome.DISCARD
+        self._settle([(method.delivery_tag, method.multiple)], delivery_outcome)
+
+    def reject(self, method: methods.BasicReject) -> None:
+        delivery_outcome = (
+            DeliveryOutcome.REQUEUE_FAILED if method.requeue else DeliveryOutcome.DISCARD_FAILED
+        )
+        self._settle([(method.delivery_tag, False)], delivery_outcome)
+
+    def recover(self, method: methods.BasicRecover) -> None:
+        self._recover_all(method.requeue)
+        self._channel.write(methods.BasicRecoverOk())
+
+    def recover_async(self, method: methods.BasicRecoverAsync) -> None:
+        """Handle basic.recover-async, which has no answer."""
+        self._recover_all(method.requeue)
+
+    def _recover_all(self, requeue: bool) -> None:
+        if not requeue:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+        self._channel.consuming.recover()
+
+    def _settle(self, tags: Sequence[tuple[int, bool]], delivery_outcome: DeliveryOutcome) -> None:
+        channel = self._channel
+        taken: list[Held] = []
+        try:
+            channel.consuming.take_tags(tags, taken)
+        finally:
+            # Acknowledgements before an unknown tag remain valid.
+            if channel.publishing.transactional:
+                self._in_tx.extend((held, delivery_outcome) for held in taken)
+            elif taken:
+                channel.consuming.settle(taken, delivery_outcome)
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def uncommitted(self, consumer: ChannelConsumer) -> int:
+        return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
+
+    def commit(self) -> None:
+        settled, self._in_tx = self._in_tx, []
+        for delivery_outcome in DeliveryOutcome:
+            held = [part for part, its in settled if its is delivery_outcome]
+            if held:
+                self._channel.consuming.settle(held, delivery_outcome)
+
+    def rollback(self) -> None:
+        self._channel.consuming.put_back([held for held, _ in self._in_tx])
+        self._in_tx = []
+
+    def close(self) -> None:
+        self._in_tx = []
+
 
 _PARTS: Final = frozenset((Publish, Settle))
 
@@ -19,7 +88,7 @@ _PARTS: Final = frozenset((Publish, Settle))
 class Modes:
     """The mode of a channel: confirm mode, transactional, or neither."""
 
-    def __init__(self, channel: Channel, acknowledging: Acknowledging) -> None:
+    def __init__(self, channel: ChannelBase, acknowledging: Acknowledging) -> None:
         self._channel = channel
         self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
@@ -92,7 +161,7 @@ class Modes:
         self._do_at_once(posted)
         if self._parked is None and self._channel.publishing.committed:
             self._committing = False
-            self._channel.resume()
+            self._channel.paused = False
             self._channel.write(methods.TxCommitOk())
 
     def rollback(self) -> None:
@@ -119,7 +188,7 @@ class Modes:
         publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
         if self._committing and self._parked is None and publishing.committed:
             self._committing = False
-            channel.resume()
+            channel.paused = False
             if publishing.commit_failed:
                 raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
             channel.write(methods.TxCommitOk())

@@ -12,8 +12,8 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091.confirm import Confirm, ConfirmTracker
 from amqp10broker.protocols.amqp091.items import PublishRun
@@ -21,9 +21,8 @@ from amqp10broker.protocols.amqp091.properties import decode_properties, encode_
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.routing.exchange import Exchange
-from amqp10broker.sessions.amqp091.context import ChannelContext
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver, CreditSender
-from amqp10broker.sessions.context import ToQueue
+from amqp10broker.sessions.context import ChannelContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 

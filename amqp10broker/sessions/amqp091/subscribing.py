@@ -1,13 +1,16 @@
-"""basic.consume and basic.cancel of one channel, in both directions, and direct reply-to."""
+"""basic.consume and basic.cancel of one channel, in both directions, direct reply-to, and basic.get."""
 
 from __future__ import annotations
 
-from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed, Unavailable
+from amqp10broker.errors import AccessRefused, NotFound, NotSupported, PreconditionFailed, Unavailable
+from amqp10broker.message.convert import to_amqp091
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.deliver import get_ok_frames
 from amqp10broker.protocols.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import (
+    CreditReply,
     QueueDeleted,
     QueueDown,
     Refusal,
@@ -16,13 +19,14 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.sessions.amqp091.base import ChannelBase
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consumer_arguments import (
     DEFAULT_OPTIONS,
     check_stream_consumer,
     read_consumer_arguments,
 )
-from amqp10broker.sessions.amqp091.part import Channel, not_found, usable
+from amqp10broker.sessions.jobs import check_gettable
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 
@@ -30,7 +34,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 class Subscribing:
     """Subscription and cancellation of a channel's consumers, and its direct reply-to."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._context = channel.context
         self._asked: dict[ConsumerRef, tuple[ChannelConsumer, bool]] = {}
@@ -58,7 +62,7 @@ class Subscribing:
         else:
             name = self._channel.queue_named(method.queue)
             context.access.read("queue", name)
-            queue = usable(self._channel, name)
+            queue = self._channel.usable(name)
             if queue.kind.volatile:
                 raise AccessRefused(
                     f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
@@ -106,7 +110,7 @@ class Subscribing:
         if self._reply_queue is not None:
             raise PreconditionFailed("basic.consume", "reply consumer already set")
         context = self._context
-        self._reply_queue = context.volatile(context.vhost, context.connection, _any_name)
+        self._reply_queue = context.volatile(context.vhost, context.connection, lambda name: None)
         self._reply_tag = tag
         return self._reply_queue
 
@@ -123,7 +127,7 @@ class Subscribing:
         if asked is None:
             return
         consumer, no_wait = asked
-        self._channel.resume()
+        self._channel.paused = False
         if not no_wait:
             self._channel.write(methods.BasicConsumeOk(consumer.terms.tag))
         self._channel.consuming.start(consumer)
@@ -133,7 +137,7 @@ class Subscribing:
         if asked is None:
             return
         consumer, _ = asked
-        self._channel.resume()
+        self._channel.paused = False
         self._channel.consuming.forget(effect.consumer)
         if effect.why is Refusal.NO_LEADER:
             resource = f"queue '{effect.queue}'"
@@ -175,9 +179,11 @@ class Subscribing:
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(ref)
         if asked is not None:
-            self._channel.resume()
+            self._channel.paused = False
             # Deleted a moment ago. One of that name that is there now is another queue.
-            raise not_found(effect.queue, self._context.vhost.name)
+            raise NotFound(
+                f"queue '{effect.queue}'", f"no queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
+            )
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
@@ -188,7 +194,7 @@ class Subscribing:
         lasted = consumer is not None and not consumer.cancelled
         self._channel.consuming.forget(effect.consumer)
         if asked is not None:
-            self._channel.resume()
+            self._channel.paused = False
             raise asked[0].queue.inaccessible()
         if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue's node is down or inaccessible")
@@ -226,4 +232,63 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     )
 
 
-def _any_name(name: str) -> None: ...
+class Fetching:
+    """Handles basic.get: requests one message from the queue with drain."""
+
+    def __init__(self, channel: ChannelBase) -> None:
+        self._channel = channel
+        self._fetcher: ChannelConsumer | None = None
+
+    def get(self, method: methods.BasicGet) -> None:
+        channel = self._channel
+        name = channel.queue_named(method.queue)
+        channel.context.access.read("queue", name)
+        queue = channel.usable(name)
+        check_gettable(queue)
+        self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
+        channel.pause()
+
+    def on_reply(self, fetcher: ChannelConsumer, reply: CreditReply) -> None:
+        if fetcher is not self._fetcher:
+            return
+        self._fetcher = None
+        channel = self._channel
+        fetched = channel.consuming.take_fetched(fetcher)
+        if fetched is None:
+            fetcher.credit.counters.got_nothing += 1
+            channel.write(methods.BasicGetEmpty())
+        else:
+            tag, message = fetched
+            ours = to_amqp091(message)
+            frame_max = channel.context.frame_max
+            channel.write_content(get_ok_frames(channel.number, tag, ours, reply.available, frame_max))
+        channel.paused = False
+
+    def on_refused(self, effect: SubscribeRefused) -> None:
+        """Handle a queue without a leader; raise `Unavailable` if the client waits for a message."""
+        if self._end(effect.consumer) is not None:
+            queue = f"queue '{effect.queue}'"
+            text = f"Cannot get a message from {queue} in vhost '{self._channel.context.vhost.name}'"
+            raise Unavailable(queue, f"{text}: it has had no leader for too long")
+
+    def on_queue_down(self, effect: QueueDown) -> None:
+        """Handle an unreachable queue; raise `NotFound` if the client waits for a message."""
+        fetcher = self._end(effect.consumer)
+        if fetcher is not None:
+            raise fetcher.queue.inaccessible()
+
+    def _end(self, ref: ConsumerRef) -> ChannelConsumer | None:
+        # None if the client waits for another fetcher, or for none.
+        fetcher = self._fetcher
+        if fetcher is None or fetcher.ref != ref:
+            return None
+        self._fetcher = None
+        self._channel.consuming.forget(ref)
+        self._channel.paused = False
+        return fetcher
+
+    def on_queue_deleted(self, effect: QueueDeleted) -> None:
+        if self._fetcher is not None and effect.ref == self._fetcher.ref:
+            self._fetcher = None
+            self._channel.write(methods.BasicGetEmpty())
+            self._channel.paused = False

@@ -6,7 +6,7 @@ million and closes its window cannot fill the broker's memory. Both have a deliv
 drain, because the client's is advanced by all its credit and the queue's by one batch only.
 
 A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
-Answers to the client (`flow_answers.py`) are written when every delivery that the queue made before its
+Answers to the client (`FlowAnswers`) are written when every delivery that the queue made before its
 answer has been written, so that a flow never overtakes a transfer.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from amqp10broker.config import FlowSettings
 from amqp10broker.dataclass import dataclass
@@ -23,22 +23,33 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.subscriptions import Subscription
 from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
-from amqp10broker.protocols.amqp10.disposition import RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.events import DeliveriesUpdated
 from amqp10broker.protocols.amqp10.link import SenderLink
 from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
 from amqp10broker.protocols.amqp10.resumption import Resume, SenderPlan
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
-from amqp10broker.sessions.amqp10.acquisition import Aborted, Acquisition
-from amqp10broker.sessions.amqp10.auto_credit import AutoQueueCredit
-from amqp10broker.sessions.amqp10.flow_answers import FlowAnswers, Properties
-from amqp10broker.sessions.amqp10.outcomes import Decisions, decide, transaction_named
+from amqp10broker.sessions.amqp10.link_owner import SenderOwner
+from amqp10broker.sessions.amqp10.outcomes import (
+    Decisions,
+    FlowAnswers,
+    Properties,
+    decide,
+    transaction_named,
+)
 from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
 from amqp10broker.sessions.amqp10.times import ConsumerTimes
-from amqp10broker.sessions.amqp10.transactions import ConflictError, Retired, Transactions
+from amqp10broker.sessions.amqp10.transactions import (
+    Aborted,
+    Acquisition,
+    ConflictError,
+    Retired,
+    Transactions,
+)
+from amqp10broker.sessions.auto_limit import AutoQueueCredit
 from amqp10broker.sessions.commits import no_part_text
 from amqp10broker.sessions.context import ClientLog
 from amqp10broker.sessions.measures import Moment
@@ -65,18 +76,12 @@ class ConsumerTerms:
     exclusive: bool = False
 
 
-class ConsumerLinks(Protocol):
-    """The services of a session's links that a consumer uses."""
-
-    def drop_consumer(self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]]) -> None:
-        """Remove a consumer after its link has ended, and make it `leave`."""
-
-
-class LinkConsumer:
+class LinkConsumer(SenderOwner):
     """One consuming link.
 
     Attributes:
         closed: the client has closed its link, so nothing of it survives the detach.
+        drop: removes the consumer from its session after its link has ended, and makes it `leave`.
         resumable: its state that survives this end of the link; None if none does.
         auto: adapts `queue_credit`; None: it is fixed.
     """
@@ -84,8 +89,8 @@ class LinkConsumer:
     __slots__ = (
         "_acquisition",
         "_decisions",
+        "_drop",
         "_flows",
-        "_links",
         "_log",
         "_moment",
         "_resumed",
@@ -112,7 +117,7 @@ class LinkConsumer:
         credit: QueueCredit,
         terms: ConsumerTerms,
         settings: FlowSettings,
-        links: ConsumerLinks,
+        drop: Callable[[LinkConsumer, Sequence[tuple[int, Parts]]], None],
         *,
         moment: Moment,
         log: ClientLog,
@@ -122,7 +127,7 @@ class LinkConsumer:
     ) -> None:
         queue = credit.queue
         self._session = session
-        self._links = links
+        self._drop = drop
         self._log = log
         self._transactions = transactions
         self._transacts = transacts
@@ -221,7 +226,7 @@ class LinkConsumer:
         if not self._transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         if self._acquisition is None:
-            self._acquisition = Acquisition(self._session.outbound, self.link, self)
+            self._acquisition = Acquisition(self._session.outbound, self.link, self.give_up)
         self._transactions.work(transaction)
         self._acquisition.enter(transaction)
 
@@ -572,7 +577,7 @@ class LinkConsumer:
         resumable.suspended(self.credit, self.terms.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
-        self._links.drop_consumer(self, unsent)
+        self._drop(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""

@@ -9,7 +9,6 @@ from typing import Any, Final
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, State
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition, DecodeError
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.faults import to_error
@@ -27,9 +26,11 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.performatives import Coordinator as Target
 from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, State
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
+from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
 from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
 from amqp10broker.sessions.commits import NotYet, QueueCommits
 from amqp10broker.sessions.context import SessionContext, ToQueue
@@ -59,7 +60,7 @@ class Aborting:
 _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
-class CoordinatorLink:
+class CoordinatorLink(ReceiverOwner):
     """One control link of a client."""
 
     __slots__ = (

@@ -7,8 +7,8 @@ calls it. An event is about a batch of deliveries. An owner may raise the error 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated
@@ -16,32 +16,44 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Flow
 
 
-class LinkOwner(Protocol):
+class LinkOwner(ABC):
     """The events of any link."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def on_flow(self, flow: Flow) -> None:
         """Handle a flow; the engine has already applied its credit. Raises `AmqpLinkError`."""
 
+    @abstractmethod
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         """Handle the end of the link; `unsent` has keys and messages that were not sent."""
 
 
-class ReceiverOwner(LinkOwner, Protocol):
+class ReceiverOwner(LinkOwner):
     """The owner of a link on which the client sends."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         """Handle complete deliveries. Raises `AmqpLinkError`, `AmqpSessionError`, `AmqpConnectionError`."""
 
 
-class SenderOwner(LinkOwner, Protocol):
+class SenderOwner(LinkOwner):
     """The owner of a link on which the client receives."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def on_updated(self, event: DeliveriesUpdated) -> None:
         """Handle a disposition of unsettled deliveries. Raises `AmqpLinkError`, `AmqpSessionError`."""
 
+    @abstractmethod
     def on_sent(self, deliveries: int) -> None:
         """Count deliveries that have been written, or begun."""
 
+    @abstractmethod
     def act_on(self, marker: object) -> None:
         """Handle a marker that the owner has queued: everything before it has been written."""
 

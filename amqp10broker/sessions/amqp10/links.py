@@ -45,7 +45,6 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
 from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
-from amqp10broker.sessions.amqp10.auto_credit import AutoCredit, AutoQueueCredit
 from amqp10broker.sessions.amqp10.consumer import ConsumerTerms, LinkConsumer
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -53,7 +52,7 @@ from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
 from amqp10broker.sessions.amqp10.resumable_links import Key, ResumableLink, SuspensionTerms, terms_for
 from amqp10broker.sessions.amqp10.resumable_publisher import ResumablePublisher
 from amqp10broker.sessions.amqp10.topics import plan_receiver
-from amqp10broker.sessions.auto_limit import AutoLimit, Bounds
+from amqp10broker.sessions.auto_limit import AutoCredit, AutoLimit, AutoQueueCredit, Bounds
 from amqp10broker.sessions.commits import Part
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
@@ -222,7 +221,7 @@ class ClientLinks:
             else before.renewed(self._to_queue),
             consumer_terms,
             self._context.flow_for(address),
-            self,
+            self.drop_consumer,
             moment=self._context.moment,
             log=self._context.log,
             transactions=self._context.transactions,

@@ -37,9 +37,8 @@ from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.sessions.amqp10.attach import KEPT
-from amqp10broker.sessions.amqp10.flow_answers import ANSWERS_OWED_MAX
-from amqp10broker.sessions.amqp10.link_owner import LinkOwners
-from amqp10broker.sessions.amqp10.outcomes import check_no_transaction
+from amqp10broker.sessions.amqp10.link_owner import LinkOwners, ReceiverOwner, SenderOwner
+from amqp10broker.sessions.amqp10.outcomes import ANSWERS_OWED_MAX, check_no_transaction
 from amqp10broker.sessions.context import ToQueue
 
 REQUEST_CREDIT: Final = 8
@@ -89,7 +88,7 @@ class Pair:
         return max(0, credit.link_credit - owed)
 
 
-class RequestEnd:
+class RequestEnd(ReceiverOwner):
     """The owner of the half on which requests come."""
 
     __slots__ = ("_node", "pair")
@@ -119,7 +118,7 @@ class RequestEnd:
         self._node.forget_if_gone(self.pair)
 
 
-class ResponseEnd:
+class ResponseEnd(SenderOwner):
     """The owner of the half on which responses go out."""
 
     __slots__ = ("_node", "pair")

@@ -1,4 +1,6 @@
-"""Checks and properties of the open performative (part 2, section 2.7.1)."""
+"""What the broker says of itself at the start of a connection: the open performative (part 2, section 2.7.1)
+and its checks, connection.start of AMQP 0-9-1, and the refusal of a login there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from amqp10broker.auth.grants import Grants
 from amqp10broker.emulation import Rules
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.protocols.amqp10.types import Symbol
@@ -111,3 +114,36 @@ def is_of_rabbitmq(performative: Open) -> bool:
     hostname = performative.hostname or ""
     of_proton = performative.channel_max == _CHANNEL_MAX_OF_PROTON
     return not properties and of_proton and hostname.startswith(_VHOST_PREFIX)
+
+
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+def login_refused(mechanism: str) -> AmqpHardError:
+    return AmqpHardError(
+        ReplyCode.ACCESS_REFUSED,
+        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+    )
+
+
+def server_properties(cluster: str, identity: Mapping[str, str]) -> dict[str, Any]:
+    """Return the server properties of connection.start. `identity`: see `identity_of`."""
+    return {
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+        "cluster_name": cluster,
+        "copyright": "The amqp10broker developers",
+        "information": identity["information"],
+        "platform": identity["platform"],
+        "product": identity["product"],
+        "version": identity["version"],
+    }

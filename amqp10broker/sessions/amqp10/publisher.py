@@ -17,14 +17,13 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import to_at_start
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
 from amqp10broker.protocols.amqp10.delivery import Parts
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.errors import (
     AmqpDeliveryError,
     AmqpError,
@@ -43,6 +42,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.resumption import Arrival, on_resumed
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
@@ -63,11 +63,11 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.auto_credit import AutoCredit
-from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher
-from amqp10broker.sessions.amqp10.tally import Tally, refusal_of
+from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
+from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.times import PublisherTimes
 from amqp10broker.sessions.amqp10.transactions import Transaction
+from amqp10broker.sessions.auto_limit import AutoCredit
 from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
@@ -112,7 +112,7 @@ class Way(NamedTuple):
     """Unroutable messages are accepted: a topic without subscribers."""
 
 
-class LinkPublisher:
+class LinkPublisher(ReceiverOwner):
     """One publishing link.
 
     Attributes:
@@ -205,7 +205,7 @@ class LinkPublisher:
         self.auto: AutoCredit | None = None
         self.resumable = resumable
         if resumable is not None:
-            resumable.attached(self, ref, self._tally)
+            resumable.attached(self.tell_late, ref, self._tally)
         self._renew_readers()
         if queue is not None:
             to_queue((queue.handle, AttachPublisher(ref)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -29,6 +29,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import PeerId, ReplyTo
+from amqp10broker.queues.durable_links import ResumableLinksInJournal
 from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
 from amqp10broker.sessions.messages import LinkStolen, ToSession
 
@@ -89,25 +90,6 @@ def survivor(document: bytes) -> Survivor:
     key = Key(vhost, user, container, name, consumes)
     # The first documents of this format end here.
     return Survivor(key, SuspensionTerms(Symbol(policy), timeout_s, durable), deadline_ms, found, any(more))
-
-
-class Records(Protocol):
-    """The store of links that survive a restart: `queues.durable_links.ResumableLinksInJournal`."""
-
-    def put(self, number: int, document: bytes) -> None:
-        """Store the document of the link with this number, in place of an earlier one."""
-
-    def take(self, number: int, tags: Sequence[bytes]) -> None:
-        """Record that queues hold deliveries of these tags, together with the link's record."""
-
-    def settle(self, number: int, tags: Iterable[bytes]) -> None:
-        """Remove these tags, as far as they are stored."""
-
-    def end(self, number: int) -> None:
-        """Remove the link, if it is stored."""
-
-    def found(self) -> Iterable[tuple[int, bytes, Sequence[bytes]]]:
-        """Return number, document and tags of each link that the start has read."""
 
 
 def terms_for(terminus: Source | Target, config: Config) -> SuspensionTerms | None:
@@ -194,7 +176,7 @@ class ResumableLink(ABC):
         self.lingers: object = None
         self.number = 0
         self.revoked = False
-        self.records: Records | None = None
+        self.records: ResumableLinksInJournal | None = None
         self._claims: list[Callable[[], object]] = []
 
     def put(self, message: list[Effect]) -> bool:
@@ -255,7 +237,7 @@ class ResumableLinks:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.records: Records | None = None
+        self.records: ResumableLinksInJournal | None = None
         self._links: dict[Key, ResumableLink] = {}
         self._by_peer: dict[PeerId, ResumableLink] = {}
         self._of_user: Counter[str] = Counter()

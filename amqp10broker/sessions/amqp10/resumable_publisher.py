@@ -7,23 +7,89 @@ with first until the client must have received the outcome, because that may hav
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
 
 from amqp10broker.metadata.queue import QueueCommand
-from amqp10broker.protocols.amqp10.disposition import ACCEPTED, Outcome
-from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.protocols.amqp10.performatives import Attach, Target, TerminusDurability
+from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.performatives import Attach, Rejected, Target, TerminusDurability
 from amqp10broker.protocols.amqp10.resumption import (
     UNSETTLED_ENTRIES_MAX,
     State,
     resume_as_receiver,
     unsettled_map,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
+from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
-from amqp10broker.sessions.amqp10.tally import Tally, outcome_of
+
+
+class Tally:
+    """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
+    queues: how many have not answered, and the outcome so far.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left: dict[int, tuple[int, Outcome]] = {}
+
+    def expect(self, ids: Iterable[int], queues: int) -> None:
+        """Expect answers of several queues (more than one) for each of these deliveries."""
+        for delivery_id in ids:
+            self.left[delivery_id] = (queues, RELEASED)
+
+    def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
+        """Count a queue's answer; return deliveries for which it was the last: rejected, accepted or
+        released.
+        """
+        if not self.left:
+            return [(outcome, ids)]
+        answered: list[tuple[Outcome, list[int]]] = []
+        for delivery_id in ids:
+            left, worst = self.left.get(delivery_id, (1, RELEASED))
+            if isinstance(outcome, Rejected) or worst is RELEASED:
+                worst = outcome
+            if left > 1:
+                self.left[delivery_id] = (left - 1, worst)
+                continue
+            self.left.pop(delivery_id, None)
+            if not answered or answered[-1][0] is not worst:
+                answered.append((worst, []))
+            answered[-1][1].append(delivery_id)
+        return [(worst, its_ids) for worst, its_ids in answered]
+
+
+def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
+    """Return why a queue does not accept messages; None if it was deleted, which releases them."""
+    if isinstance(effect, Refused):
+        return AmqpDeliveryError(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            f"queue '{effect.queue}' exceeded maximum length",
+            {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
+        )
+    if not effect.failed:
+        return None
+    return AmqpDeliveryError(
+        Condition.PRECONDITION_FAILED,
+        f"queue '{effect.queue}' is unavailable",
+        {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
+    )
+
+
+def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
+    match effect:
+        case Confirmed():
+            return ACCEPTED
+        case Unconfirmed() | Refused():
+            refusal = refusal_of(effect)
+            return RELEASED if refusal is None else Rejected(error=to_error(refusal))
+        case _:
+            assert_never(effect)
 
 
 class Entry:
@@ -40,23 +106,20 @@ class Entry:
         self.posted = False
 
 
-class Notify(Protocol):
-    """The end of the link in a session."""
-
-    def tell_late(self, entry: Entry, number: int) -> None:
-        """Send the outcome of a delivery that was sent before the link was suspended."""
+TellLate = Callable[[Entry, int], None]
+"""Sends the outcome of a delivery that was sent before the link was suspended."""
 
 
 class ResumablePublisher(ResumableLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
-    __slots__ = ("_flights", "_most", "_told", "entries", "publisher", "target")
+    __slots__ = ("_flights", "_most", "_told", "entries", "target", "tell_late")
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
         super().__init__(key, host)
         self.target = target
         self.entries: dict[bytes, Entry] = {}
-        self.publisher: Notify | None = None
+        self.tell_late: TellLate | None = None
         self._most = 0
         # Of each end that it had: deliveries that queues have not answered, by delivery-id.
         self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
@@ -96,9 +159,9 @@ class ResumablePublisher(ResumableLink):
 
     # --- attaching and suspending -----------------------------------------------------------------
 
-    def attached(self, publisher: Notify, ref: PublisherRef, tally: Tally) -> None:
+    def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
         """Attach another end, which publishes under this reference."""
-        self.publisher = publisher
+        self.tell_late = tell_late
         self._flights[ref] = tally, {}
 
     def resume(self, attach: Attach) -> dict[bytes, State]:
@@ -111,7 +174,7 @@ class ResumablePublisher(ResumableLink):
         return plan.awaited | {tag: ours[tag] for tag in plan.open}
 
     def suspended(self, ref: PublisherRef) -> None:
-        self.publisher = None
+        self.tell_late = None
         self._told.clear()
         for entry in self.entries.values():
             entry.number = None
@@ -224,8 +287,8 @@ class ResumablePublisher(ResumableLink):
                 if entry is None:
                     continue
                 self._decide(entry, outcome)
-                if self.publisher is not None and entry.number is not None:
-                    self.publisher.tell_late(entry, entry.number)
+                if self.tell_late is not None and entry.number is not None:
+                    self.tell_late(entry, entry.number)
         self._landed(effect.publisher)
 
     def give_up(self) -> list[QueueCommand]:

@@ -37,7 +37,7 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
-from amqp10broker.protocols.amqp10.unfinished import Unfinished
+from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import (
     ActiveChanged,
@@ -442,9 +442,10 @@ class BrokerSession(SessionEndpoint):
                 assert_never(event)
 
     def _on_flowed(self, event: LinkFlowed) -> None:
-        owner = self._owners.find(event.link)
+        link, owners = event.link, self._owners
+        owner = owners.senders.get(link) if isinstance(link, SenderLink) else owners.receivers.get(link)
         if owner is not None:
-            self._tell(event.link, owner.on_flow, event.flow)
+            self._tell(link, owner.on_flow, event.flow)
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         owner = self._owners.receivers.get(event.link)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from amqp10broker.protocols.amqp10.credit import Grant, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import PartialDelivery
-from amqp10broker.protocols.amqp10.disposition import Outcome
+from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.sessions.measures import Moment
 
 

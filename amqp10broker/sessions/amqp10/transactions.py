@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.amqp10 import aged
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp10.disposition import Outcome
 from amqp10broker.protocols.amqp10.faults import unknown_transaction
-from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.sending import Outbound
+from amqp10broker.protocols.amqp10.settling import Outcome
+from amqp10broker.protocols.serial import diff
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
 from amqp10broker.sessions.commits import Part
 from amqp10broker.sessions.measures import Moment
@@ -51,15 +54,6 @@ class Retired(NamedTuple):
     annotations: bytes = b""
 
 
-class Acquirer(Protocol):
-    """A consuming link that acquires in transactions: `acquisition.Acquisition`."""
-
-    def end(self, transaction: Transaction) -> None: ...
-
-    def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
-        """Return what was acquired in a transaction to the queue; return whether `then` is called later."""
-
-
 class Transaction:
     """One transaction. `due_ms`: when it times out, counted from the first work in it; None: it has no work
     yet, or no timeout. `failed`: why it can only be rolled back; None: it can be committed.
@@ -88,7 +82,7 @@ class Transaction:
         self.bytes = 0
         self.failed: str | None = None
         self.discharged = False
-        self.acquirers: dict[Acquirer, None] = {}
+        self.acquirers: dict[Acquisition, None] = {}
         # Queue, messages, and the time at which they came.
         self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
         self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
@@ -365,3 +359,98 @@ class Transactions:
         """Fail the transactions that have decided on deliveries of a consumer which has lost them."""
         self._leaving.pop(ref, None)
         self.taken_back(ref, self.bound(ref), why)
+
+
+# A flow names the transaction; deliveries sent from then on belong to it. A commit does not change them: one
+# without a decision belongs to the client as any other. A rollback returns it to its queue, also one of which
+# only a part has been sent: its rest is aborted, and the rollback is answered after that.
+
+
+@dataclass(eq=False, slots=True)
+class Aborted:
+    """A marker of the link, queued behind a delivery that is aborted."""
+
+    then: Callable[[], None]
+
+
+class Acquisition:
+    """The transactions in which one link acquires. `give_up`: returns unsettled deliveries to the
+    queue, by delivery-id.
+    """
+
+    __slots__ = ("_aborted", "_first", "_give_up", "_link", "_outbound", "_spans", "_within")
+
+    def __init__(
+        self, outbound: Outbound, link: SenderLink, give_up: Callable[[Sequence[int]], None]
+    ) -> None:
+        self._outbound = outbound
+        self._link = link
+        self._give_up = give_up
+        self._within: Transaction | None = None
+        # Of the transaction in which it acquires now: the first delivery-id.
+        self._first = 0
+        # Open transactions in which it has acquired: first delivery-ids, and those behind the last.
+        self._spans: dict[Transaction, list[tuple[int, int]]] = {}
+        self._aborted: list[Aborted] = []
+
+    def enter(self, transaction: Transaction) -> None:
+        """Acquire in this transaction from now on, and in no other."""
+        if transaction is self._within:
+            return
+        self.leave()
+        self._within, self._first = transaction, self._outbound.next_delivery_id
+        self._spans.setdefault(transaction, [])
+        transaction.acquirers[self] = None
+        self._outbound.name_transaction(self._link, transaction.id)
+
+    def leave(self) -> None:
+        if self._within is None:
+            return
+        self._spans[self._within].append((self._first, self._outbound.next_delivery_id))
+        self._within = None
+        self._outbound.name_transaction(self._link, None)
+
+    def transaction_of(self, delivery_id: int) -> Transaction | None:
+        within = self._within
+        if within is not None and diff(delivery_id, self._first) >= 0:
+            return within
+        return next((each for each in self._spans if self._has(each, delivery_id)), None)
+
+    def _has(self, transaction: Transaction, delivery_id: int) -> bool:
+        spans = self._spans[transaction]
+        return any(diff(delivery_id, first) >= 0 > diff(delivery_id, end) for first, end in spans)
+
+    def end(self, transaction: Transaction) -> None:
+        if self._within is transaction:
+            self.leave()
+        self._spans.pop(transaction, None)
+
+    def roll_back(self, transaction: Transaction, then: Callable[[], None]) -> bool:
+        if self._within is transaction:
+            self.leave()
+        unsettled = self._outbound.unsettled
+        owned = [number for number, (link, _) in unsettled.items() if link is self._link]
+        ids = [number for number in owned if self._has(transaction, number)]
+        self.end(transaction)
+        partial = self._link.partial
+        self._give_up(ids)
+        if partial is None or partial.delivery_id not in ids:
+            return False
+        marker = Aborted(then)
+        self._aborted.append(marker)
+        self._outbound.abort(self._link, marker)
+        return True
+
+    def on_aborted(self, marker: Aborted) -> None:
+        self._aborted.remove(marker)
+        marker.then()
+
+    def gone(self) -> None:
+        """End with the link; what it held goes back."""
+        for transaction in self._spans:
+            transaction.acquirers.pop(self, None)
+        self._spans.clear()
+        self._within = None
+        for marker in self._aborted:
+            marker.then()
+        self._aborted.clear()

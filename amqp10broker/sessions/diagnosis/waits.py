@@ -10,7 +10,7 @@ of the code means no wait: the client can continue, or nothing is to be done.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.operations.snapshot import WaitView
@@ -402,3 +402,32 @@ def count(number: int, noun: str) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"
+
+
+class WaitContext(NamedTuple):
+    """The state of a connection. Times are those since when it holds, in ms of the broker's clock."""
+
+    now_ms: int = 0
+    writer_blocked: bool = False
+    """Transfers, or deliveries, of the session or channel wait for the connection's writer."""
+    writer_ms: int | None = None
+    """The socket takes none of the writer's bytes; None: the writer is empty."""
+    writer_bytes: int = 0
+    held_by: str | None = None
+    """The connection is not read, because another part of it takes nothing: ``session 3``."""
+    held_ms: int = 0
+    alarms: tuple[str, ...] = ()
+    blocked_ms: int | None = None
+    """The connection has published (too much) during an alarm, and is not read until its end."""
+    reader_credit: int = 0
+    """Of a channel: contents that the connection's reader may give it before it waits."""
+    holds_reader: bool = False
+    """Of a channel: the reader waits until it takes contents again, and with it the whole connection."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the client has not read for a while what was sent to it."""
+        return self.writer_ms is not None and self.now_ms - self.writer_ms >= STUCK_MS
+
+    def ago(self, since_ms: int) -> str:
+        return f"{seconds(self.now_ms - since_ms)} ago"

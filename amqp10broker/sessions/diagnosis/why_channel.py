@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
 # Waits that an acknowledgement ends; it may have been sent and be waiting on its way.
 _ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
@@ -222,3 +222,37 @@ def _ready(consumer: ChannelConsumer) -> str:
     if queue.kind.replays:
         return f"stream '{queue.name}' goes on when it does"
     return f"{count(queue.handle.ready, 'message')} ready in queue '{queue.name}'"
+
+
+def channel_view(channel: BrokerChannel, around: WaitContext) -> ChannelView:
+    publishing, consuming = channel.publishing, channel.consuming
+    consumers = tuple(
+        ConsumerView(
+            tag=consumer.terms.tag,
+            queue=consumer.queue.name,
+            no_ack=consumer.terms.no_ack,
+            prefetch=consumer.terms.prefetch,
+            unacknowledged=consumer.unacked,
+            unsent=consumer.unsent,
+            wait=why_consumer_waits(channel, consumer, around).view(),
+            exclusive=consumer.terms.exclusive,
+            timeout_ms=consumer.terms.timeout_ms,
+            arguments=consumer.terms.arguments,
+        )
+        for consumer in consuming.consumers.values()
+    )
+    return ChannelView(
+        number=channel.number,
+        state=channel.state.name.lower(),
+        confirm=publishing.confirming,
+        transactional=publishing.transactional,
+        unconfirmed=publishing.unconfirmed,
+        unacknowledged=consuming.unacked,
+        prefetch=consuming.prefetch,
+        global_prefetch=consuming.global_prefetch,
+        reader_credit=around.reader_credit,
+        consumers=consumers,
+        last_error=channel.last_error,
+        counters=channel.counted().document(),
+        wait=why_channel_waits(channel, around).view(),
+    )

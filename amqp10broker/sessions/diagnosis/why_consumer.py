@@ -10,8 +10,7 @@ from amqp10broker.protocols.amqp10.performatives import SenderSettleMode
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
-from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 
 _SPENT: Final = {
     Spent.NEVER_GRANTED: Wait.NO_CREDIT_NEVER_GRANTED,

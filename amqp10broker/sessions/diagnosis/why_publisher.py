@@ -6,8 +6,7 @@ from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.idle import storage_text
-from amqp10broker.sessions.diagnosis.waits import STUCK_MS, Wait, Waiting, count, seconds
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import STUCK_MS, Wait, WaitContext, Waiting, count, seconds
 
 
 def publisher_wait(

@@ -8,9 +8,15 @@ from heapq import heappop, heappush
 from itertools import count
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
+from amqp10broker.protocols.amqp10.credit import (
+    INITIAL_DELIVERY_COUNT,
+    OUTGOING_WINDOW,
+    IncomingWindow,
+    OutgoingWindow,
+    ReceiverCredit,
+    SenderCredit,
+)
 from amqp10broker.protocols.amqp10.performatives import Flow
-from amqp10broker.protocols.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 from amqp10broker.tools.replay.pace import PublisherWait, rate_of
 
 

@@ -22,7 +22,6 @@ from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.types import (
     DEPTH_MAX,
     ByteArray,
-    EncodeError,
     Float32,
     Int8,
     Int16,
@@ -33,6 +32,7 @@ from amqp10broker.protocols.amqp091.types import (
     UInt16,
     UInt32,
 )
+from amqp10broker.protocols.numbers import EncodeError
 
 VALUES: list[tuple[Any, bytes]] = [
     (True, b"t\x01"),

@@ -17,69 +17,6 @@ def nack(tag: int) -> Confirm:
     return Confirm(tag, False, True)
 
 
-def tracker(count: int, queues: int = 1) -> ConfirmTracker:
-    confirms = ConfirmTracker()
-    confirms.published(1, queues, count)
-    return confirms
-
-
-def test_acks_up_to_the_first_that_waits_are_merged() -> None:
-    """The others are sent singly, in order."""
-    confirms = tracker(8)
-    confirms.confirmed([7, 1, 5])
-    confirms.confirmed([2, 3])
-    assert confirms.take() == [ack(3, multiple=True), ack(5), ack(7)]
-    confirms.confirmed([4])
-    assert confirms.take() == [ack(4)]
-    confirms.confirmed([6, 8])
-    assert confirms.take() == [ack(8, multiple=True)]
-
-
-def test_nacks_come_first_and_bound_what_is_merged() -> None:
-    """An ack of several must not cover a message that is nacked at the same time."""
-    confirms = tracker(6)
-    confirms.confirmed(range(1, 7))
-    other = tracker(6)
-    other.rejected([5, 3])
-    other.confirmed([1, 2, 4, 6])
-    assert confirms.take() == [ack(6, multiple=True)]
-    assert other.take() == [nack(3), nack(5), ack(2, multiple=True), ack(4), ack(6)]
-
-
-@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "confirm")
-def test_a_message_for_several_queues_waits_for_all() -> None:
-    """The last confirm counts."""
-    confirms = tracker(2, queues=3)
-    for _ in range(2):
-        confirms.confirmed([1, 2])
-        assert confirms.take() == []
-    confirms.confirmed([2])
-    assert confirms.take() == [ack(2)]
-    confirms.confirmed([1])
-    assert confirms.take() == [ack(1)]
-    assert confirms.waiting == 0
-
-
-@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "reject")
-def test_one_rejecting_queue_is_enough_for_a_nack() -> None:
-    """At once; what the other queues say later is passed over."""
-    confirms = tracker(1, queues=2)
-    confirms.rejected([1])
-    assert confirms.take() == [nack(1)]
-    confirms.confirmed([1])
-    confirms.rejected([1])
-    assert confirms.take() == []
-
-
-def test_an_unroutable_message_is_confirmed_at_once() -> None:
-    """No queue has to take responsibility."""
-    confirms = tracker(1)
-    confirms.published(2, 0)
-    assert confirms.take() == [ack(2)]
-    confirms.confirmed([1])
-    assert confirms.take() == [ack(1)]
-
-
 class Model:
     """The same in the simplest words: section 5.1 of the behaviour, per message."""
 
@@ -129,6 +66,8 @@ STEPS = st.one_of(
 )
 
 
+@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "reject")
+@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "confirm")
 @given(st.lists(STEPS, max_size=40))
 def test_any_course_is_as_the_model_says(steps: list[tuple[str, object, object]]) -> None:
     """Each confirm, singly or in a row, leads to the same acks and nacks as the naive model."""

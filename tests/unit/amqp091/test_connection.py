@@ -73,7 +73,6 @@ def receive(connection: Connection091, *methods: Method) -> list[ConnectionEvent
 
 
 def order(connection: Connection091, moved_by: ConnectionInput) -> None:
-    """What the owner does."""
     match moved_by:
         case I.SEND_START:
             connection.start(["PLAIN", "AMQPLAIN"])

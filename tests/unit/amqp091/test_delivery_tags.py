@@ -47,17 +47,6 @@ def test_a_row_of_acks_is_taken_at_once() -> None:
     ]
 
 
-def test_a_row_of_acks_stops_at_an_unknown_tag() -> None:
-    """What was before it has been taken: those acks were good."""
-    unacked = outstanding((1, "a", 5))
-    unacked.ack(3, False)
-    taken: list[Taken[str, int]] = []
-    with pytest.raises(AmqpChannelError, match="unknown delivery tag 3"):
-        unacked.ack_run([(tag, False) for tag in range(1, 6)], taken)
-    assert flat(taken) == [(1, "a", 10), (2, "a", 20)]
-    assert len(unacked) == 2
-
-
 def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:
     """However long a consumer goes on, only a bounded number of taken tags is remembered."""
     unacked: Unacked[str, int] = Unacked()
@@ -67,16 +56,6 @@ def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:
             unacked.ack(tag - 10, False)
     assert len(unacked) == 10
     assert sum(len(run.keys) for run in unacked._runs) <= 512
-
-
-def test_rolled_back_deliveries_are_outstanding_again() -> None:
-    """Whether their run is still there or gone."""
-    unacked = outstanding((1, "a", 4), (5, "b", 2))
-    before = flat(outstanding((1, "a", 4), (5, "b", 2)).take_all())
-    parts = [*unacked.ack(2, False), *unacked.ack(6, True)]
-    unacked.restore(parts)
-    assert len(unacked) == 6
-    assert flat(unacked.take_all()) == before
 
 
 def test_a_used_tag_cannot_be_added() -> None:

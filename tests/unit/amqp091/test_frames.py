@@ -148,18 +148,6 @@ def read(
     return items
 
 
-# --- joining ---------------------------------------------------------------------------------------
-
-
-def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
-    """Not even where the rows of equal messages are read at once."""
-    inner = publish(body=b"12345")
-    messages = [inner, inner[::-1], b"\xce" * len(inner), inner]
-    (run,) = read(b"".join(publish(body=body) for body in messages * 5))
-    assert isinstance(run, PublishRun)
-    assert run.bodies == messages * 5
-
-
 # --- contents --------------------------------------------------------------------------------------
 
 
@@ -279,7 +267,6 @@ def test_one_content_of_the_largest_size_always_fits() -> None:
 
 
 def read_all(reader: FrameReader, data: bytes) -> list[Item]:
-    """Bytes one by one."""
     return [item for at in range(len(data)) for item in reader.feed(data[at : at + 1])]
 
 

@@ -300,8 +300,6 @@ def test_an_array_of_items_without_width_has_a_limit_both_ways() -> None:
 
 
 class Colour(IntEnum):
-    """A subclass of int."""
-
     RED = 3
 
 

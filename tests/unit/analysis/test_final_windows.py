@@ -11,8 +11,6 @@ from tests.support import synthetic
 
 
 class Clock:
-    """Moved by hand."""
-
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -21,7 +19,6 @@ class Clock:
 
 
 def due(ending: Ending, clock: Clock, now: float, *, idle: bool = True) -> bool:
-    """Look at a time."""
     clock.now = now
     return ending.looks() and ending.due(idle=idle)
 

@@ -36,7 +36,6 @@ def candidates(
 
 
 def chosen(found: Recommendation | NoRecommendation) -> Recommendation:
-    """It must be one."""
     assert isinstance(found, Recommendation), found
     return found
 

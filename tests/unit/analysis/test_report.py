@@ -65,13 +65,11 @@ def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
 
 @pytest.fixture(scope="module")
 def known(recording: Path) -> Analysed:
-    """For the highest throughput."""
     return analysed(recording)
 
 
 @pytest.fixture(scope="module")
 def html(known: Analysed) -> str:
-    """The report."""
     return report(known)
 
 
@@ -81,7 +79,6 @@ def tree(html: str) -> ElementTree.Element:
 
 
 def text_of(element: ElementTree.Element) -> str:
-    """All text inside."""
     return " ".join("".join(element.itertext()).split())
 
 

@@ -28,7 +28,6 @@ def access(users: Users) -> Access:
 
 
 def refused(ask: Callable[[], None]) -> str:
-    """What the client reads."""
     with pytest.raises(PermissionDenied) as caught:
         ask()
     return caught.value.description

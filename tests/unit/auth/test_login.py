@@ -222,11 +222,9 @@ class ScramClient:
 
     @property
     def first(self) -> bytes:
-        """The first message."""
         return (self.header + self.bare).encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The final message."""
         nonce, salt, iterations = (part[2:] for part in challenge.decode().split(","))
         salted = hashlib.pbkdf2_hmac("sha256", self.password, base64.b64decode(salt), int(iterations))
         client_key = hmac.digest(salted, b"Client Key", "sha256")

@@ -35,13 +35,11 @@ class Line:
         return turn.work
 
     def take_all(self) -> list[str]:
-        """Do everything."""
         return [self.take() for _ in range(len(self.turns))]
 
 
 @pytest.fixture
 def line() -> Line:
-    """Nobody waits."""
     return Line()
 
 

@@ -19,7 +19,6 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small one, whole."""
     folder = tmp_path_factory.mktemp("recording")
     synthetic.write(folder, synthetic.two_senders(repetitions=1, events=400))
     return folder

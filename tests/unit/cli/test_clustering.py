@@ -20,7 +20,6 @@ class Broker:
         self.answer: Any = None
 
     def ask(self, place: admin.Place, request: Any) -> Any:
-        """As `admin.ask`."""
         self.requests.append(request)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -16,7 +16,6 @@ from amqp10broker.config import Config
 
 
 def listening(address: str) -> socket.socket:
-    """A service manager."""
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(address)
     manager.setblocking(False)

@@ -15,7 +15,6 @@ from tests.support.tokens import SERVER, key, pem, token
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """A broker's configuration."""
     (tmp_path / "key.pem").write_bytes(pem())
     file = tmp_path / "broker.toml"
     file.write_text(

@@ -51,7 +51,6 @@ class BrokerEnd:
         self._reply_to: dict[int, ReplyTo] = {}
 
     def receive(self, data: bytes) -> None:
-        """Bytes of the client."""
         events = self.engine.receive(data)
         while events:
             for event in events:
@@ -119,7 +118,6 @@ class BrokerEnd:
         return b"".join(out)
 
     def queue(self, name: str) -> tuple[int, int]:
-        """Ready and unsettled messages."""
         queue = self.host.boxes[name].queue
         return queue.ready, queue.unsettled
 
@@ -145,7 +143,6 @@ class BackToBack:
         self.written = b""
 
     def opened(self) -> ClientSession:
-        """Log in, open, begin."""
         self.client.start("guest", "guest")
         self.carry()
         session = self.client.begin()

@@ -19,7 +19,6 @@ def asked(port: Port) -> list[c.Command]:
 
 
 def tell(client: QueueLink, effect: e.Effect, to: int) -> None:
-    """The leader says this."""
     client.told(2, RemoteEffects(to, 1, 1, {PEER: [effect]}))
 
 

@@ -123,12 +123,10 @@ class Queue:
         self.settle()
 
     def node(self, member: int) -> Node:
-        """A member."""
         return self.group.nodes[member]
 
     @property
     def leader(self) -> Node:
-        """It is there."""
         leader = self.group.leader()
         assert leader is not None
         return leader
@@ -209,7 +207,6 @@ class Queue:
                 self.wait(100)
 
     def propose(self, count: int) -> None:
-        """Commands of clients."""
         self.leader.raft.propose([f"m{number}".encode() for number in range(count)])
         self.settle()
 

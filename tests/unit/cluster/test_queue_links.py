@@ -54,33 +54,27 @@ class Port:
     incarnation = 1
 
     def send(self, node: int, group: int, message: LinkMessage) -> bool:
-        """Keep it."""
         if self.reachable:
             self.sent.append(message)
         return self.reachable
 
     def crowded(self, node: int) -> bool:
-        """As said."""
         return self.full
 
     def tell(self, effects: Mapping[c.PeerId, Sequence[e.Effect]]) -> None:
-        """Keep them."""
         for each in effects.values():
             self.told += each
 
     def is_open(self, peer: c.PeerId) -> bool:
-        """All are."""
         return True
 
     def now_ms(self) -> int:
-        """As said."""
         return self.time_ms
 
     def stir(self, group: int) -> None:
         """It is asked anyway."""
 
     def take(self) -> list[e.Effect]:
-        """What was told since."""
         told, self.told = self.told, []
         return told
 
@@ -99,7 +93,6 @@ def link(*, opened: bool = False) -> tuple[QueueLink, Port]:
 
 
 def token(port: Port) -> int:
-    """Of the last `ResumeRemote`."""
     return [each.token for each in port.sent if isinstance(each, ResumeRemote)][-1]
 
 
@@ -124,7 +117,6 @@ def publish(*ids: int) -> c.Publish:
 
 
 def pass_time(client: QueueLink | HomeLink, port: Port, ms: int) -> None:
-    """Let time pass."""
     port.time_ms += ms
     client.tick()
 
@@ -289,13 +281,10 @@ def test_when_the_home_is_lost_publishers_are_refused_and_consumers_end() -> Non
 
 
 class Queue:
-    """Takes letters."""
-
     def __init__(self) -> None:
         self.letters: list[c.Command] = []
 
     def post_all(self, commands: list[c.Command]) -> None:
-        """Keep them."""
         self.letters += commands
 
 

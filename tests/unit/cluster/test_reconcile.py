@@ -23,12 +23,10 @@ DRAINED = NodeState(draining=True)
 
 
 def first() -> float:
-    """The first candidate."""
     return 0.0
 
 
 def members(*nodes: int) -> tuple[int, ...]:
-    """One member on each."""
     return tuple(member_id(node, 7) for node in nodes)
 
 

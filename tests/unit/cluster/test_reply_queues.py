@@ -84,7 +84,6 @@ class Node:
         return queue, ref
 
     def leave(self, queue: DeclaredQueue) -> None:
-        """The requester has gone."""
         self.vhost.remove_volatile(queue)
         queue.handle.post(c.DELETE)
         self.replies.closed(VHOST, queue.name)

@@ -48,7 +48,6 @@ def sync(disk: SimDisk, log: CatalogLog) -> None:
 
 
 def ready(**given: Any) -> Ready:
-    """Something to write."""
     fields: dict[str, Any] = {
         "ticket": 1, "hard": None, "snapshot": None, "entries": (), "messages": [], "commit": None,
         "reads": (), "snapshots_to": (), "status": None,

@@ -44,7 +44,6 @@ class Node:
         self.serial = 0
 
     def planned(self, request: CatalogRequest[Any], node: int = 1) -> CatalogTransaction:
-        """Not proposed yet."""
         self.serial += 1
         plan = request.plan(self.catalog)
         origin = Origin(node, 1, self.serial)
@@ -55,7 +54,6 @@ class Node:
         return self.decide(transaction).outcome
 
     def decide(self, transaction: CatalogTransaction) -> TransactionDecision:
-        """The same; everything."""
         self.index += 1
         decision = self.machine.apply(self.index, CatalogTransaction.decode(transaction.encode()))
         if decision.outcome is APPLIED:
@@ -64,7 +62,6 @@ class Node:
         return decision
 
     def do(self, request: CatalogRequest[Any]) -> None:
-        """What nobody disputes."""
         assert self.apply(self.planned(request)) is APPLIED
 
     def again(self, transaction: CatalogTransaction) -> CatalogTransaction:

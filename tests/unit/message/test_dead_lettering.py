@@ -9,12 +9,12 @@ import pytest
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.dead_lettering import Cause, Dying, dead_lettered, deaths_of
 from amqp10broker.message.death_history import Death
 from amqp10broker.message.message import acquired
 from amqp10broker.message.redelivery import redelivered
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import Traits, traits_of
 from amqp10broker.protocols.amqp091 import types as t091
 from amqp10broker.protocols.amqp091.deliver import split
@@ -65,33 +65,6 @@ BOTH = pytest.mark.parametrize("head", [head091(), head10()], ids=["0-9-1", "1.0
 
 
 # --- both protocols ---------------------------------------------------------------------------------
-
-
-@BOTH
-def test_an_event_is_recorded(head: bytes) -> None:
-    """Queue, reason, both times, and what the message had been published to."""
-    dead = dead_lettered(head, EXPIRED)
-    assert dead.deaths == (Death("q", "expired", 1, NOW, NOW, "ex", ("k",)),)
-    assert deaths_of(dead.head) == dead.deaths
-
-
-@BOTH
-def test_events_follow_each_other_newest_first(head: bytes) -> None:
-    """The second is recorded with the exchange that the first sent the message to."""
-    dead = dead_lettered(dead_lettered(head, WITH_KEY).head, REJECTED)
-    assert dead.deaths == (
-        Death("q2", "rejected", 1, LATER, LATER, "dlx", ("key",)),
-        Death("q", "maxlen", 1, NOW, NOW, "ex", ("k",)),
-    )
-    assert deaths_of(dead.head) == dead.deaths
-
-
-@BOTH
-def test_the_same_event_again_is_counted(head: bytes) -> None:
-    """First time, exchange and keys stay; both times are kept to the millisecond."""
-    again = replace(EXPIRED, now_ms=LATER)
-    dead = dead_lettered(dead_lettered(head, EXPIRED).head, again)
-    assert deaths_of(dead.head) == (Death("q", "expired", 2, NOW, LATER, "ex", ("k",)),)
 
 
 @BOTH
@@ -201,6 +174,7 @@ def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
 # --- AMQP 0-9-1 -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers")
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE", "dead_letter_headers_reason_maxlen", "dead_letter_headers_reason_expired"
 )

@@ -15,34 +15,6 @@ def event(deaths: tuple[Death, ...], queue: str, reason: str, now_ms: int) -> tu
     return recorded(deaths, queue, reason, now_ms, "other", ("other",), None)
 
 
-def test_the_first_event_is_a_record_of_its_own() -> None:
-    """Count 1, both times now, and what the message had been published to."""
-    assert recorded((), "q", "expired", 1_000, "ex", ("k", "cc"), 50) == (FIRST,)
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
-def test_the_same_queue_and_reason_are_counted_in_one_record() -> None:
-    """Only count and last time change: the rest tells of the first event."""
-    assert event((FIRST,), "q", "expired", 3_000) == (replace(FIRST, count=2, last_time_ms=3_000),)
-
-
-@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
-@pytest.mark.parametrize(("queue", "reason"), [("q", "rejected"), ("q2", "expired")])
-def test_another_queue_or_reason_is_another_record_before_the_others(queue: str, reason: str) -> None:
-    """The newest event comes first."""
-    assert event((FIRST,), queue, reason, 2_000) == (
-        Death(queue, reason, 1, 2_000, 2_000, "other", ("other",)),
-        FIRST,
-    )
-
-
-def test_an_event_that_comes_again_moves_its_record_to_the_front() -> None:
-    """The others keep their order."""
-    deaths = event(event((FIRST,), "q2", "maxlen", 2_000), "q3", "rejected", 3_000)
-    again = event(deaths, "q", "expired", 4_000)
-    assert [death.queue for death in again] == ["q", "q3", "q2"]
-
-
 def history(*events: tuple[str, str]) -> tuple[Death, ...]:
     """Records of events, oldest first."""
     deaths: tuple[Death, ...] = ()

@@ -14,10 +14,10 @@ import pytest
 
 from amqp10broker.message.layouts import ALIKE_MAX, LAYOUTS_MAX, LENGTH_MAX, MessageLayouts, header_end
 from amqp10broker.message.message import MessageReader
-from amqp10broker.protocols.amqp10.codec import array_of, encode
+from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import Char, Decimal32, Described, Symbol, Timestamp, UInt, ULong
+from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, UInt, ULong
 
 HEAD = b"head"
 DURABLE = Header(durable=True).encode()
@@ -76,47 +76,6 @@ def test_properties_may_have_other_contents(one: Properties, other: Properties) 
     assert known(one.encode() + data(), other.encode() + data())
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Properties(message_id="id-1"), Properties(message_id="id-10")),
-        (Properties(message_id="id-1"), Properties(message_id=b"id-1")),
-        (Properties(message_id="id-1"), Properties(message_id="id-\x80")),
-        (Properties(message_id="id-11"), Properties(message_id="id-\x80")),
-        (Properties(message_id="id-\x80"), Properties(message_id="id-\x81")),
-        (Properties(user_id=b"me"), Properties(user_id=b"it")),
-        (Properties(to="a"), Properties(subject="a")),
-        (Properties(to=Char("a")), Properties(to=Char("b"))),
-    ],
-    ids=str,
-)
-def test_properties_of_another_form_are_checked(one: Properties, other: Properties) -> None:
-    """Other sizes, types and fields; text that is not ASCII; another user; types that are not free."""
-    assert known(one.encode() + data(), one.encode() + data())
-    assert not known(one.encode() + data(), other.encode() + data())
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (Char("a"), Char("b")),
-        (Decimal32(b"\x00\x00\x00\x01"), Decimal32(b"\x00\x00\x00\x02")),
-        (array_of(["a"]), array_of(["b"])),
-        (["a"], ["b"]),
-        ({"a": 1}, {"a": 2}),
-        (Described(ULong(1), "a"), Described(ULong(1), "b")),
-        ("ä", "ö"),
-        (True, False),
-    ],
-    ids=repr,
-)
-def test_a_value_that_is_not_plain_stays(one: Any, other: Any) -> None:
-    """Also if the other one would be well-formed."""
-    message = application_properties(a=one) + data()
-    assert known(message, message)
-    assert not known(message, application_properties(a=other) + data())
-
-
 @pytest.mark.parametrize("start", [b"", DURABLE, b"\x00\x53\x70\x45", b"\x00\x53\x73\x45"], ids=bytes.hex)
 def test_a_body_alone_has_a_shape(start: bytes) -> None:
     """Whatever stands before it; its first bytes may have any content, too."""
@@ -124,49 +83,6 @@ def test_a_body_alone_has_a_shape(start: bytes) -> None:
     for make in (data, value):
         assert known(start + make(b"abc"), start + make(b"xyz12"), bare)
         assert known(start + make(b""), start + make(b"xyz12"), bare)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        data() + data(),
-        data() + section(0x78, {}),
-        section(0x76, ["a"]),
-        value(None),
-        value(1),
-        value(["a"]),
-        value(Symbol("a")),
-        b"\x00\xa3\x10amqp:data:binary\xa0\x01a",
-        b"\x00\x80" + bytes(7) + b"\x75\xa0\x01a",
-    ],
-    ids=["two", "footer", "sequence", "null", "int", "list", "symbol", "by name", "long code"],
-)
-def test_other_bodies_are_not_learned(body: bytes) -> None:
-    """They are checked each time."""
-    message = Properties(message_id="id-1").encode() + body
-    MessageReader("", "q", "guest").read(message)
-    assert not known(message, message)
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        b"\x00\x53\x70\x45",
-        DURABLE,
-        section(0x71, {Symbol("x"): 1}),
-        section(0x72, {Symbol("x-a"): "a"}),
-        DURABLE + section(0x72, {Symbol("x-a"): "a"}),
-    ],
-    ids=["list0", "header", "delivery annotations", "annotations", "both"],
-)
-def test_what_comes_before_the_bare_message_stays(start: bytes) -> None:
-    """For the head in the broker is made of it."""
-    bare = Properties(message_id="id-1").encode() + data()
-    assert known(start + bare, start + bare, len(start))
-    for pos in range(len(start)):
-        changed = bytearray(start)
-        changed[pos] ^= 1
-        assert not known(start + bare, bytes(changed) + bare, len(start))
 
 
 def test_a_long_message_is_not_learned() -> None:

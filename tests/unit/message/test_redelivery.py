@@ -35,8 +35,10 @@ def message091(headers: dict[str, object] | None) -> Message:
     return amqp091.make_head("e", "k", encode_properties(properties)), b"body"
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_redelivery_count")
 def test_counts_are_headers_of_amqp_091() -> None:
-    """consume_redelivery_count: both are there on each redelivery, x-delivery-count also when it is 0."""
+    """Both are there on each redelivery, x-delivery-count also when it is 0."""
     head, content = redelivered(message091({"mine": "y"}), 3, 0)
     names, given, again = amqp091.split_head(head)
     properties = decode_properties(given)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.message import MessageReader
-from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Properties
 from amqp10broker.protocols.amqp10.types import Described, Symbol, UByte, ULong

@@ -22,7 +22,6 @@ def amqp10(**sections: Any) -> Message:
 
 
 def amqp091_(headers: dict[str, Any] | None = None, **properties: Any) -> Message:
-    """Likewise with AMQP 0-9-1."""
     encoded = encode_properties(BasicProperties(headers=headers, **properties))
     return amqp091.make_head("x", "k", encoded), b"body traceparent"
 

@@ -17,7 +17,6 @@ class Host:
         self.started: list[QueueSpec] = []
 
     def start_queue(self, queue: QueueSpec) -> IdleHandle:
-        """Run a queue."""
         self.started.append(queue)
         return IdleHandle()
 

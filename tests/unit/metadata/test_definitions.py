@@ -45,6 +45,7 @@ def document() -> dict[str, Any]:
     return document
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
 @pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
 def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
     """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""

@@ -130,6 +130,7 @@ def test_every_argument_of_a_stream_acts() -> None:
     ) == QueueSettings(max_length_bytes=1, max_age_ms=7 * DAY_MS, segment_bytes=2, filter_bytes=17)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "is_supported_operator_policy_expires")
 @pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl", "policy_ttl")
 @pytest.mark.parametrize(
     ("kind", "definition"),
@@ -187,6 +188,7 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
     assert limit == (None if counts < 0 else counts)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "overflow_policies")
 @pytest.mark.rabbitmq("policy_SUITE", "classic_queue_version_policies")
 @pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
@@ -235,6 +237,7 @@ def test_of_policy_and_argument_the_smaller_limit_counts(key: str, attribute: st
         assert getattr(found, attribute) == 1
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
 def test_the_argument_wins_for_dead_letters() -> None:
     """Exchange, key and strategy."""
     policy = {
@@ -267,6 +270,7 @@ def test_the_policy_wins_for_the_retry_type() -> None:
     assert found.retry_type is RetryType.RETURNED
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "update_retention_policy")
 @pytest.mark.rabbitmq(
     "rabbit_stream_queue_SUITE",
     "initial_cluster_size_one_policy",

@@ -62,6 +62,11 @@ def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
 
 
 @pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "user_connection_limit",
+    differs="open and close with the condition instead of a closed socket",
+)
+@pytest.mark.rabbitmq(
     "per_user_connection_channel_limit_SUITE",
     "most_basic_single_node_connection_and_channel_count",
     "single_node_multiple_users_limit",
@@ -101,6 +106,11 @@ def test_a_users_channel_limit() -> None:
     assert usage.channels_of_user("a") == 2
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_connection_limit_SUITE",
+    "single_node_multiple_vhosts_zero_limit",
+    "single_node_single_vhost_zero_limit",
+)
 @pytest.mark.rabbitmq(
     "per_user_connection_channel_limit_SUITE",
     "single_node_multiple_users_zero_limit",

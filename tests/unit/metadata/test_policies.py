@@ -147,6 +147,7 @@ def test_an_operator_policy_may_set_it(key: str) -> None:
     assert Policy("p", ".*", {key: value}, operator=True).operator
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ignore_policy")
 @pytest.mark.rabbitmq("policy_SUITE", "queue_type_specific_policies")
 @pytest.mark.parametrize(
     ("apply_to", "kinds"),

@@ -33,6 +33,7 @@ def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: Virtu
     assert told(vhost, "q") == []
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "policy_resets_to_default")
 def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
     queue, _ = declare(catalog, vhost, "q")
@@ -43,44 +44,6 @@ def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHo
     delete_policy(catalog, vhost, "p")
     assert told(vhost, "q") == [Configure(DEFAULTS)]
     assert queue.effective.policy is None
-
-
-def test_a_queue_is_not_told_what_changes_nothing(catalog: Catalog, vhost: VirtualHost) -> None:
-    """A policy put again, one for others, one of lower priority, one of which it knows no setting."""
-    queue, _ = declare(catalog, vhost, "q")
-    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}, priority=1))
-    told(vhost, "q")
-    for policy in (
-        Policy("p", "^q", {"max-length": 5}, priority=1),
-        Policy("others", "^x", {"max-length": 1}, priority=9),
-        Policy("lower", ".*", {"max-length": 1}),
-        Policy("higher", ".*", {"max-length": 5, "max-age": "1D"}, priority=2),
-    ):
-        put_policy(catalog, vhost, policy)
-    assert told(vhost, "q") == []
-    assert queue.effective.policy == "higher"
-
-
-def test_a_policy_that_is_narrowed_is_lost_by_those_it_was_for(catalog: Catalog, vhost: VirtualHost) -> None:
-    """The old pattern counts for who is asked again."""
-    declare(catalog, vhost, "qa")
-    declare(catalog, vhost, "qb")
-    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
-    put_policy(catalog, vhost, Policy("p", "^qa", {"max-length": 5}))
-    assert len(told(vhost, "qa")) == 1
-    assert told(vhost, "qb") == [Configure(QueueSettings(max_length=5)), Configure(DEFAULTS)]
-
-
-def test_an_operator_policy_acts_and_goes_by_itself(catalog: Catalog, vhost: VirtualHost) -> None:
-    """It may have the name of a policy."""
-    queue, _ = declare(catalog, vhost, "q")
-    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
-    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 3}, operator=True))
-    assert queue.effective.settings.max_length == 3
-    delete_policy(catalog, vhost, "p")
-    assert queue.effective.settings.max_length == 3
-    delete_policy(catalog, vhost, "p", operator=True)
-    assert queue.effective.settings.max_length is None
 
 
 def test_a_queue_that_is_declared_again_is_in_use(catalog: Catalog, vhost: VirtualHost) -> None:
@@ -123,15 +86,6 @@ def test_an_alternate_exchange_by_policy_acts_at_once(catalog: Catalog, vhost: V
     delete_policy(catalog, vhost, "p")
     assert vhost.version > version
     assert routed(vhost, "x1") == routed(vhost, "x2") == []
-
-
-def test_an_alternate_exchange_that_was_declared_wins(catalog: Catalog, vhost: VirtualHost) -> None:
-    """The policy's is not looked at."""
-    with_alternate(catalog, vhost)
-    declare_exchange(catalog, vhost, "other", "fanout")
-    declare_exchange(catalog, vhost, "x", "direct", arguments={"alternate-exchange": "other"})
-    put_policy(catalog, vhost, Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
-    assert routed(vhost, "x") == []
 
 
 # --- definitions ----------------------------------------------------------------------------------

@@ -68,9 +68,6 @@ def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: Virt
     assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
 
 
-# --- names ----------------------------------------------------------------------------------------
-
-
 # --- exclusive ------------------------------------------------------------------------------------
 
 
@@ -293,6 +290,12 @@ def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHo
 # --- limits and the end ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("per_vhost_queue_limit_SUITE", "single_node_multiple_vhosts_queue_count")
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_limit",
+    "single_node_single_vhost_limit_with_redeclaration",
+)
 @pytest.mark.rabbitmq(
     "per_vhost_queue_limit_SUITE",
     "most_basic_single_node_queue_count",
@@ -337,7 +340,7 @@ def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None
 def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
     catalog: Catalog, host: Any
 ) -> None:
-    """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
+    """What both kinds know is compared still."""
     strict, relaxed = (Catalog(host.start_queue, relaxed_quorum_checks=choice) for choice in (False, True))
     first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
     again = {"x-queue-type": "classic", "x-max-length": 5}

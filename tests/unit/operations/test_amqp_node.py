@@ -146,7 +146,6 @@ def test_another_method_is_405(broker: Broker, method: Any, to: str, methods: st
     ],
 )
 def test_a_bad_uri_is_400(broker: Broker, to: str, part: str) -> None:
-    """bad_uri."""
     status, text = broker.request("GET", to)
     assert status == "400"
     assert text.startswith(f"failed to normalize URI '{to}': ")

@@ -49,7 +49,7 @@ def test_binding_is_204_and_can_be_read(broker: Broker) -> None:
 @pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
 @pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
-    """queue_binding_args: each is listed with its own location, and deleted by it."""
+    """Each is listed with its own location, and deleted by it."""
     for number in (1, 2):
         arguments = {"x-match": "all", "number": number, "text": "ü", "flag": True, "list": [1, "a"]}
         assert broker.request("POST", "/bindings", body("h", arguments=arguments)) == ("204", None)
@@ -78,7 +78,6 @@ def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
     ],
 )
 def test_a_missing_end_is_400(broker: Broker, given: Any, text: str) -> None:
-    """bind_missing_queue."""
     assert broker.request("POST", "/bindings", given) == ("400", text)
 
 
@@ -89,14 +88,12 @@ def test_a_missing_end_is_400(broker: Broker, given: Any, text: str) -> None:
     ids=["source", "destination"],
 )
 def test_the_default_exchange_is_403(broker: Broker, given: Any) -> None:
-    """bind_source_default_exchange, bind_destination_default_exchange."""
     assert broker.request("POST", "/bindings", given) == ("403", DEFAULT_EXCHANGE)
 
 
 @pytest.mark.rabbitmq("management_SUITE", "bind_destination_line_feed", "bind_source_line_feed")
 @pytest.mark.parametrize("given", [body("a\nb"), body(queue="a\rb")])
 def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
-    """bind_source_line_feed, bind_destination_line_feed."""
     status, text = broker.request("POST", "/bindings", given)
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")
@@ -130,7 +127,6 @@ def test_a_bad_property_is_400(broker: Broker, given: Any, part: str) -> None:
     ],
 )
 def test_a_bad_query_is_400(broker: Broker, query: str, text: str) -> None:
-    """get_bindings_missing_destination_rejected."""
     assert broker.request("GET", f"/bindings?{query}") == ("400", text)
 
 
@@ -146,7 +142,6 @@ def test_a_bad_query_is_400(broker: Broker, query: str, text: str) -> None:
     ],
 )
 def test_a_bad_segment_is_400(broker: Broker, segment: str) -> None:
-    """unbind_bad_binding_path_segment."""
     status, text = broker.request("DELETE", PATH + segment)
     assert status == "400"
     assert text.startswith(f"bad binding path segment '{segment}'")

@@ -123,7 +123,6 @@ def facts(cluster: ClusterSeen | None = None, **changes: Any) -> Facts:
 
 
 def found(check: str, of: Facts) -> tuple[State, str, str]:
-    """What one check says, which applies."""
     said = CHECKS[check](of)
     assert said is not None
     return said

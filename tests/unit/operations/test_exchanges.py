@@ -20,7 +20,7 @@ def declared(broker: Broker, name: str = "x", **body: Any) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "exchange_defaults")
 def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
-    """exchange_defaults: direct, durable, neither auto-delete nor internal."""
+    """Direct, durable, neither auto-delete nor internal."""
     declared(broker)
     exchange = broker.vhost.topology.lookup_exchange("x")
     assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
@@ -65,7 +65,6 @@ def test_properties_are_those_asked_for(broker: Broker) -> None:
     ],
 )
 def test_declaring_differently_is_409(broker: Broker, body: Any, text: str) -> None:
-    """declare_exchange_inequivalent_fields."""
     declared(broker)
     status, got = broker.request("PUT", "/exchanges/x", body)
     assert status == "409"
@@ -74,7 +73,6 @@ def test_declaring_differently_is_409(broker: Broker, body: Any, text: str) -> N
 
 @pytest.mark.rabbitmq("management_SUITE", "bad_exchange_type")
 def test_an_unknown_type_is_400(broker: Broker) -> None:
-    """bad_exchange_type."""
     assert broker.request("PUT", "/exchanges/x", {"type": "👎"}) == ("400", "unknown exchange type '👎'")
 
 
@@ -88,7 +86,6 @@ def test_an_unknown_type_is_400(broker: Broker) -> None:
     ],
 )
 def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
-    """bad_exchange_property."""
     status, text = broker.request("PUT", "/exchanges/x", body)
     assert status == "400"
     assert part in text
@@ -97,7 +94,6 @@ def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
 @pytest.mark.rabbitmq("management_SUITE", "declare_default_exchange", "delete_default_exchange")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
-    """declare_default_exchange, delete_default_exchange."""
     text = "operation not permitted on the default exchange"
     assert broker.request(method, "/exchanges/", {}) == ("403", text)
 
@@ -105,7 +101,6 @@ def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
 @pytest.mark.rabbitmq("management_SUITE", "declare_exchange_amq_prefix", "delete_exchange_amq_prefix")
 @pytest.mark.parametrize(("method", "name"), [("PUT", "amq.x"), ("DELETE", "amq.x"), ("DELETE", "amq.topic")])
 def test_a_reserved_name_is_403(broker: Broker, method: str, name: str) -> None:
-    """declare_exchange_amq_prefix, delete_exchange_amq_prefix."""
     text = f"exchange '{name}' in vhost '/' starts with reserved prefix 'amq.'"
     assert broker.request(method, f"/exchanges/{name}", {}) == ("403", text)
 
@@ -114,7 +109,6 @@ def test_a_reserved_name_is_403(broker: Broker, method: str, name: str) -> None:
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 @pytest.mark.parametrize("end", ["%0A", "%0D"])
 def test_a_line_end_in_a_name_is_400(broker: Broker, method: str, end: str) -> None:
-    """declare_exchange_line_feed, delete_exchange_carriage_return."""
     status, text = broker.request(method, f"/exchanges/a{end}b", {})
     assert status == "400"
     assert text.endswith("line feed and carriage return characters not allowed")

@@ -23,8 +23,6 @@ class Node:
 
 
 class World(Broker):
-    """Operations on a cluster."""
-
     def __init__(self, count: int = 3, number: int = 1) -> None:
         super().__init__()
         self.cluster = FakeNode(self.catalog, count, number)

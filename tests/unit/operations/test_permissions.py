@@ -33,7 +33,7 @@ def declare(broker: Broker, user: str, exchange: Any = "y") -> tuple[str, Any]:
 
 @pytest.mark.rabbitmq("unit_amqp_management_SUITE", "invalid_argument_type_rejected")
 def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker) -> None:
-    """invalid_argument_type_rejected: before anything is asked about permissions."""
+    """Before anything is asked about permissions."""
     status, text = declare(broker, broker.user("u", configure="b"), 5)
     assert status == "409"
     assert "x-dead-letter-exchange" in text

@@ -22,7 +22,6 @@ def broker() -> Broker:
 
 
 def policy(definition: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """Arguments of `set-policy`."""
     return {"name": "p", "pattern": "^q", "definition": definition} | given
 
 

@@ -27,7 +27,7 @@ def declared(broker: Broker, name: str = "q", **body: Any) -> Any:
 
 @pytest.mark.rabbitmq("management_SUITE", "queue_defaults")
 def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
-    """queue_defaults: durable, not exclusive, not auto-delete, classic; numbers have their types."""
+    """Durable, not exclusive, not auto-delete, classic; numbers have their types."""
     shown = declared(broker)
     assert shown == {
         "name": "q",
@@ -62,7 +62,7 @@ def test_a_stream_says_which_it_is(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "queue_properties")
 def test_properties_are_those_asked_for(broker: Broker) -> None:
-    """queue_properties: what was declared comes back."""
+    """What was declared comes back."""
     shown = declared(
         broker,
         durable=False,
@@ -84,14 +84,13 @@ def test_properties_are_those_asked_for(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_default_queue_type")
 def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
-    """declare_queue_default_queue_type: without x-queue-type it comes from the virtual host."""
+    """Without x-queue-type it comes from the virtual host."""
     change_vhost(broker.catalog, broker.vhost, default_queue_type="quorum")
     assert declared(broker)["type"] == "quorum"
 
 
 @pytest.mark.rabbitmq("management_SUITE", "get_queue_not_found")
 def test_get_of_a_missing_queue_is_404(broker: Broker) -> None:
-    """get_queue_not_found."""
     assert broker.request("GET", "/queues/%F0%9F%91%8E") == ("404", "queue '👎' in vhost '/' not found")
 
 
@@ -126,14 +125,13 @@ def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
     ],
 )
 def test_declaring_differently_is_409(broker: Broker, first: Any, then: Any, text: str) -> None:
-    """declare_queue_inequivalent_fields."""
     declared(broker, **first)
     assert broker.request("PUT", "/queues/q", then) == ("409", text)
 
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_inequivalent_exclusive")
 def test_declaring_exclusive_what_is_not_is_400(broker: Broker) -> None:
-    """declare_queue_inequivalent_exclusive: as a lock, not as a difference."""
+    """As a lock, not as a difference."""
     declared(broker)
     status, text = broker.request("PUT", "/queues/q", {"exclusive": True})
     assert status == "400"
@@ -151,7 +149,7 @@ def test_declaring_exclusive_what_is_not_is_400(broker: Broker) -> None:
     ],
 )
 def test_a_bad_argument_is_409(broker: Broker, arguments: Any) -> None:
-    """declare_queue_invalid_arg: the texts are those of AMQP 0-9-1."""
+    """The texts are those of AMQP 0-9-1."""
     status, text = broker.request("PUT", "/queues/q", {"arguments": arguments})
     assert status == "409"
     assert text.startswith(f"invalid arg '{next(iter(arguments))}' for queue 'q' in vhost '/'")
@@ -189,28 +187,25 @@ def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_empty_name")
 def test_an_empty_name_is_400(broker: Broker) -> None:
-    """declare_queue_empty_name."""
     assert broker.request("PUT", "/queues/", {}) == ("400", "declare queue with empty name not allowed")
 
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_line_feed")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_a_line_end_in_a_name_is_400(broker: Broker, method: str) -> None:
-    """declare_queue_line_feed: refused, where AMQP 0-9-1 drops it."""
+    """Refused, where AMQP 0-9-1 drops it."""
     text = "Bad name 'a\nb': line feed and carriage return characters not allowed"
     assert broker.request(method, "/queues/a%0Ab", {}) == ("400", text)
 
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_amq_prefix")
 def test_a_reserved_name_is_403(broker: Broker) -> None:
-    """declare_queue_amq_prefix."""
     text = "queue 'amq.q' in vhost '/' starts with reserved prefix 'amq.'"
     assert broker.request("PUT", "/queues/amq.q", {}) == ("403", text)
 
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "declare_queue_vhost_queue_limit")
 def test_the_limit_of_the_virtual_host_is_403(broker: Broker) -> None:
-    """declare_queue_vhost_queue_limit."""
     change_vhost(broker.catalog, "/", limits=VhostLimits(max_queues=0))
     status, text = broker.request("PUT", "/queues/q", {})
     assert (status, text) == ("403", "cannot declare queue 'q': queue limit in vhost '/' (0) is reached")
@@ -228,13 +223,12 @@ def test_deleting_tells_how_many_messages_went(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "purge_non_existing_queue_should_return_not_found")
 def test_purging_a_missing_queue_is_404(broker: Broker) -> None:
-    """purge_non_existing_queue_should_return_not_found."""
     assert broker.request("DELETE", "/queues/q/messages") == ("404", "no queue 'q' in vhost '/'")
 
 
 @pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
-    """exclusive_queue: 400 for declare, delete, purge and bind; GET is allowed."""
+    """400 for declare, delete, purge and bind; GET is allowed."""
     declared(broker, exclusive=True)
     other = object()
     binding = {"source": "amq.direct", "destination_queue": "q"}

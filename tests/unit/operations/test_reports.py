@@ -13,8 +13,6 @@ from tests.support.managing import Broker
 
 
 class Reports:
-    """Collects what is reported."""
-
     def __init__(self) -> None:
         self.got: list[tuple[str, str, str | None]] = []
 

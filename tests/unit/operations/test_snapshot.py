@@ -19,7 +19,7 @@ from amqp10broker.operations.snapshot import (
     document,
     view_of,
 )
-from amqp10broker.queues.stats import LengthLimits, QueueStats
+from amqp10broker.queues.queue_status import LengthLimits, QueueStats
 
 ERROR = LastError("2026-11-22T08:38:47Z", "link refused", {"text": "no queue 'q'", "link": "l"})
 

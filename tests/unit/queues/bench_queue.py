@@ -57,8 +57,6 @@ def text(given: Message) -> str:
 
 
 class Client:
-    """A consumer."""
-
     def __init__(self, bench: Bench, name: str) -> None:
         self.reply_to = new_asker(name)
         self.ref = self.reply_to.consumer()
@@ -78,15 +76,12 @@ class Client:
         return self.got[before:]
 
     def settle(self, *texts: object, delivery_outcome: DeliveryOutcome = DeliveryOutcome.ACCEPT) -> None:
-        """Decide on deliveries."""
         self.bench.do(Settle(self.ref, [self.keys[str(each)] for each in texts], delivery_outcome))
 
     def cancel(self) -> None:
-        """Get no more."""
         self.bench.do(Cancel(self.ref))
 
     def leave(self, delivery_outcome: DeliveryOutcome = DeliveryOutcome.REQUEUE) -> None:
-        """Go."""
         self.bench.do(Unsubscribe(self.ref, (), (), self.seen, delivery_outcome))
 
 
@@ -129,7 +124,6 @@ class Bench:
         self.do(Publish(self.publisher, ids, batch, False))
 
     def consumer(self, credit: int = 0, **given: Any) -> Client:
-        """A consumer joins."""
         client = Client(self, f"consumer {len(self.clients)}")
         self.clients[client.reply_to.id] = client
         self.do(Subscribe(client.ref, given.pop("settled", False), **given))
@@ -138,7 +132,6 @@ class Bench:
         return client
 
     def configure(self, settings: QueueSettings) -> None:
-        """A policy changes."""
         self.do(Configure(settings))
 
     def wait(self, milliseconds: int) -> None:
@@ -153,7 +146,6 @@ class Bench:
         self.now = until
 
     def ready(self) -> int:
-        """Ready messages."""
         return self.queue.ready
 
     def _hand_out(self) -> None:

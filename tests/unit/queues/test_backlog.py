@@ -26,19 +26,16 @@ class CountingStore(Store):
         self.looks = 0
 
     def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """See `Store`."""
         self.looks += 1
         return super().look(handle, ranks)
 
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
-        """See `Store`."""
         self.paged += len(messages)
         return super().page_out(level, first, messages, expiries)
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """See `Store`."""
         messages, expiries = super().page_in(handle)
         self.paged -= len(messages)
         return messages, expiries

@@ -18,8 +18,7 @@ from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.stream.consumer import StreamConsumer
-from amqp10broker.queues.stream.log import StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 

@@ -10,6 +10,7 @@ from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "simple_order")
 @pytest.mark.rabbitmq("priority_queue_SUITE", "straight_through")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "priority_classic_queue")
 def test_higher_priorities_go_first_and_each_is_first_in_first_out() -> None:
@@ -91,6 +92,9 @@ def test_listings_have_its_tag() -> None:
     assert many.queue.figures().single_active_consumer_tag is None
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "single_active_consumer_classic_queue", "single_active_consumer_quorum_queue"
+)
 def test_when_it_goes_the_next_gets_everything_in_order() -> None:
     """Seed 003: detaching leads to the next consumer, which gets messages in their original order."""
     bench = Bench(SINGLE)
@@ -100,6 +104,13 @@ def test_when_it_goes_the_next_gets_everything_in_order() -> None:
     assert (second.got, third.got) == (["a", "b", "c"], [])
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE",
+    "all_messages_go_to_one_consumer",
+    "fallback_to_another_consumer_when_exclusive_consumer_channel_is_cancelled",
+    "fallback_to_another_consumer_when_first_one_is_cancelled",
+    "fallback_to_another_consumer_when_first_one_is_cancelled_qos1",
+)
 def test_when_it_is_cancelled_the_next_starts_at_once() -> None:
     bench = Bench(SINGLE)
     first, second = bench.consumer(1), bench.consumer(9)

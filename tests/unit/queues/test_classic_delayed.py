@@ -25,7 +25,6 @@ def later(text: object, ms: int, *, priority: int | None = None, ttl: int | None
 
 
 def counts(bench: Bench) -> tuple[int, int | None]:
-    """Ready and delayed messages."""
     figures = bench.queue.figures()
     return figures.messages_ready, figures.messages_delayed
 

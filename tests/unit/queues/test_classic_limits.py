@@ -13,6 +13,13 @@ from tests.unit.queues.bench_queue import Bench, message
 DROP, REJECT, REJECT_DLX = Overflow.DROP_HEAD, Overflow.REJECT_PUBLISH, Overflow.REJECT_PUBLISH_DLX
 
 
+@pytest.mark.rabbitmq(
+    "queue_length_limits_SUITE",
+    "max_length_bytes_default",
+    "max_length_bytes_drop_head",
+    "max_length_default",
+    "max_length_drop_head",
+)
 def test_the_head_is_dropped_beyond_the_length() -> None:
     bench = Bench(QueueSettings(max_length=2, dead_letter_exchange="dlx"))
     bench.publish("a", "b", "c", "d")
@@ -83,6 +90,7 @@ def test_length_0_refuses_everything_that_is_published() -> None:
     assert bench.rejected == [0]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_reject_publish_dlx")
 def test_a_refused_publish_is_dead_lettered_if_asked_for() -> None:
     bench = Bench(QueueSettings(max_length=1, overflow=REJECT_DLX, dead_letter_exchange="dlx"))
     bench.publish("a", "b")

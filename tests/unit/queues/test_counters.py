@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.queues.commands import DeliveryOutcome
+from amqp10broker.queues.queue_status import LengthLimits
 from amqp10broker.queues.settings import Overflow, QueueSettings
-from amqp10broker.queues.stats import LengthLimits
 from tests.support.quorum_bench import Bench as QuorumBench
 from tests.support.streams import Bench as StreamBench
 from tests.unit.queues.bench_queue import Bench, message
@@ -17,7 +17,6 @@ REJECT = Overflow.REJECT_PUBLISH
 
 
 def counted(queue: Any) -> dict[str, int]:
-    """What is not 0."""
     return {name: count for name, count in queue.counters.document().items() if count}
 
 

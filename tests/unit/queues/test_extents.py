@@ -49,18 +49,6 @@ def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
     assert accounts.live == {1: 0}
 
 
-def test_a_copy_takes_the_place_of_the_original(extents: Extents, accounts: Accounts) -> None:
-    extents.add(0, 10, 1, 100, 1000, 0)
-    extents.add(10, 10, 3, 5000, 1000, 0)
-    extents.add(3, 4, 2, 32, 400, 0)
-    assert accounts.live == {1: 600, 2: 400, 3: 1000}
-    assert [each.file for each in extents.overlapping(0, 20)] == [1, 2, 1, 3]
-    assert [each.file for each in extents.overlapping(4, 5)] == [2]
-    assert extents.remove(8, 9) == 1
-    assert extents.remove(0, 20) == 19
-    assert accounts.live == {1: 0, 2: 0, 3: 0}
-
-
 @given(st.data())
 def test_as_a_set_of_positions(data: st.DataObject) -> None:
     """Whatever is added, copied and removed: what lives is what a set says, and so is what files need."""

@@ -40,8 +40,7 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
-from amqp10broker.queues.stream.log import StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.storage.record import RECORD_BYTES
@@ -97,7 +96,6 @@ class Journal:
         self.waiting.append((ticket, callback))
 
     def write_soon(self) -> None:
-        """Nobody waits."""
         self.soon += 1
 
     def add_live(self, file: int, length: int) -> None:

@@ -35,16 +35,6 @@ def next_life(journal: SmallJournal) -> tuple[Kept, Found]:
     return kept, {number: (document, set(tags)) for number, document, tags in kept.links.found()}
 
 
-def test_a_start_finds_links_with_what_is_not_settled() -> None:
-    kept = Kept(SmallJournal())
-    kept.links.put(1, b"one")
-    kept.links.put(2, b"two")
-    kept.links.take(1, [b"a", b"", b"c" * 32])
-    kept.links.settle(1, [b"a", b"never there"])
-    kept.links.put(2, b"two, suspended")
-    assert kept.found == {1: (b"one", {b"", b"c" * 32}), 2: (b"two, suspended", set())}
-
-
 def test_only_what_nobody_waits_for_asks_to_be_written() -> None:
     """The record of deliveries is of one group with those of their messages, which are waited for."""
     kept = Kept(SmallJournal())

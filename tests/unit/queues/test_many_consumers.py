@@ -26,8 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.log import StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from tests.support.askers import new_asker
 from tests.support.channel_world import World
@@ -51,7 +50,6 @@ def classic(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
 
 
 def quorum(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
-    """The same of a quorum queue."""
     queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
 
     def apply(command: Command) -> None:
@@ -63,7 +61,6 @@ def quorum(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
 
 
 def stream() -> Callable[[Command], None]:
-    """The same of a stream."""
     log = StreamLog(MemoryShelf())
     assert sum(log.recover()) == 0
     queue = StreamQueue("q", log)

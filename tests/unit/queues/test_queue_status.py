@@ -17,7 +17,6 @@ class Looked(dict[ConsumerRef, ConsumerStatus]):
         self.times = 0
 
     def values(self) -> ValuesView[ConsumerStatus]:  # type: ignore[override]
-        """All of them."""
         self.times += 1
         return super().values()
 

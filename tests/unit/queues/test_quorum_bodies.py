@@ -17,13 +17,6 @@ def messages(indexes: range | list[int]) -> list[Message]:
     return [(HEAD, b"%d" % index) for index in indexes]
 
 
-def test_messages_come_back_by_index_in_any_order() -> None:
-    bodies = PagedBodies()
-    bodies.put(10, messages(range(10, 20_000)))
-    for indexes in ([10], [4095, 4096], [19_999, 10, 8191], range(100, 9000), [12, 11, 10], [10, 12, 11, 13]):
-        assert bodies.fetch(indexes) == messages(list(indexes))
-
-
 def test_a_dropped_message_is_not_there() -> None:
     bodies = PagedBodies()
     bodies.put(0, messages(range(10)))

@@ -15,7 +15,7 @@ from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.quorum import later, ready
 from amqp10broker.queues.quorum.commands import RaiseVersion
 from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
-from amqp10broker.queues.quorum.numbers import Numbers
+from amqp10broker.queues.quorum.ready import Numbers
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
 from tests.support import quorum_bench
@@ -28,7 +28,6 @@ class Bench(quorum_bench.Bench):
 
     @property
     def counts(self) -> tuple[int, int | None]:
-        """Ready and delayed messages."""
         figures = self.queue.figures()
         return figures.messages_ready, figures.messages_delayed
 

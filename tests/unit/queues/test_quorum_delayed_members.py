@@ -16,7 +16,6 @@ def the_leader(world: World) -> Node:
 
 
 def waits(world: World, node: Node) -> None:
-    """A consumer with credit."""
     ref = world.client.consumer()
     node.work(Subscribe(ref, False), Credit(ref, 0, 100, False, 0))
     world.settle_down(world.even)

@@ -21,7 +21,6 @@ OF_ONE_MEMBER = {
     "journal_bodies.py",
     "log_store.py",
     "records.py",
-    "remote_admission.py",
     "state_transfer.py",
 }
 """What one member has on its disk, and knows of other nodes: no part of the replicated state."""
@@ -32,7 +31,7 @@ METHODS = {"popitem", "intersection", "difference", "symmetric_difference", "uni
 MODULES = {"time", "random", "secrets", "uuid", "datetime", "os", "weakref", "math", "statistics"}
 SETS = {
     # Only asked what is in it, and no part of the state.
-    ("dead_letters.py", "self._handed_out"),
+    ("messages.py", "self._handed_out"),
     # Places of one page that are emptied, in whatever order.
     ("bodies.py", "self.dropped"),
 }

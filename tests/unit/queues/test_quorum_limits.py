@@ -25,7 +25,6 @@ AT_LEAST_ONCE = {
     "quorum_queue_SUITE", "at_most_once_dead_letter_order_maxlen", "queue_length_limit_drop_head"
 )
 def test_a_full_queue_drops_from_its_head() -> None:
-    """queue_length_limit_drop_head, at_most_once_dead_letter_order_maxlen."""
     bench = Bench(max_length=2, dead_letter_exchange="dlx")
     assert confirmed(bench.publish("a", "b", "c", "d")) == [0, 1, 2, 3]
     assert bench.dead() == [("maxlen", ["a", "b"])]
@@ -49,6 +48,7 @@ def test_drop_head_takes_returns_first_then_low_priority() -> None:
     assert [bodies for _, bodies in bench.dead()] == [["r", "n"]]
 
 
+@pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_drop_publish_requeue")
 def test_what_comes_back_to_a_full_queue_stays() -> None:
     """A requeue drops nothing."""
     bench = Bench(max_length=1, dead_letter_exchange="dlx")
@@ -123,7 +123,6 @@ def test_what_a_consumer_takes_at_once_needs_no_room() -> None:
 )
 @pytest.mark.parametrize("settings", [{}, {"max_length": 9, "overflow": Overflow.REJECT_PUBLISH}])
 def test_a_full_queue_hears_of_a_limit_that_is_gone(settings: dict[str, object]) -> None:
-    """queue_length_limit_policy_cleared."""
     bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
     bench.publish("a", "b")
     bench.configure(**settings)
@@ -132,7 +131,6 @@ def test_a_full_queue_hears_of_a_limit_that_is_gone(settings: dict[str, object])
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_purge_test")
 def test_a_purge_makes_room() -> None:
-    """reject_publish_purge."""
     bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
     bench.publish("a", "b")
     bench.do(Purge(bench.request))
@@ -167,7 +165,6 @@ def test_the_smaller_time_to_live_counts(own: int | None, queue: int | None, ttl
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl", "per_message_ttl_mixed_expiry")
 def test_a_message_expires_at_the_head_only() -> None:
-    """per_message_ttl_mixed_expiry."""
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a", ttl_ms=100)
     bench.publish("b", ttl_ms=10)
@@ -179,7 +176,6 @@ def test_a_message_expires_at_the_head_only() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "priorities_expire_test")
 def test_each_line_has_its_own_head() -> None:
-    """priorities_expire."""
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("h", priority=9)
     bench.publish("n", ttl_ms=10)
@@ -195,7 +191,6 @@ def test_each_line_has_its_own_head() -> None:
     "enq_expire_enq_deq_test",
 )
 def test_an_expired_message_is_never_delivered() -> None:
-    """enq_expire_deq, enq_expire_enq_deq, enq_expire_deq_enq_enq_deq_deq."""
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a")
     bench.publish("b", ttl_ms=10)
@@ -241,7 +236,7 @@ def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_ttl")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_test")
 def test_an_unused_queue_goes_after_its_time() -> None:
-    """queue_ttl. Declaring it again does not renew the lease."""
+    """Declaring it again does not renew the lease."""
     bench = Bench(expires_ms=1000)
     bench.publish("a")
     bench.wait(900)
@@ -253,7 +248,6 @@ def test_an_unused_queue_goes_after_its_time() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_with_single_active_consumer_test")
 def test_a_cancelled_consumer_does_not_use_it() -> None:
-    """queue_ttl_with_single_active_consumer."""
     bench = Bench(expires_ms=1000, single_active_consumer=True)
     bench.publish("a")
     first, second = bench.consumer(1), bench.consumer()
@@ -299,7 +293,6 @@ def test_a_restart_and_another_time_begin_anew() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "purge")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_test", "purge_with_checkout_test")
 def test_a_purge_leaves_what_consumers_hold() -> None:
-    """purge, purge_with_checkout."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(1)
@@ -311,6 +304,13 @@ def test_a_purge_leaves_what_consumers_hold() -> None:
     assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "link_target_quorum_queue_deleted",
+    "server_closes_link_quorum_queue",
+    "server_closes_link_stream",
+)
 def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a")
@@ -363,7 +363,6 @@ def test_dead_messages_stay_until_they_arrived() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "single_dlx_worker")
 def test_the_internal_consumer_has_at_most_32() -> None:
-    """single_dlx_worker; or as many as the configuration says."""
     bench = Bench(**AT_LEAST_ONCE, message_ttl_ms=1)
     bench.publish(*(str(number) for number in range(40)))
     bench.wait(1)
@@ -382,7 +381,6 @@ def test_the_internal_consumer_has_at_most_32() -> None:
     "reject_publish_source_queue_max_length_bytes",
 )
 def test_dead_messages_count_against_the_limits() -> None:
-    """reject_publish_source_queue_max_length, _max_length_bytes."""
     bench = Bench(**AT_LEAST_ONCE, max_length=1)
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
@@ -393,7 +391,6 @@ def test_dead_messages_count_against_the_limits() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_dlx_test")
 def test_dead_messages_are_purged() -> None:
-    """purge_dlx."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a", "b")
     bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
@@ -412,7 +409,6 @@ def test_dead_messages_are_purged() -> None:
     ],
 )
 def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]) -> None:
-    """switch_strategies, switch_strategy."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)
@@ -447,7 +443,7 @@ def test_drop_head_falls_back_to_at_most_once() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "discard_dlx_consumer", "last_consumer_wins")
 def test_a_new_internal_consumer_gets_everything_again() -> None:
-    """last_consumer_wins: the one of another member, which has the same state; it is nobody's session."""
+    """The one of another member, which has the same state; it is nobody's session."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD)

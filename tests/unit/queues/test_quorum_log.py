@@ -106,7 +106,6 @@ COMMANDS: list[QuorumCommand] = [
 
 
 def plain(command: QuorumCommand) -> list[Any]:
-    """A command's fields."""
     found: list[Any] = [type(command)]
     for field in fields(command):
         value = getattr(command, field.name)

@@ -387,8 +387,6 @@ def test_a_queue_that_the_catalog_has_forgotten_ends_at_every_member_by_itself()
 
 
 def told_to(told: list[object]) -> Any:
-    """Note all effects."""
-
     def publish(batch: EffectBatch) -> None:
         for effects in batch.effects.values():
             told.extend(effects)

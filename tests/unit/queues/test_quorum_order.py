@@ -91,7 +91,6 @@ def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_true")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_multiple_test")
 def test_one_settlement_of_several_keeps_their_order() -> None:
-    """requeue_multiple_true."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
@@ -101,7 +100,6 @@ def test_one_settlement_of_several_keeps_their_order() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_false")
 def test_single_settlements_return_in_their_own_order() -> None:
-    """requeue_multiple_false."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
@@ -189,10 +187,12 @@ def test_consumers_with_credit_take_turns() -> None:
     assert len(bench.bodies(told, first)) == 2
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_priority_classic_queue", "consumer_priority_quorum_queue"
+)
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
 def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
-    """consumer_priorities."""
     bench = Bench()
     low, high = bench.consumer(9), bench.consumer(2, priority=1)
     told = bench.publish("a", "b", "c")
@@ -202,7 +202,6 @@ def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
 def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
-    """credit_enq_enq_checkout_settled_credit."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer()
@@ -225,7 +224,6 @@ def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_and_drain_test", "credit_with_drained_test")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "credit_api_v2")
 def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
-    """credit_and_drain, credit_with_drained."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer()
@@ -237,13 +235,18 @@ def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
 
 
 @pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "cancel_and_consume_with_same_tag",
+    "cancel_consumer_gh_12424",
+    "cancel_consumer_gh_3729",
+)
+@pytest.mark.rabbitmq(
     "rabbit_fifo_SUITE", "cancelled_checkout_empty_queue_test", "cancelled_checkout_out_test"
 )
 @pytest.mark.rabbitmq(
     "rabbit_fifo_int_SUITE", "cancel_checkout", "cancel_checkout_with_pending_using_cancel_reason"
 )
 def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> None:
-    """cancelled_checkout_out."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(5)
@@ -260,7 +263,6 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_non_existent_test")
 def test_unknown_keys_settle_nothing() -> None:
-    """return_non_existent."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -298,7 +300,6 @@ def test_an_exclusive_consumer_is_one_like_any_other() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "enq_enq_checkout_get_settled_test")
 def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
-    """enq_enq_checkout_get_settled."""
     bench = Bench()
     bench.publish("a", "b")
     consumer = bench.consumer(1, settled=True)

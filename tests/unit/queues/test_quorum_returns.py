@@ -24,7 +24,6 @@ from tests.support.quorum_bench import Bench, message, only
 
 
 def counts_of(message: Message) -> tuple[int | None, int | None, int | None, bool | None]:
-    """x-acquired-count, x-delivery-count, delivery-count, first-acquirer."""
     header, annotations = decode_head(message[0])
     acquired, failures = annotations.get("x-acquired-count"), annotations.get("x-delivery-count")
     return acquired, failures, header.delivery_count, header.first_acquirer
@@ -71,7 +70,6 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
 def test_a_link_that_goes_returns_what_it_held_in_order(
     delivery_outcome: DeliveryOutcome, failures: int
 ) -> None:
-    """down_noproc_returns_checked_out_in_order, removed_consumer_returns_unsettled."""
     bench = Bench()
     bench.publish("a", "b", "c")
     consumer = bench.consumer(3)
@@ -94,6 +92,7 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
     assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_with_dead_letter")
 @pytest.mark.rabbitmq(
     "quorum_queue_SUITE",
     "subscribe_redelivery_limit",
@@ -104,7 +103,6 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
     "rabbit_fifo_SUITE", "return_checked_out_limit_test", "return_dequeue_delivery_limit_test"
 )
 def test_the_twenty_first_return_is_above_the_limit_of_twenty() -> None:
-    """subscribe_redelivery_limit."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer()
@@ -135,7 +133,6 @@ def test_every_return_counts_against_the_limit(delivery_outcome: DeliveryOutcome
 )
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "down_checked_out_limit_test")
 def test_a_lost_connection_counts_against_the_limit() -> None:
-    """down_checked_out_limit, at_most_once_dead_letter_order_delivery_limit_channel_closed."""
     bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a", "b", "c")
     bench.leave(bench.consumer(3), DeliveryOutcome.REQUEUE_FAILED)
@@ -144,7 +141,6 @@ def test_a_lost_connection_counts_against_the_limit() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_disable")
 def test_without_a_limit_a_message_comes_back_for_ever() -> None:
-    """subscribe_redelivery_limit_disable."""
     bench = Bench(delivery_limit=None)
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -157,7 +153,6 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delivery_limit_policy_update")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_delivery_limit_test")
 def test_another_limit_acts_at_the_next_return() -> None:
-    """delivery_limit_policy_update, update_config_delivery_limit."""
     bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -184,6 +179,7 @@ def test_annotations_of_modified_are_merged_and_stay() -> None:
     assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_dead_letter_headers_exchange")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_with_dead_letter_handler_emits_log_effect_test")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_at_most_once")
 @pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "discard")
@@ -202,7 +198,6 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_without_dead_letter_handler_is_removed_test")
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_undefined")
 def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
-    """discarded_message_without_dead_letter_handler_is_removed."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -213,7 +208,6 @@ def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discard_after_cancel_test")
 def test_a_cancelled_consumer_may_still_reject() -> None:
-    """discard_after_cancel."""
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -256,7 +250,6 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
     ],
 )
 def test_which_returns_wait(kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool) -> None:
-    """delayed_retry_disabled, _all, _failed, _returned."""
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -273,7 +266,6 @@ def test_which_returns_wait(kind: RetryType, delivery_outcome: DeliveryOutcome, 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delayed_retry_backoff")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_backoff_test")
 def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
-    """delayed_retry_backoff."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, retry_max_ms=2500)
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -292,7 +284,6 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     "delayed_retry_explicit_overrides_config_test",
 )
 def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
-    """delayed_retry_explicit_delivery_time, modified_quorum_queue_delivery_time."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -305,7 +296,6 @@ def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_explicit_delivery_time_past_test")
 def test_a_delivery_time_of_the_past_is_now() -> None:
-    """delayed_retry_explicit_delivery_time_past."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -319,7 +309,6 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
     "rabbit_fifo_SUITE", "delayed_retry_counts_towards_limit_test", "delayed_retry_purge_test"
 )
 def test_delayed_messages_are_purged_and_counted() -> None:
-    """delayed_retry_purge, delayed_retry_counts_towards_limit."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
@@ -345,7 +334,6 @@ def test_delayed_messages_are_purged_and_counted() -> None:
 def test_what_a_lost_consumer_held_waits_too(
     kind: RetryType, delivery_outcome: DeliveryOutcome, waits: bool
 ) -> None:
-    """delayed_retry_consumer_down, delayed_retry_consumer_down_returned_mode."""
     bench = Bench(retry_type=kind, retry_min_ms=1000)
     bench.publish("a", "b")
     bench.leave(bench.consumer(2), delivery_outcome)
@@ -354,7 +342,7 @@ def test_what_a_lost_consumer_held_waits_too(
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")
 def test_the_clock_set_back_delays_and_loses_nothing() -> None:
-    """delayed_retry_monotonic_timestamp: the queue's time stands still until the clock is there again."""
+    """The queue's time stands still until the clock is there again."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
@@ -373,7 +361,6 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_delivery_limit_takes_precedence_test")
 def test_the_delivery_limit_goes_before_the_delay() -> None:
-    """delayed_retry_delivery_limit_takes_precedence."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.REQUEUE)
@@ -416,7 +403,6 @@ def test_the_next_consumer_becomes_active_when_the_session_of_the_active_one_is_
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_timeout")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "consumer_timeout_test")
 def test_what_is_held_for_too_long_comes_back_without_counting_as_failed() -> None:
-    """consumer_timeout."""
     bench = Bench(consumer_timeout_ms=1000)
     bench.publish("a", "b")
     consumer = bench.consumer(1)
@@ -453,7 +439,6 @@ def test_a_consumers_own_time_goes_before_the_queues(own: int | None, at: int) -
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "consumer_timeout_cancelled_test")
 def test_a_cancelled_consumer_times_out_too_and_is_forgotten() -> None:
-    """consumer_timeout_cancelled."""
     bench = Bench(consumer_timeout_ms=1000)
     bench.publish("a")
     consumer = bench.consumer(1)

@@ -49,7 +49,6 @@ class Colours(Bench):
         return self.publish_all(batch)
 
     def selects(self, filters: object, credit: int = 0, **options: Any) -> ConsumerRef:
-        """A consumer that selects."""
         return self.consumer(credit, filters=filters, **options)
 
     def look(self) -> Selected | None:

@@ -20,7 +20,6 @@ def active(told: list[object]) -> list[tuple[ConsumerRef, bool]]:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
 def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) -> None:
-    """single_active_consumer."""
     first, second = bench.consumer(), bench.consumer()
     assert active(bench.told) == [(first, True), (second, False)]
 
@@ -58,7 +57,6 @@ def test_only_the_active_one_gets_messages(bench: Bench) -> None:
     "credit_inactive_consumer_drain_persisted_test",
 )
 def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> None:
-    """credit_and_drain_single_active_consumer, credit_inactive_consumer_drain_persisted."""
     bench.consumer()
     second = bench.consumer()
     bench.publish("a")
@@ -89,7 +87,6 @@ def test_nothing_is_available_to_one_that_waits(bench: Bench) -> None:
     "single_active_consumer_revive_test",
 )
 def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> None:
-    """single_active_consumer_cancel_consumer_when_channel_is_down."""
     first, second = bench.consumer(1), bench.consumer(1)
     bench.publish("a")
     told = bench.leave(first, DeliveryOutcome.REQUEUE)
@@ -104,7 +101,6 @@ def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> Non
     "rabbit_fifo_SUITE", "single_active_cancelled_with_unacked_test", "single_active_settle_after_cancel_test"
 )
 def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(bench: Bench) -> None:
-    """single_active_cancelled_with_unacked, single_active_settle_after_cancel."""
     first, second = bench.consumer(1), bench.consumer(1)
     bench.publish("a", "b")
     told = bench.cancel(first)
@@ -116,7 +112,6 @@ def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(benc
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_activation_before_delivery_test")
 def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
-    """link_state_properties_activation_before_delivery."""
     first = bench.consumer()
     bench.consumer(1)
     bench.publish("a")
@@ -127,7 +122,6 @@ def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_priority_cancel_active_test")
 def test_the_highest_priority_is_next(bench: Bench) -> None:
-    """single_active_consumer_priority_cancel_active."""
     first = bench.consumer(priority=3)
     bench.consumer(9)
     third = bench.consumer(priority=1)
@@ -140,7 +134,6 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
     "single_active_with_credited_test",
 )
 def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Bench) -> None:
-    """single_active_consumer_credited_favour_with_credit."""
     first = bench.consumer(priority=3)
     second, third, fourth = bench.consumer(1), bench.consumer(2), bench.consumer(2)
     assert active(bench.leave(first, DeliveryOutcome.REQUEUE)) == [(third, True)]
@@ -165,7 +158,6 @@ def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench:
     "rabbit_fifo_SUITE", "single_active_consumer_quiescing_receives_no_further_messages_test"
 )
 def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: Bench) -> None:
-    """single_active_consumer_quiescing_receives_no_further_messages."""
     first = bench.consumer(5)
     bench.publish("a", "b")
     bench.told.clear()
@@ -193,7 +185,6 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
 def test_what_a_quiescing_one_returns_goes_first_to_its_successor(
     bench: Bench, delivery_outcome: DeliveryOutcome
 ) -> None:
-    """single_active_consumer_higher_waiting_return, _requeue, priority_take_over_return."""
     first = bench.consumer(1)
     bench.publish("a", "b")
     second = bench.consumer(5, priority=1)
@@ -203,7 +194,6 @@ def test_what_a_quiescing_one_returns_goes_first_to_its_successor(
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_quiescing_resumes_after_cancel_test")
 def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
-    """single_active_consumer_quiescing_resumes_after_cancel."""
     first = bench.consumer(5)
     bench.publish("a")
     second = bench.consumer(5, priority=1)
@@ -231,7 +221,6 @@ def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_3_test", "sac_consumer_timeout_test")
 def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Bench) -> None:
-    """sac_consumer_timeout."""
     first, second = bench.consumer(1), bench.consumer(1)
     bench.publish("a")
     told = bench.wait(1000)
@@ -242,7 +231,6 @@ def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Be
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_2_test")
 def test_the_only_one_is_active_again_when_it_is_heard_of(bench: Bench) -> None:
-    """sac_consumer_timeout_2."""
     first = bench.consumer(1)
     bench.publish("a")
     assert active(bench.wait(1000)) == [(first, False)]
@@ -263,7 +251,6 @@ def test_what_it_was_given_before_is_told_before_it_stops_being_active(bench: Be
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_basic_get_test")
 def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> None:
-    """single_active_consumer_basic_get."""
     bench.publish("a")
     fetcher = bench.consumer(counted=False)
     assert bench.bodies(bench.credit(fetcher, 1, drain=True)) == []
@@ -271,7 +258,6 @@ def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> N
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_competing_strategy_test")
 def test_without_the_setting_all_are_served_and_nobody_hears_of_activity() -> None:
-    """link_state_properties_competing_strategy."""
     bench = Bench()
     bench.consumer(1)
     bench.consumer(1)

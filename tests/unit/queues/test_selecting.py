@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.message.filters.filters import SELECTOR, Filters, from_amqp10
 from amqp10broker.protocols.amqp10.types import Described, Symbol
-from amqp10broker.queues.classic import selecting
+from amqp10broker.queues.classic import consumers as selecting
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
@@ -53,7 +53,6 @@ class Colours(Bench):
         return self.consumer(credit, filters=filters, **given)
 
     def browser(self, credit: int = 0, filters: Filters | None = None, **given: object) -> Client:
-        """A browser joins."""
         return self.consumer(credit, filters=filters, browse=True, counted=False, **given)
 
     def turns(self) -> int:

@@ -25,8 +25,6 @@ class Files:
 
 
 class FullScratch(MemoryScratch):
-    """No room."""
-
     def write(self, pieces: object) -> int:
         raise OSError(28, "No space left on device")
 

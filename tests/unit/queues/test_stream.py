@@ -343,6 +343,7 @@ def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
     assert reader.read(10) == [2, 3]
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_cancel")
 @pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE)])
 def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     bench = Bench()
@@ -397,6 +398,7 @@ def test_segments_go_when_they_are_too_old() -> None:
 # --- questions and the end --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("management_SUITE", "purge_stream")
 def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
     bench = Bench()
     bench.publish(3)
@@ -428,6 +430,7 @@ def test_a_stream_is_deleted_unless_a_condition_is_not_met(
     assert bench.queue.deleted is (refusal is None)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "receive_basic_cancel_on_queue_deletion")
 def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more() -> None:
     bench = Bench()
     bench.slow = True

@@ -14,7 +14,6 @@ def messages(*bodies: bytes) -> list[Message]:
 
 
 def next_life(journal: SmallJournal) -> tuple[StreamCommits, SmallJournal]:
-    """What another start finds."""
     found = journal.again()
     commits = StreamCommits(GROUP, found)
     commits.restore(found.records)

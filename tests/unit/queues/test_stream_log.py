@@ -7,9 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
-from amqp10broker.queues.stream.index import INDEX_BYTES
-from amqp10broker.queues.stream.log import Chunk, StreamLog
-from amqp10broker.queues.stream.memory import MemoryShelf
+from amqp10broker.queues.stream.log import INDEX_BYTES, Chunk, MemoryShelf, StreamLog
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES
 from amqp10broker.storage.stream_files import OPEN_MAX, folder_of
 from tests.support.disks import SimDisk

@@ -51,7 +51,6 @@ class Told:
         self._node.groups.noted(cast(Member, self))
 
     def awaits_election(self) -> None:
-        """Its time has come."""
         self.lacks_leader, self.raft.deadline = True, 0
         self._node.groups.noted(cast(Member, self))
 

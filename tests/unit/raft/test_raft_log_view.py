@@ -24,7 +24,6 @@ class Entries:
 
 
 def run(first: int, term: int, count: int = 1, size: int = 4) -> Run:
-    """Commands of some bytes."""
     return run_of(first, term, Kind.COMMAND, (b"x" * size,) * count)
 
 

@@ -50,7 +50,6 @@ class Stage(ScriptRunner):
         return out
 
     def raft(self, me: int) -> Any:
-        """A member."""
         return self.group.nodes[me].raft
 
     def sent(self, kind: type[Any]) -> list[Any]:

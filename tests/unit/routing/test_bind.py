@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import AccessRefused, NotFound, RefusedError
+from amqp10broker.errors import AccessRefused, NotFound
 from amqp10broker.routing.exchange import Binding
-from tests.support.topologies import Small, bind, delete_exchange, exchange, queue, unbind
+from tests.support.topologies import Small, bind, exchange, queue
 
 
 def test_arguments_are_part_of_a_binding() -> None:
@@ -52,38 +52,7 @@ def test_default_exchange_is_not_bound(binding: Binding) -> None:
         assert refusal.value.description == "operation not permitted on the default exchange"
 
 
-def test_refused_binding_leaves_no_trace() -> None:
-    """The version stays, nothing is bound, and the exchange is not in use."""
-    small = Small("q")
-    small.declare("t", "topic")
-    version = small.topology.version
-    with pytest.raises(RefusedError):
-        small.bind("t", "q", "#.#.#")
-    assert small.topology.version == version
-    assert delete_exchange(small.topology, "t", if_unused=True)
-
-
-def test_unbind_of_a_missing_binding_is_no_fault() -> None:
-    """Nor of a queue that is gone: the binding went with it."""
-    small = Small("q")
-    version = small.topology.version
-    assert not unbind(small.topology, small.binding("amq.direct", "q", "k"))
-    assert not unbind(small.topology, small.binding("amq.direct", "gone", "k"))
-    assert not unbind(small.topology, small.binding("gone", "q", "k"))
-    assert small.topology.version == version
-
-
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind_direct_exchange", "bind_and_unbind_fanout_exchange")
-def test_unbind_takes_that_binding_alone() -> None:
-    """Key and arguments must be the same."""
-    small = Small("q")
-    kept = small.bind("amq.direct", "q", "k")
-    gone = small.bind("amq.direct", "q", "k", {"a": 1})
-    other = small.bind("amq.direct", "q", "l")
-    assert unbind(small.topology, gone)
-    assert small.topology.bindings("amq.direct") == [kept, other]
-
-
 @pytest.mark.rabbitmq(
     "bindings_SUITE", "list_for_destination", "list_for_source", "list_for_source_and_destination"
 )

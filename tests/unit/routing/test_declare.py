@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.errors import Inequivalent, InUse, InvalidArgument
-from tests.support.topologies import Small, declare_exchange, delete_exchange, exchange, unbind
+from amqp10broker.errors import Inequivalent, InvalidArgument
+from tests.support.topologies import Small, declare_exchange
 
 
 def test_predeclared_exchanges() -> None:
@@ -61,55 +61,3 @@ def test_alternate_must_be_text() -> None:
     assert refusal.value.description == (
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     )
-
-
-def test_delete_if_unused_wants_no_bindings_from_it() -> None:
-    """A bound exchange is in use; one that is only a destination is not."""
-    small = Small("q")
-    small.declare("x")
-    small.bind("amq.fanout", exchange("x"))
-    binding = small.bind("x", "q")
-    with pytest.raises(InUse) as refusal:
-        delete_exchange(small.topology, "x", if_unused=True)
-    assert refusal.value.description == "exchange 'x' in vhost '/' in use"
-    unbind(small.topology, binding)
-    assert delete_exchange(small.topology, "x", if_unused=True)
-
-
-@pytest.mark.rabbitmq(
-    "bindings_SUITE", "bind_and_delete_exchange_destination", "bind_and_delete_exchange_source"
-)
-def test_delete_takes_bindings_on_both_sides() -> None:
-    """Nothing is left that names the exchange, also if it is made again."""
-    small = Small("q")
-    small.declare("x", "fanout")
-    small.bind("x", "q")
-    small.bind("amq.fanout", exchange("x"))
-    delete_exchange(small.topology, "x")
-    assert small.topology.bindings() == []
-    assert small.route("amq.fanout") == ()
-    small.declare("x", "fanout")
-    assert small.route("x") == ()
-
-
-def test_version_grows_with_every_change() -> None:
-    """A cached route is good while the version stays."""
-    small = Small("q")
-    versions = [small.topology.version]
-
-    def note() -> None:
-        versions.append(small.topology.version)
-
-    small.declare("x")
-    note()
-    binding = small.bind("x", "q")
-    note()
-    unbind(small.topology, binding)
-    note()
-    small.bind("x", "q")
-    note()
-    small.delete_queue("q")
-    note()
-    delete_exchange(small.topology, "x")
-    note()
-    assert versions == sorted(set(versions))

@@ -116,7 +116,6 @@ def test_consistent_hash_arguments(arguments: dict[str, object], text: str) -> N
 
 
 def modulus(bindings: list[tuple[str, str]]) -> Small:
-    """A modulus-hash exchange `m`."""
     small = Small(*(name for name, key in bindings))
     small.declare("m", "x-modulus-hash")
     for name, key in bindings:

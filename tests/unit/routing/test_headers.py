@@ -21,6 +21,7 @@ def matches(arguments: Mapping[str, object], headers: Mapping[str, object]) -> b
     return small.route("amq.headers", "key", headers=headers) == ("q",)
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange")
 @pytest.mark.parametrize("mode", [{}, {"x-match": "all"}, {"x-match": b"all"}])
 def test_all_is_the_default_and_wants_every_header(mode: dict[str, object]) -> None:
     """Without x-match, or with all, each argument must be met; further headers do not matter."""

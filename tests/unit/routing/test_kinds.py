@@ -54,6 +54,7 @@ TOPICS = {
 }
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "topic_exchange")
 @pytest.mark.parametrize(
     ("key", "expected"),
     [

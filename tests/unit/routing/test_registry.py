@@ -11,8 +11,7 @@ import pytest
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.routing.exchange import NOTHING, Choose
-from amqp10broker.routing.fanout import FanoutExchange
-from amqp10broker.routing.registry import REGISTRY, Registry, register
+from amqp10broker.routing.registry import REGISTRY, FanoutExchange, Registry, register
 from amqp10broker.routing.topology import Topology
 from tests.support.topologies import Small, bind, declare_exchange, remove_queue
 

@@ -12,7 +12,7 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.sessions.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
+from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
 from tests.support import topologies
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held

@@ -84,6 +84,9 @@ def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
     return happen(channel, PublishRejected(publish.publisher, publish.ids, publish.settled, queue.queue))
 
 
+@pytest.mark.rabbitmq(
+    "queue_length_limits_SUITE", "max_length_bytes_reject_confirm", "max_length_reject_confirm"
+)
 def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
     """In confirm mode."""
     queue = puppet(channel)
@@ -232,6 +235,7 @@ def test_a_consumer_of_a_quorum_queue_without_prefetch_may_hold_2000(channel: Wo
 # --- settling -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_classic_queue")
 @pytest.mark.rabbitmq(
     "dead_lettering_SUITE",
     "dead_letter_multiple_nack",

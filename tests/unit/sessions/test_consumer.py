@@ -7,7 +7,7 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, Subscribe
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
 from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
@@ -36,16 +36,13 @@ class Wire:
         command[0].post(command[1])
 
     def post(self, command: Command) -> None:
-        """Put one letter."""
         self.letters.append(command)
 
     @property
     def counters(self) -> QueueCounters:
-        """Nothing happened in it."""
         return QueueCounters()
 
     def figures(self) -> QueueStats:
-        """Nothing is in it."""
         return QueueStats()
 
     def exchange(self) -> None:

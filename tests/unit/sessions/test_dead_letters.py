@@ -34,7 +34,6 @@ def vhost() -> VirtualHost:
 
 
 def bind(vhost: VirtualHost, queue: str, key: str, exchange: str = "dlx", **arguments: Any) -> None:
-    """From the exchange to the queue."""
     topologies.bind(vhost.topology, Binding(exchange, Destination("queue", queue), key, arguments))
 
 
@@ -59,6 +58,13 @@ def bodies(routed: Routed) -> dict[str, str]:
     return {queue.name: b"".join(body for _, body in messages).decode() for queue, messages in routed.to}
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "dead_letter_reject_many_message_order_classic_queue",
+    "dead_letter_reject_many_message_order_quorum_queue",
+    "dead_letter_reject_message_order_classic_queue",
+    "dead_letter_reject_message_order_quorum_queue",
+)
 def test_letters_go_to_the_queues_of_their_exchange_in_order(vhost: VirtualHost) -> None:
     """Each queue once, whatever the heads of its messages."""
     bind(vhost, "a", "k")
@@ -106,6 +112,7 @@ def test_an_internal_exchange_takes_dead_letters(vhost: VirtualHost) -> None:
     assert bodies(route(vhost, message("1"), exchange="inside")) == {"a": "1"}
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_headers_exchange")
 def test_a_headers_exchange_sees_why_a_message_died(vhost: VirtualHost) -> None:
     """Headers are looked at message by message, those of this event included."""
     topologies.declare_exchange(vhost.topology, "by-headers", "headers", durable=True)

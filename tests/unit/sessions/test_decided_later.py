@@ -29,7 +29,6 @@ TIMEOUT = Unavailable("binding", "Could not add binding due to timeout")
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel."""
     return World().channel()
 
 

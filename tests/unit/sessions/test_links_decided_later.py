@@ -37,12 +37,10 @@ class SlowScene(Scene):
 
     @property
     def service(self) -> Any:
-        """The session."""
         return self.world.clients["C"].all_sessions[0].service
 
     @property
     def held(self) -> HeldFrames:
-        """What its engine holds."""
         return self.service.session.held
 
     def decide(self) -> list[str]:

@@ -198,7 +198,6 @@ def test_the_requesting_half_gets_eight_credits() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "link_attach_order")
 def test_the_halves_may_come_in_any_order() -> None:
-    """link_attach_order."""
     peer = Peer()
     peer.send(attach(RESPONSES), attach(REQUESTS), peer.flow(RESPONSES, 0, 1))
     assert peer.send(peer.request("PUT", "/queues/q", {})) == ["response h=1 201 to r0"]
@@ -253,7 +252,7 @@ def test_rcv_settle_mode_second_is_refused() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "all_management_operations")
 def test_the_operations_one_after_the_other() -> None:
-    """all_management_operations: each with its status, repeated without harm."""
+    """Each with its status, repeated without harm."""
     peer = Peer().attach_pair()
     steps: list[tuple[str, str, Any, str]] = [
         ("PUT", "/exchanges/x", {"type": "topic"}, "204"),
@@ -328,7 +327,7 @@ def test_requests_of_one_read_are_handled_as_one_by_one() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "multiple_link_pairs")
 def test_several_pairs_are_independent() -> None:
-    """multiple_link_pairs: each has its own credit and order; one may go without the other."""
+    """Each has its own credit and order; one may go without the other."""
     peer = Peer().attach_pair()
     peer.send(attach(2, name="two"), attach(3, name="two"), peer.flow(3, 0, 1))
     assert peer.send(peer.request("PUT", "/queues/q", {}, handle=2)) == ["response h=3 201 to r0"]
@@ -343,7 +342,7 @@ def test_several_pairs_are_independent() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "declare_queues_concurrently")
 def test_pairs_declare_the_same_queue_at_once() -> None:
-    """declare_queues_concurrently: one 201, the rest 200."""
+    """One 201, the rest 200."""
     broker = Broker()
     peers = [Peer(broker).attach_pair() for _ in range(5)]
     for peer in peers:
@@ -353,7 +352,7 @@ def test_pairs_declare_the_same_queue_at_once() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_an_exclusive_queue_is_the_connections() -> None:
-    """exclusive_queue: the session declares for its connection."""
+    """The session declares for its connection."""
     broker = Broker()
     mine, other = Peer(broker).attach_pair(), Peer(broker).attach_pair()
     assert mine.send(mine.request("PUT", "/queues/q", {"exclusive": True})) == ["response h=1 201 to r0"]
@@ -433,7 +432,7 @@ def test_drain_is_answered_with_the_credit_used_up() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_a_flow_stands_behind_the_responses_before_it() -> None:
-    """session_flow_control: responses and flows keep their order while the window is closed."""
+    """Responses and flows keep their order while the window is closed."""
     peer = Peer(window=0).attach_pair(credit=10)
     assert peer.send(peer.request("GET", "/queues/a"), peer.flow(RESPONSES, 0, 10, drain=True)) == []
     peer.window = 1
@@ -454,7 +453,7 @@ def test_a_request_behind_a_drain_finds_no_credit() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_responses_respect_the_sessions_window() -> None:
-    """session_flow_control: one by one, as it opens."""
+    """One by one, as it opens."""
     peer = Peer(window=1).attach_pair()
     lines = peer.send(*[peer.request("GET", f"/queues/{number}") for number in range(3)])
     assert lines == ["response h=1 404 to r0"]

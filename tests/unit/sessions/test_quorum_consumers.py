@@ -27,7 +27,6 @@ class QuorumWorld(World):
     """Its queues are quorum queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
-        """See `metadata.queue.StartQueue`."""
         box = super().start_queue(queue)
         box.queue = ClockedQueue(queue)  # type: ignore[assignment]
         return box
@@ -63,7 +62,7 @@ def counts(got: list[Got]) -> tuple[Any, Any]:
 def test_reject_counts_as_a_failed_attempt_and_nack_does_not(
     channel: WorldChannel, method: Method, attempts: int
 ) -> None:
-    """delivery_count_amqpl_reject_nack_quorum_queue: both are counted as acquired."""
+    """Both are counted as acquired."""
     channel.publish("q", b"m")
     channel.consume("q")
     assert counts(channel.say(method)) == (1, attempts)
@@ -81,7 +80,7 @@ def test_the_end_of_a_channel_is_a_failed_attempt(channel: WorldChannel) -> None
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
 def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel: WorldChannel) -> None:
-    """consumer_timeout_with_basic_cancel_capability: another gets the message; it is no failed attempt."""
+    """Another gets the message; it is no failed attempt."""
     channel.publish("q", b"m")
     assert tags(channel.consume("q")) == [1]
     world = channel.world

@@ -55,8 +55,8 @@ def words(lines: list[str]) -> list[str]:
 @pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
 def test_who_is_active_is_told_to_each() -> None:
-    """single_active_consumer_quorum_queue_notification: each link hears whether it is the active one, and the
-    one that takes over hears it before its first delivery."""
+    """Each link hears whether it is the active one, and the one that takes over hears it before its first
+    delivery."""
     scene = QuorumScene(single_active_consumer=True)
     scene.receiver("/queues/q", 1)
     scene.receiver("/queues/q", 2)
@@ -85,8 +85,7 @@ def test_each_hears_at_the_beginning_what_it_is() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_priority_replacement_test")
 def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
-    """single_active_consumer_priority_quorum_queue: the active one gets no more at once; the other becomes it
-    when what the first holds is settled."""
+    """The active one gets no more at once; the other becomes it when what the first holds is settled."""
     scene = QuorumScene(single_active_consumer=True)
     scene.receiver("/queues/q", 1)
     scene.do("C> FLOW h=1 dc=0 cr=10")
@@ -109,8 +108,7 @@ def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
 )
 @pytest.mark.parametrize("by", ["link", "argument"])
 def test_what_is_held_too_long_is_released(by: str) -> None:
-    """consumer_timeout_quorum_queue_consumer_arg, consumer_timeout_quorum_queue_policy: a disposition that
-    does not settle; the link stays, its credit too, and the message comes again."""
+    """A disposition that does not settle; the link stays, its credit too, and the message comes again."""
     scene = QuorumScene(**({"consumer_timeout": 500} if by == "argument" else {}))
     properties = {"properties": "{rabbitmq:consumer-timeout:500}"} if by == "link" else {}
     scene.receiver("/queues/q", 1, **properties)
@@ -148,6 +146,17 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
     assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "accept_multiple_message_order_classic_queue",
+    "accept_multiple_message_order_quorum_queue",
+    "release_multiple_message_order_classic_queue",
+    "release_multiple_message_order_quorum_queue",
+)
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "delivery_count_classic_queue", "reliable_send_receive_with_outcomes_quorum_queue"
+)
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
 @pytest.mark.parametrize(
     ("state", "attempts"),
@@ -187,7 +196,7 @@ def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attemp
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
 def test_annotations_of_modified_come_with_the_next_delivery() -> None:
-    """modified_quorum_queue: merged into the message's own."""
+    """Merged into the message's own."""
     scene = QuorumScene()
     client = scene.world.clients["C"]
     scene.receiver("/queues/q", 1)
@@ -216,7 +225,7 @@ def test_a_decision_is_answered_once_it_stands() -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_quorum_queue")
 def test_available_says_what_is_left() -> None:
-    """available_messages_quorum_queue: how many are ready behind what was sent."""
+    """How many are ready behind what was sent."""
     scene = QuorumScene()
     scene.put(10)
     scene.receiver("/queues/q", 1)
@@ -226,8 +235,7 @@ def test_available_says_what_is_left() -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "incoming_window_closed_rabbitmq_internal_flow_quorum_queue")
 def test_a_closed_window_leaves_messages_in_the_queue() -> None:
-    """incoming_window_closed_rabbitmq_internal_flow_quorum_queue: one batch waits in the session, the rest in
-    the queue; when the window opens, all come in order."""
+    """One batch waits in the session, the rest in the queue; when the window opens, all come in order."""
     scene = QuorumScene()
     scene.put(1000)
     scene.receiver("/queues/q", 1)
@@ -309,7 +317,6 @@ def kept_scene(messages: int, **arguments: Any) -> QuorumScene:
 
 
 def come_back(scene: QuorumScene, unsettled: str) -> list[str]:
-    """The client attaches again."""
     return scene.do("connect C", "C> BEGIN", f"C> ATTACH h=1 {KEPT} unsettled={{{unsettled}}}")
 
 

@@ -9,7 +9,6 @@ from tests.support.channel_world import World
 
 
 def make_routes() -> Routes:
-    """Those of guest."""
     world = World()
     return Routes(world.vhost, Access(CatalogGrants(world.catalog.users, "guest"), "/"))
 

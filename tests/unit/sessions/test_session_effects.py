@@ -45,7 +45,6 @@ def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
 
 
 def quorum(scene: Scene, *, single_active: bool = False) -> Puppet:
-    """Likewise, of that kind."""
     arguments: dict[str, Any] = QUORUM | (SAC if single_active else {})
     declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
@@ -65,7 +64,6 @@ def messages(count: int) -> list[tuple[bytes, bytes]]:
 
 
 def lines(came: list[str], name: str) -> list[str]:
-    """Those of one performative."""
     return [line for line in came if line.startswith(f"B> {name}")]
 
 
@@ -230,7 +228,6 @@ class Same:
 
 
 def list_or_plain(value: Any) -> Any:
-    """Sequences compare by content."""
     return list(value) if isinstance(value, range | tuple) else value
 
 

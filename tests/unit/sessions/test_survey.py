@@ -20,7 +20,7 @@ from amqp10broker.operations.snapshot import (
     WaitView,
     document,
 )
-from amqp10broker.queues.stats import QueueStats
+from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey
 
 NO_WAIT = WaitView()
@@ -84,8 +84,6 @@ QUEUES = (queue("orders", 5, 0), queue("bills", 1, 1, full=True), queue("idle", 
 
 @dataclass(frozen=True)
 class Found:
-    """What a survey gives."""
-
     connections: tuple[ConnectionView, ...]
     waiting: tuple[WaitingView, ...]
     queues: list[QueueView]

@@ -18,9 +18,8 @@ from amqp10broker.protocols.amqp091.methods import (
     TxRollback,
     TxSelect,
 )
-from amqp10broker.sessions.amqp091.status import channel_view
-from amqp10broker.sessions.diagnosis.waits import STUCK_MS
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import STUCK_MS, WaitContext
+from amqp10broker.sessions.diagnosis.why_channel import channel_view
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
 
@@ -29,7 +28,6 @@ EARLY, LATER, NOW = 1_000, 4_000, 16_000
 
 @pytest.fixture
 def world() -> World:
-    """With a queue `q`."""
     world = World()
     declare(world.catalog, world.vhost, "q")
     return world

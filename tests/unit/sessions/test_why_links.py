@@ -9,8 +9,7 @@ import pytest
 from amqp10broker.operations.snapshot import document
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.diagnosis.waits import STUCK_MS
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import STUCK_MS, WaitContext
 from tests.support.declaring import declare
 from tests.support.scene import Scene
 
@@ -281,16 +280,24 @@ def test_a_sender_that_jumps_ahead_while_credit_is_withheld() -> None:
     )
 
 
-def test_credit_is_withheld_because_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("full_ms", "code", "says"),
+    [
+        (5_000, "credit-withheld-by-full-disk", "because the disk has been full for 5.0 s"),
+        (None, "credit-withheld-by-sync", "because a sync has been running for 6.0 s"),
+    ],
+)
+def test_credit_is_withheld_because_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch, full_ms: int | None, code: str, says: str
+) -> None:
     """That says more than the alarm, which a full disk raises as well."""
     timed = Timed()
-    monkeypatch.setattr(
-        timed.scene.world.queues["q"],
-        "progress",
-        lambda: QueueProgress(busy=True, sync_ms=4_000, full_ms=5_000),
-    )
+    progress = QueueProgress(busy=True, sync_ms=4_000, full_ms=full_ms)
+    monkeypatch.setattr(timed.scene.world.queues["q"], "progress", lambda: progress)
     timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
-    timed.at(3_000, "C> TRANSFER h=0 did=170..254", "alarm disk on")
+    timed.at(3_000, "C> TRANSFER h=0 did=170..254")
+    if full_ms is not None:
+        timed.at(3_000, "alarm disk on")
     link = timed.look(10_000)
-    assert (link["waits"], link["waits_for_s"]) == ("credit-withheld-by-full-disk", 7.0)
-    assert "because the disk has been full for 5.0 s" in link["waits_why"]
+    assert (link["waits"], link["waits_for_s"]) == (code, 7.0)
+    assert says in link["waits_why"]

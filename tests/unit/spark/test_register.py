@@ -13,8 +13,6 @@ from amqp10broker.spark.register import register
 
 
 class Session:
-    """Notes what is registered."""
-
     def __init__(self) -> None:
         self.registered: list[Any] = []
         self.dataSource = self

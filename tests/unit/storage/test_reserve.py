@@ -187,7 +187,7 @@ def test_a_system_that_cannot_allocate_has_no_reserve(monkeypatch: pytest.Monkey
         world.append(100)
     world.commit()
     assert (world.journal.shortage, world.journal.room_bytes) == (None, 0)
-    assert not world.journal.reserves
+    assert not world.journal.reserve
     world.read_all()
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.filters.bloom import BloomFilter
-from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Offset
 from amqp10broker.protocols.amqp091.types import ByteArray, Int32, Timestamp
+from amqp10broker.sessions.amqp091.consumer_arguments import from_amqp091_arguments
 
 
 def read(**arguments: Any) -> Filters:
@@ -60,7 +60,10 @@ STRINGS = "must be a string or an array of strings"
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"filter": 1}, f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not long"),
+        (
+            {"filter": Int32(1)},
+            f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not signedint",
+        ),
         (
             {"filter": None},
             f"invalid arg 'x-stream-filter' for queue 's' in vhost '/': {STRINGS}, not void",

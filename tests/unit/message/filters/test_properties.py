@@ -9,8 +9,7 @@ import pytest
 
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.fields import PROPERTIES
-from amqp10broker.message.filters.filters import MessageFilter
-from amqp10broker.message.filters.properties import parse_application_properties, parse_properties
+from amqp10broker.message.filters.filters import MessageFilter, parse_application_properties, parse_properties
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import array_of
 from amqp10broker.protocols.amqp10.types import (

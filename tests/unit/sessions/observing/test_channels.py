@@ -19,8 +19,7 @@ from amqp10broker.protocols.amqp091.methods import (
     TxCommit,
     TxSelect,
 )
-from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
 from tests.support.watching import Seen, reasons, total
@@ -41,7 +40,6 @@ class Watched:
         self.probing = False
 
     def observe_anew(self) -> Observer:
-        """Another observer."""
         samples = partial(channel_samples, self.channel.service)
         return Observer(samples, 7, 1, self.seen.add, self.seen.link)
 

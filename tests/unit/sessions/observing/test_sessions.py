@@ -12,8 +12,7 @@ from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
 from amqp10broker.observe.flow.samples import session_samples
 from amqp10broker.observe.flow_events.schema import EventKind
 from amqp10broker.queues.effects import TimedOut
-from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.sessions.wait_context import WaitContext
+from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
 from tests.support.scene import Scene
