@@ -104,7 +104,6 @@ def credentials(header: str | None) -> Credentials | HttpResponse:
 
 
 def header_credentials(request: HttpRequest) -> Credentials | HttpResponse:
-    """Return the credentials in the header of a request."""
     return credentials(request.headers.get("authorization"))
 
 

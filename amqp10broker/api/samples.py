@@ -4,6 +4,9 @@ Nothing is sampled without requests. Each request for an object, a client's or t
 stores a sample of it, at most one per interval, and a rate is the change between the last two. So an
 object has no rate at the first request. Which node has an object does not matter, because the answer is
 what is sampled.
+
+RabbitMQ's object ``message_stats`` is made of message counters. Instead of zeros it is absent where nothing
+ever happened. Its members come in groups, which are complete or absent.
 """
 
 from __future__ import annotations
@@ -153,3 +156,50 @@ def rated(values: Values, series: Series, span: Span | None) -> dict[str, Any]:
 
 def _rate(name: str, before: tuple[int, Values], after: tuple[int, Values]) -> float:
     return (after[1].get(name, 0) - before[1].get(name, 0)) * 1000 / max(1, after[0] - before[0])
+
+
+Stats = dict[str, int]
+
+_DELIVERING: Final = {
+    "ack": "acknowledged",
+    "deliver": "delivered",
+    "deliver_no_ack": "delivered_settled",
+    "get": "got",
+    "get_no_ack": "got_settled",
+    "get_empty": "got_nothing",
+    "redeliver": "redelivered",
+}
+
+
+def queue_stats(counters: Mapping[str, int]) -> Stats:
+    """Make the statistics of a queue's counters (`queues.counters.tally`)."""
+    stats: Stats = {"publish": counters["published"]} if counters["published"] else {}
+    return stats | _delivering(counters)
+
+
+def client_stats(counters: Mapping[str, int]) -> Stats:
+    """Make the statistics of clients' counters (`sessions.counters.ClientCounters`); missing ones are 0."""
+    if not counters.get("published"):
+        return _delivering(counters)
+    unroutable, returned = (counters.get(name, 0) for name in ("unroutable", "returned"))
+    return {
+        "publish": counters["published"],
+        "confirm": counters.get("confirmed", 0),
+        "return_unroutable": returned,
+        "drop_unroutable": unroutable - returned,
+        **_delivering(counters),
+    }
+
+
+def _delivering(counters: Mapping[str, int]) -> Stats:
+    delivering = {name: counters.get(counter, 0) for name, counter in _DELIVERING.items()}
+    got = sum(delivering[name] for name in ("deliver", "deliver_no_ack", "get", "get_no_ack"))
+    return {**delivering, "deliver_get": got} if got or delivering["get_empty"] else {}
+
+
+def exchange_stats(counters: Mapping[str, int]) -> Stats:
+    """Make the statistics of an exchange's counters (`routing.exchange.Exchange.counted`)."""
+    published = counters["published"]
+    if not published:
+        return {}
+    return {"publish_in": published, "publish_out": published - counters["unroutable"]}

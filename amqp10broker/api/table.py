@@ -6,7 +6,6 @@ from typing import Final
 
 from amqp10broker.api.calls import REGISTERED
 from amqp10broker.api.endpoints import (
-    auth,
     connections,
     definitions,
     exchanges,
@@ -21,7 +20,7 @@ from amqp10broker.api.endpoints import (
 )
 
 MODULES: Final = (
-    *(auth, connections, definitions, exchanges, flow, health, messages),
+    *(connections, definitions, exchanges, flow, health, messages),
     *(overview, parameters, queues, users, vhosts),
 )
 """The modules that register endpoints."""

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.api import message_stats
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, listed, route
 from amqp10broker.api.front import Tag
 from amqp10broker.api.messages import HttpResponse, bad_request, not_authorised, not_found
+from amqp10broker.api.samples import client_stats
 from amqp10broker.metadata.entries import nearest
 from amqp10broker.operations.snapshot import (
     ChannelView,
@@ -341,7 +341,7 @@ def _channel(call: EndpointCall, connection: ConnectionView, channel: ChannelVie
         **_waits(channel.wait),
     }
     if call.with_stats:
-        stats = message_stats.of_clients({name: value or 0 for name, value in channel.counters.items()})
+        stats = client_stats({name: value or 0 for name, value in channel.counters.items()})
         key = ("channel", connection.node, str(connection.id), str(channel.number))
         found = call.rated(*key, msg_rates=stats)
         if stats:

@@ -8,9 +8,10 @@ from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from amqp10broker.api import fields, message_stats
+from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, listed, route
 from amqp10broker.api.messages import HttpResponse, not_found
+from amqp10broker.api.samples import exchange_stats
 from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination, Exchange
@@ -96,7 +97,7 @@ def _object(call: EndpointCall, vhost: VirtualHost, exchange: Exchange) -> dict[
     policy = vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
     if policy is not None:
         shown["policy"] = policy.name
-    stats = message_stats.of_exchange(exchange.counted()) if call.with_stats else {}
+    stats = exchange_stats(exchange.counted()) if call.with_stats else {}
     if stats:
         shown["message_stats"] = call.rated("exchange", vhost.name, exchange.name, msg_rates=stats)[
             "msg_rates"

@@ -6,14 +6,13 @@ from collections import Counter
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api import message_stats
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, route
 from amqp10broker.api.endpoints.connections import every_connection
 from amqp10broker.api.fields import require, text
 from amqp10broker.api.front import JSON_TYPES, Tag
 from amqp10broker.api.live import EVENT_HEADERS, EVENT_TYPES, Following
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
-from amqp10broker.api.samples import KEPT_MS
+from amqp10broker.api.samples import KEPT_MS, client_stats
 from amqp10broker.emulation import Rules
 from amqp10broker.operations.snapshot import NodeView
 from amqp10broker.routing.registry import EXCHANGE_TYPES
@@ -75,7 +74,7 @@ async def overview(call: EndpointCall) -> HttpResponse:
     }
     if not shown["disable_stats"]:
         listeners = await _listeners(call)
-        stats = message_stats.of_clients(_clients(call))
+        stats = client_stats(_clients(call))
         rated = call.rated("overview", call.user.name, lengths=totals, msg_rates=stats)
         shown |= {
             "message_stats": rated["msg_rates"],

@@ -7,12 +7,13 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api import fields, message_stats
+from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, is_node, listed, route
 from amqp10broker.api.endpoints.connections import consumers_of, every_connection, peer_details
 from amqp10broker.api.front import Tag
 from amqp10broker.api.lists import Item, ListQuery
 from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_authorised, not_found
+from amqp10broker.api.samples import queue_stats
 from amqp10broker.errors import NotSupported
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.operations.snapshot import ConnectionView
@@ -77,7 +78,7 @@ def figures(row: Row) -> dict[str, Any]:
         shown["messages_delayed"] = row["messages_delayed"]
     elif row["segments"] is not None:
         shown["segments"] = row["segments"]
-    stats = message_stats.of_queue(row["counters"])
+    stats = queue_stats(row["counters"])
     return {**shown, "message_stats": stats} if stats else shown
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.api import message_stats
+from amqp10broker.api.samples import client_stats, queue_stats
 from amqp10broker.queues.counters import Consumption, QueueConsumption, QueueCounters, tally
 
 
@@ -21,10 +21,10 @@ class Consumer:
 def test_what_was_published_and_what_was_delivered_are_groups() -> None:
     counters, consumption = QueueCounters(), QueueConsumption()
     counters.published = 3
-    assert message_stats.of_queue(tally(counters, consumption)) == {"publish": 3}
+    assert queue_stats(tally(counters, consumption)) == {"publish": 3}
     counters.published = 0
     consumption.join(Consumer().counted)
-    assert message_stats.of_queue(tally(counters, consumption)) == {
+    assert queue_stats(tally(counters, consumption)) == {
         "deliver": 1,
         "deliver_no_ack": 2,
         "get": 3,
@@ -37,12 +37,12 @@ def test_what_was_published_and_what_was_delivered_are_groups() -> None:
 
 
 def test_what_clients_published_was_confirmed_returned_or_dropped() -> None:
-    assert message_stats.of_clients({}) == {}
-    assert message_stats.of_clients({"published": 5, "confirmed": 2, "unroutable": 3, "returned": 1}) == {
+    assert client_stats({}) == {}
+    assert client_stats({"published": 5, "confirmed": 2, "unroutable": 3, "returned": 1}) == {
         "publish": 5,
         "confirm": 2,
         "return_unroutable": 1,
         "drop_unroutable": 2,
     }
-    assert message_stats.of_clients({"got": 1})["deliver_get"] == 1
-    assert message_stats.of_clients({"got_nothing": 2})["get_empty"] == 2
+    assert client_stats({"got": 1})["deliver_get"] == 1
+    assert client_stats({"got_nothing": 2})["get_empty"] == 2

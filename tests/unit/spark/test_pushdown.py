@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 
 from amqp10broker.message.filters.sql_lexer import tokenize
-from amqp10broker.spark.stream.pushdown import Pushed, push
+from amqp10broker.spark.stream.source import Pushed, push
 
 OFFSET = ("offset",)
 
