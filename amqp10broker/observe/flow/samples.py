@@ -1,6 +1,6 @@
 """Samples of a session or a channel, one of each link and of each consumer, and events from two of them.
 
-The same state that `status` shows, read by the same rules (`why_publisher`, `why_consumer`, `channels.why`),
+The same state that `status` shows, read by the same rules (`why_link`, `why_channel`),
 without the sentences: samples are taken twenty times a second, and the sentences cost many times as much.
 """
 
@@ -21,8 +21,7 @@ from amqp10broker.sessions.auto_limit import Why
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_wait
 from amqp10broker.sessions.diagnosis.why_channel import consumer_wait as channel_consumer_wait
-from amqp10broker.sessions.diagnosis.why_consumer import consumer_wait
-from amqp10broker.sessions.diagnosis.why_publisher import publisher_wait
+from amqp10broker.sessions.diagnosis.why_link import consumer_wait, publisher_wait
 
 UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000

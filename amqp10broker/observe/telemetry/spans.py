@@ -17,6 +17,7 @@ span         kind      from, to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -421,12 +422,10 @@ class TracedSession(_Traced, BrokerSession):
         self, traces: Traces, channel: int, begin: Any, context: SessionContext, **rest: Any
     ) -> None:
         self._spans = PartSpans(traces, "1.0", context.vhost.name)
-        context.on_unroutable = self._spans.unroutable
-        super().__init__(channel, begin, context, **rest)
+        super().__init__(channel, begin, replace(context, on_unroutable=self._spans.unroutable), **rest)
 
 
 class TracedChannel(_Traced, BrokerChannel):
     def __init__(self, traces: Traces, number: int, context: ChannelContext) -> None:
         self._spans = PartSpans(traces, "0.9.1", context.vhost.name)
-        context.on_unroutable = self._spans.unroutable
-        super().__init__(number, context)
+        super().__init__(number, replace(context, on_unroutable=self._spans.unroutable))

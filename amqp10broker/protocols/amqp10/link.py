@@ -8,7 +8,7 @@ Driven by `session.Session`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from amqp10broker.protocols.amqp10.delivery import (
     Pending,
     ResumedDelivery,
 )
-from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError
 from amqp10broker.protocols.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.protocols.amqp10.transfer import TransferHead
 
@@ -164,19 +163,18 @@ class ReceiverLink(Link):
 
     Attributes:
         max_message_size: bytes we take; 0 for no limit.
-        escalate: converts a fault of this link to one of the session; None: it stays the link's.
+        manages: the client sends requests of management: in whole frames, and a fault ends the session.
         resumes: its owner handles deliveries that the peer resumes; else they are ignored.
     """
 
     __slots__ = (
         "credit",
         "drain",
-        "escalate",
         "looks_ahead",
+        "manages",
         "max_message_size",
         "partial",
         "resumes",
-        "whole_frames_only",
     )
 
     def __init__(self, name: str, handle: int) -> None:
@@ -185,7 +183,6 @@ class ReceiverLink(Link):
         self.max_message_size = 0
         self.partial: PartialDelivery | None = None
         self.drain = False
-        self.whole_frames_only = False
+        self.manages = False
         self.looks_ahead = False
         self.resumes = False
-        self.escalate: Callable[[AmqpLinkError], AmqpSessionError] | None = None

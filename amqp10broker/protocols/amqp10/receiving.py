@@ -145,7 +145,7 @@ class Inbound:
                     Condition.INVALID_FIELD,
                     "rcv-settle-mode second on a transfer of a link whose rcv-settle-mode is first",
                 )
-            if transfer.more and link.whole_frames_only:
+            if transfer.more and link.manages:
                 raise AmqpLinkError(
                     Condition.NOT_IMPLEMENTED,
                     f"a delivery of several transfers (more=true) is not supported on link '{link.name}'",

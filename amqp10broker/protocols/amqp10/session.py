@@ -27,7 +27,7 @@ from amqp10broker.protocols.amqp10.events import (
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.faults import of_management, to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
@@ -234,8 +234,8 @@ class Session:
                 yield from self._each(list(ones_of_run(rest)), self._on_link_frame)
             if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
-                if link.escalate is not None:
-                    session_fault = link.escalate(link_fault)
+                if link.manages:
+                    session_fault = of_management(link_fault)
                 else:
                     unsent = self.links.detach(link, link_fault)
                     yield LinkDetached(link, True, None, link_fault, unsent)

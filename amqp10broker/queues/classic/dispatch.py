@@ -15,10 +15,6 @@ from amqp10broker.queues.machine import Outbox
 from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 
 
-def _nobody() -> None:
-    pass
-
-
 class Serving:
     """The distribution of one queue."""
 
@@ -26,12 +22,12 @@ class Serving:
         "_consumers",
         "_disposal",
         "_left",
+        "_looked",
         "_outbox",
         "_store",
         "_waiting",
         "delivered_ms",
         "keeps",
-        "looked",
         "scan_max",
         "unfinished",
     )
@@ -43,11 +39,13 @@ class Serving:
         disposal: Disposal,
         outbox: Outbox,
         store: Store,
+        looked: Callable[[], None],
         scan_max: int = SCAN_MAX,
     ) -> None:
+        """Create the service of consumers. `looked`: called when selecting and browsing ones have looked."""
         self.scan_max = scan_max
         self.unfinished = False
-        self.looked: Callable[[], None] = _nobody
+        self._looked = looked
         self._left = 0  # messages that may be looked at in this step
         self._waiting = waiting
         self._consumers = consumers
@@ -141,7 +139,7 @@ class Serving:
         self.unfinished = bool(aside)
         for consumer in consumers.browsing():
             self._browse(consumer, now_ms)
-        self.looked()
+        self._looked()
 
     def _select(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:
         assert consumer.cursor is not None

@@ -95,9 +95,10 @@ class ClassicQueue(QueueMachine):
             self.waiting, self.delayed, self._store, self.counters, self._dead_letters, keeps=self._keeps
         )
         self._serving = Serving(
-            self.waiting, self._consumers, self._disposal, self._outbox, self._store, scan_max
+            *(self.waiting, self._consumers, self._disposal, self._outbox, self._store),
+            self._end_drains,
+            scan_max,
         )
-        self._serving.looked = self._end_drains
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
         self._holding = Holding(self.waiting, self._disposal, self._outbox)

@@ -460,7 +460,7 @@ _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
     methods.BasicNack: lambda channel, method: channel.acknowledging.nack(method),
     methods.BasicReject: lambda channel, method: channel.acknowledging.reject(method),
     methods.BasicRecover: lambda channel, method: channel.acknowledging.recover(method),
-    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover_async(method),
+    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover(method),
     methods.ConfirmSelect: lambda channel, method: channel.modes.select_confirms(method),
     methods.TxSelect: lambda channel, method: channel.modes.select_transactions(),
     methods.TxCommit: lambda channel, method: channel.modes.commit(),

@@ -37,18 +37,12 @@ class Acknowledging:
         )
         self._settle([(method.delivery_tag, False)], delivery_outcome)
 
-    def recover(self, method: methods.BasicRecover) -> None:
-        self._recover_all(method.requeue)
-        self._channel.write(methods.BasicRecoverOk())
-
-    def recover_async(self, method: methods.BasicRecoverAsync) -> None:
-        """Handle basic.recover-async, which has no answer."""
-        self._recover_all(method.requeue)
-
-    def _recover_all(self, requeue: bool) -> None:
-        if not requeue:
+    def recover(self, method: methods.BasicRecover | methods.BasicRecoverAsync) -> None:
+        if not method.requeue:
             raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
         self._channel.consuming.recover()
+        if isinstance(method, methods.BasicRecover):
+            self._channel.write(methods.BasicRecoverOk())
 
     def _settle(self, tags: Sequence[tuple[int, bool]], delivery_outcome: DeliveryOutcome) -> None:
         channel = self._channel

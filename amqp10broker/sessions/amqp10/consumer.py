@@ -463,7 +463,7 @@ class LinkConsumer(SenderOwner):
         else:
             self._flows.take_drained()
             self._session.drained(self.link, available=self.credit.available)
-            self.times.on_drained(credit)
+            self.times.note(credit)
             self._answer()
 
     def _answer(self) -> None:

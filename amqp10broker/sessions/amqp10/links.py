@@ -98,9 +98,9 @@ class ClientLinks:
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, LinkConsumer] = {}
         self.publishers: dict[PublisherRef, LinkPublisher] = {}
-        self._waiting: dict[RequestRef, WaitingAttach] = {}
+        self.waiting: dict[RequestRef, WaitingAttach] = {}
         # Attaches of kept links that still have an end elsewhere.
-        self._claimed: dict[SenderLink | ReceiverLink, Attach] = {}
+        self.claimed: dict[SenderLink | ReceiverLink, Attach] = {}
         # Functions that accept consumers when their queues have answered.
         self._accept: dict[ConsumerRef, Callable[[], object]] = {}
 
@@ -142,20 +142,13 @@ class ClientLinks:
             return Decided(ref, refusal=refusal)
         if answer is not LATER:
             return Decided(ref, answer)
-        self._waiting[ref] = WaitingAttach(link, request, then)
+        self.waiting[ref] = WaitingAttach(link, request, then)
         self._session.held.hold(link)
         return None
 
-    @property
-    def undecided(self) -> bool:
-        return bool(self._waiting)
-
-    def take_waiting(self, ref: RequestRef) -> WaitingAttach | None:
-        return self._waiting.pop(ref, None)
-
     def waits(self, link: SenderLink | ReceiverLink) -> bool:
         unanswered = link.state is LinkState.ATTACH_RECEIVED
-        return unanswered or any(link is waiting.link for waiting in self._waiting.values())
+        return unanswered or any(link is waiting.link for waiting in self.waiting.values())
 
     def answer_attach(self, ref: ConsumerRef) -> bool:
         """Answer the attach of a consumer if it waited for its queue; return whether it did."""
@@ -345,14 +338,10 @@ class ClientLinks:
         if self._owners.find(there.link) is not None:
             self.on_stolen(there.link)
             return False
-        self._claimed[link] = attach
+        self.claimed[link] = attach
         self._session.held.hold(link)
         there.claim(partial(self._context.to_session, LinkFree(link)))
         return True
-
-    def take_claimed(self, link: SenderLink | ReceiverLink) -> Attach | None:
-        """Return the attach that waited for another end of its link to go; None if the link has gone."""
-        return self._claimed.pop(link, None)
 
     def _durability_of(self, plan: TargetPlan) -> int:
         # Valid only if what it publishes to survives a restart, too.
@@ -576,7 +565,7 @@ class ClientLinks:
         return ()
 
     def close(self) -> None:
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request
             if isinstance(made, DeclareQueue) and made.internal:
@@ -584,8 +573,8 @@ class ClientLinks:
                 # the queue.
                 gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
-        self._waiting.clear()
-        self._claimed.clear()
+        self.waiting.clear()
+        self.claimed.clear()
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):

@@ -213,8 +213,7 @@ class ManagementLinks:
             self._owners.senders[link] = ResponseEnd(self, pair)
         else:
             pair.requests = link
-            link.whole_frames_only = True
-            link.escalate = _to_session_fault
+            link.manages = True
             self._owners.receivers[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
@@ -379,11 +378,3 @@ def _check(attach: Attach) -> None:
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED, "rcv-settle-mode second not supported: responses are sent settled"
         )
-
-
-def _to_session_fault(fault: AmqpLinkError) -> AmqpSessionError:
-    if fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
-        return AmqpSessionError(
-            fault.condition, "insufficient credit (0) for management link from client to RabbitMQ"
-        )
-    return AmqpSessionError(fault.condition, fault.description, fault.info)

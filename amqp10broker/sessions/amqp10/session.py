@@ -287,7 +287,7 @@ class BrokerSession(SessionEndpoint):
 
     def on_decided(self, decided: Decided) -> None:
         """Handle the decision on a requested change of the catalog. Raises `AmqpConnectionError`."""
-        waiting = self.links.take_waiting(decided.ref)
+        waiting = self.links.waiting.pop(decided.ref, None)
         if waiting is not None:
             self._tell(waiting.link, waiting.then, decided)
         else:
@@ -306,10 +306,10 @@ class BrokerSession(SessionEndpoint):
 
     @property
     def _undecided(self) -> bool:
-        return self.links.undecided or self._management.undecided
+        return bool(self.links.waiting) or self._management.undecided
 
     def _on_free(self, link: SenderLink | ReceiverLink) -> None:
-        attach = self.links.take_claimed(link)
+        attach = self.links.claimed.pop(link, None)
         if attach is not None and not self.session.ended:
             self._on_attaching(LinkAttaching(link, attach))
             self._resume()

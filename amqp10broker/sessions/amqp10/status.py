@@ -13,8 +13,7 @@ from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
 from amqp10broker.sessions.diagnosis.waits import WaitContext
-from amqp10broker.sessions.diagnosis.why_consumer import why_consumer_waits
-from amqp10broker.sessions.diagnosis.why_publisher import why_publisher_waits
+from amqp10broker.sessions.diagnosis.why_link import why_consumer_waits, why_publisher_waits
 
 _LINK: Final = itemgetter(0)
 

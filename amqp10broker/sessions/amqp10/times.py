@@ -51,16 +51,13 @@ class ConsumerTimes:
         self.flow_ms = self._moment.ms
         if credit.link_credit:
             self.granted_ms = self._moment.ms
-        self._note(credit)
-
-    def on_drained(self, credit: SenderCredit) -> None:
-        self._note(credit)
+        self.note(credit)
 
     def on_sent(self, credit: SenderCredit) -> None:
         self.sent_ms = self._moment.ms
-        self._note(credit)
+        self.note(credit)
 
-    def _note(self, credit: SenderCredit) -> None:
+    def note(self, credit: SenderCredit) -> None:
         has_credit = credit.link_credit > 0
         if has_credit is not self._has_credit:
             self._has_credit = has_credit
