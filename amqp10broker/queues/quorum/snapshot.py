@@ -22,6 +22,7 @@ from amqp10broker.layout import (
     U8,
     U32,
     U64,
+    Field,
     Fixed,
     Layout,
     Many,
@@ -123,7 +124,7 @@ UNSETTLED: Final = Varying(_write_unsettled, _read_unsettled)
 SELECTION: Final = maybe(_SELECTION)
 _NODE: Final = row(U32, U32)
 
-_CONSUMER: Final = {
+_CONSUMER: Final[dict[str, Field]] = {
     "ref": CONSUMER,
     "number": U64,
     "settled": FLAG,
@@ -145,7 +146,13 @@ _CONSUMER: Final = {
 }
 _VERSION: Final = Layout(SimpleNamespace, version=U32)
 """The beginning of every snapshot."""
-_HEAD: Final = {"version": U32, "now_ms": U64, "next_index": U64, "full": FLAG, "settings": SETTINGS}
+_HEAD: Final[dict[str, Field]] = {
+    "version": U32,
+    "now_ms": U64,
+    "next_index": U64,
+    "full": FLAG,
+    "settings": SETTINGS,
+}
 _BEGINNING: Final = Layout(SimpleNamespace, **_HEAD)
 
 
