@@ -134,7 +134,7 @@ def test_a_node_with_a_damaged_journal_says_how_it_is_replaced(tmp_path: Path) -
         content[100] ^= 1
         journal.write_bytes(content)
         b.start()
-        cluster.wait_until(lambda: b.said("forget-cluster-node b"), "it says what to do")
+        cluster.wait_until(lambda: b.said("cluster forget-node b"), "it says what to do")
         cluster.wait_until(lambda: b.pid is None, "it has ended")
         assert cluster.run_command(a, "cluster", "forget-node", "b").returncode == 0
         b.empty()

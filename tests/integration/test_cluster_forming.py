@@ -208,7 +208,7 @@ def test_bad_input_is_refused_in_one_line_that_says_what_to_do(
     assert "wrong secret" in joiner.refusal(cluster_secret_file=str(secret))
     secret.chmod(0o644)
     assert "chmod 600" in joiner.refusal(cluster_secret_file=str(secret))
-    assert "forget-cluster-node b" in joiner.refusal(node_name="b")
+    assert "cluster forget-node b" in joiner.refusal(node_name="b")
     own = f"a=127.0.0.1:{joiner.options['--cluster-port']}"
     assert "own address" in joiner.refusal(cluster_nodes=own)
     swapped = f"b=127.0.0.1:{cluster.nodes[0].port + 20_000}"

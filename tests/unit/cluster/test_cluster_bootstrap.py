@@ -78,7 +78,7 @@ def test_a_joiner_with_data_is_refused_and_hears_what_to_do() -> None:
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
-    with pytest.raises(ClusterRefused, match=f"forget-cluster-node {name}' at node 'c'"):
+    with pytest.raises(ClusterRefused, match=f"cluster forget-node {name}' at node 'c'"):
         next_step(name, LIST, heard(NodeAnswer("c", "id", taken=True)), has_data=False)
 
 
