@@ -430,7 +430,7 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "_TURN_MAX", 8)
     monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 400)
     monkeypatch.setattr("amqp10broker.queues.stream.log.READ_BYTES", 300)
-    monkeypatch.setattr("amqp10broker.queues.stream.index.INDEX_BYTES", 200)
+    monkeypatch.setattr("amqp10broker.queues.stream.log.INDEX_BYTES", 200)
 
 
 @given(

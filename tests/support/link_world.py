@@ -330,7 +330,7 @@ class Disk:
     """
 
     durable = 0
-    reserves = True
+    reserve = True
 
     def __init__(self) -> None:
         self.full = False
