@@ -265,7 +265,7 @@ class Config:
     if a value is not allowed; the message has the allowed ones.
     """
 
-    host: str = text("127.0.0.1", "address or name to listen on")
+    host: str = text("localhost", "address to listen on, or a name: all addresses of it")
     port: int = number(5672, 0, 65_535, "TCP port to listen on; 0 takes any free port")
 
     flow: FlowSettings = field(default_factory=FlowSettings)

@@ -187,14 +187,15 @@ async def test_cluster_port_is_20000_above() -> None:
     with amqp:
         amqp.listen()
         taken = amqp.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cluster_port {taken} on 127.0.0.1 cannot be used: .*choose"):
+        with pytest.raises(ConfigError, match=f"cluster_port {taken} on localhost cannot be used: .*choose"):
             await bind_cluster(Config(node_name="a", cluster_port=taken), 5672)
     with pytest.raises(ConfigError, match="would be 80000, 20000 above port 60000"):
         await bind_cluster(Config(node_name="a"), 60_000)
     free = free_ports(1)
-    (port,) = await bind_cluster(Config(node_name="a"), free)
-    with port:
-        assert port.getsockname() == ("127.0.0.1", free + 20_000)
+    bound = await bind_cluster(Config(node_name="a"), free)
+    assert bound[0].getsockname() == ("127.0.0.1", free + 20_000)
+    for sock in bound:
+        sock.close()
 
 
 async def test_all_addresses_in_the_clear_are_refused() -> None:

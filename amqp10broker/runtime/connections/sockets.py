@@ -6,8 +6,8 @@ import errno
 import ipaddress
 import socket
 import ssl
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -19,6 +19,8 @@ from amqp10broker.errors import ConfigError
 BACKLOG: Final = 1024
 OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 OUT_OF_FILES_PAUSE_S: Final = 0.1
+FREE_PORT_ATTEMPTS: Final = 20
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 Address: TypeAlias = tuple[str, int]
 
@@ -109,28 +111,64 @@ def _tls_context(config: Config) -> ssl.SSLContext | None:
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
     """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
-    Raises `OSError` if an address cannot be used.
+
+    IPv4 comes first. ``localhost`` is ``127.0.0.1`` and ``::1`` (RFC 6761), whatever the file of hosts says.
+    Of several addresses those that this machine does not have are left out. Raises `OSError` if an address
+    cannot be used, or none is there.
     """
-    sockets: list[socket.socket] = []
-    try:
+    addresses: list[tuple[int, tuple[Any, ...]]]
+    if host == "localhost":
+        addresses = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_INET6, ("::1", port, 0, 0))]
+    else:
         infos = await trio.socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        for family, kind, protocol, _, address in infos:
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, portable.REUSE_ADDRESS, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if port == 0 and len(sockets) > 1:  # one number for all addresses
+        addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in sorted(infos)))
+    attempts = FREE_PORT_ATTEMPTS if port == 0 else 1
+    while True:
+        attempts -= 1
+        try:
+            return _bound(addresses)
+        except OSError as error:
+            # A port that is free at the first address may be taken at another.
+            if not attempts or error.errno != errno.EADDRINUSE:
+                raise
+
+
+def _bound(addresses: Sequence[tuple[int, tuple[Any, ...]]]) -> list[socket.socket]:
+    sockets: list[socket.socket] = []
+    missing: OSError | None = None
+    try:
+        for family, address in addresses:
+            if sockets:  # one number for all addresses
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
-            sock.bind(address)
-    except BaseException:
+            try:
+                sockets.append(_bound_to(family, address))
+            except OSError as error:
+                if error.errno not in _NO_SUCH_ADDRESS:
+                    raise
+                missing = error
+        if not sockets and missing is not None:
+            raise missing
+    except OSError:
         for sock in sockets:
             sock.close()
         raise
     return sockets
+
+
+def _bound_to(family: int, address: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, portable.REUSE_ADDRESS, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def listen(sock: socket.socket, setting: str) -> None:

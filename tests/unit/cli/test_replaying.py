@@ -86,7 +86,7 @@ def test_it_is_played_over_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where the broker's authority is trusted; else it ends with 3, and says what is wrong and what helps."""
-    (address,) = broker.ask("status", {}, None)["broker"]["tls_listeners"]
+    address, *_ = broker.ask("status", {}, None)["broker"]["tls_listeners"]
     port = int(address.rpartition(":")[2])
     monkeypatch.setenv("SSL_CERT_FILE", certificates.ca)
     assert main(["frames", "replay", path, "--url", f"amqps://localhost:{port}", "--fast"]) == 0

@@ -59,11 +59,11 @@ def run(
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (OSError(errno.EADDRINUSE, "x"), "another program listens on 127.0.0.1:5672; stop it"),
+        (OSError(errno.EADDRINUSE, "x"), "another program listens on localhost:5672; stop it"),
         (OSError(errno.EACCES, "x"), "choose a port from 1024 on with --port"),
-        (OSError(errno.EADDRNOTAVAIL, "x"), "this machine has no address 127.0.0.1"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), "this machine has no address localhost"),
         (OSError(errno.EMFILE, "x"), "ulimit -n"),
-        (OSError(-2, "Name or service not known"), "cannot listen on 127.0.0.1:5672: Name or service"),
+        (OSError(-2, "Name or service not known"), "cannot listen on localhost:5672: Name or service"),
         (AdminSocketError("the directory is not yours"), "the directory is not yours"),
         (ExceptionGroup("g", [ExceptionGroup("h", [OSError(errno.EADDRINUSE, "x")])]), "another program"),
     ],

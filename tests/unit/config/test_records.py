@@ -21,7 +21,7 @@ from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS
 @pytest.mark.rabbitmq("message_size_limit_SUITE", "default_max_message_size")
 def test_config_without_arguments_is_valid_and_is_rabbitmqs() -> None:
     config = Config()
-    assert (config.host, config.port) == ("127.0.0.1", 5672)
+    assert (config.host, config.port) == ("localhost", 5672)
     assert config.flow == FlowSettings(max_link_credit=170, max_incoming_window=400, max_queue_credit=256)
     assert config.users == (User("guest", "guest"),)
     assert config.max_message_size_bytes == 16 * 1024 * 1024
