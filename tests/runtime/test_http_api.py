@@ -83,13 +83,13 @@ async def test_a_path_prefix_is_part_of_every_path() -> None:
 
 @pytest.mark.real_clock
 async def test_a_port_that_is_taken_is_told_unless_http_is_optional() -> None:
-    config = Config(port=0, http_port=0, admin_socket="")
+    config = Config(host="127.0.0.1", port=0, http_port=0, admin_socket="")
     async with Broker(config) as first:
         port = first.http.addresses[0][1]
-        with pytest.raises(ConfigError, match="http_port .*cannot be used"):
-            async with Broker(Config(port=0, http_port=port, admin_socket="")):
+        with pytest.raises(ConfigError, match=f"http_port {port} on 127.0.0.1 cannot be used"):
+            async with Broker(Config(host="127.0.0.1", port=0, http_port=port, admin_socket="")):
                 pass
-        taken = Config(port=0, http_port=port, http_optional=True, admin_socket="")
+        taken = Config(host="127.0.0.1", port=0, http_port=port, http_optional=True, admin_socket="")
         async with Broker(taken) as second:
             assert not second.http.addresses
 

@@ -83,7 +83,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
             assert len(broker.connections) == 1
             assert [each.origin.transport for each in broker.connections.values()] == ["tls"]
         host, port = broker.tls_addresses[0]
-        assert broker.status()["broker"]["tls_listeners"] [0] == f"{host}:{port}"
+        assert broker.status()["broker"]["tls_listeners"][0] == f"{host}:{port}"
 
 
 async def test_a_client_that_does_not_begin_the_handshake_is_closed_in_time(
