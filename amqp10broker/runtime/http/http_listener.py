@@ -89,9 +89,9 @@ class HttpListener:
                     lambda error: _log.error("cannot accept an HTTP connection", reason=str(error)),
                 )
             if self.addresses:
+                # A URL to open, and to copy into a client: one of all addresses.
                 scheme = "http" if self._tls is None else "https"
-                urls = (f"{scheme}://{peer_text(each)}/" for each in self.addresses)
-                _log.info(self._what, address=", ".join(urls))
+                _log.info(self._what, address=f"{scheme}://{peer_text(self.addresses[0])}/")
             # What requests begin runs here, also those that come over no socket of ours.
             await trio.sleep_forever()
 
