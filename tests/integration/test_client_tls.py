@@ -34,7 +34,7 @@ def tls_port(tmp_path_factory: pytest.TempPathFactory, certificates: Certificate
         *("--tls-port", "0", "--tls-ca", certificates.ca, "--tls-verify", "optional"),
         *("--auth-failure-delay-ms", "10", "--user", "guest:guest", "--user", "worker:secret"),
     ) as process:
-        (address,) = process.status()["broker"]["tls_listeners"]
+        address, *_ = process.status()["broker"]["tls_listeners"]
         yield int(address.rpartition(":")[2])
         process.check_log()
 

@@ -33,7 +33,7 @@ class TlsBroker:
     def __init__(self, process: BrokerProcess, certificates: Certificates) -> None:
         self.process = process
         self.certificates = certificates
-        (address,) = process.status()["broker"]["tls_listeners"]
+        address, *_ = process.status()["broker"]["tls_listeners"]
         self.port = int(address.rpartition(":")[2])
 
     def proton(self, certificate: tuple[str, str] | None = None, **options: Any) -> ProtonClient:
