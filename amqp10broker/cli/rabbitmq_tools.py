@@ -85,6 +85,7 @@ _WITHOUT: Final = {
     "--no-table-headers": "silent",
     **dict.fromkeys(("-l", "--longnames"), "longnames"),
 }
+_ASKED: Final = {"-h": "help", "--help": "help", "--version": "version"}
 _LISTINGS: Final = {each.noun.replace("-", "_"): each for each in LISTINGS}
 _FORMATS: Final = {"table": "plain", "pretty_table": "table", "json": "json", "csv": "csv", "erlang": "plain"}
 
@@ -106,7 +107,7 @@ def run_tool(tool: str, given: Sequence[str]) -> int:
         return _admin(given)
     call = _read(tool, given)
     if call.command in ("help", "", "version"):
-        print(amqp10broker.__version__ if call.command == "version" else "\n".join(sorted(COMMANDS)))
+        print(amqp10broker.__version__ if call.command == "version" else "\n".join(sorted(_known())))
         return EXIT_OK
     run = COMMANDS.get(call.command)
     if run is None and call.command.startswith("list_"):
@@ -116,11 +117,15 @@ def run_tool(tool: str, given: Sequence[str]) -> int:
     return run(call)
 
 
+def _known() -> set[str]:
+    return {*COMMANDS, *(f"list_{noun}" for noun in _LISTINGS)}
+
+
 def _missing(tool: str, command: str) -> tuple[str, str]:
     """Return why there is no such command, and what to do."""
     if command in NOT_HERE:
         return "is not here", NOT_HERE[command]
-    meant = closest(command, [*COMMANDS, *(f"list_{noun}" for noun in _LISTINGS)])
+    meant = closest(command, list(_known()))
     return "is not a command", f"did you mean {meant}?" if meant else f"'{tool} help' lists what there is"
 
 
@@ -137,6 +142,8 @@ def _read(tool: str, given: Sequence[str]) -> Written:
             options[_WITH_VALUE[name]] = value if equals else waiting.pop(0)
         elif word in _WITHOUT:
             options[_WITHOUT[word]] = True
+        elif word in _ASKED:
+            return Written(_ASKED[word], (), options)
         else:
             words.append(word)
     command = words.pop(0).replace("-", "_") if words else ""

@@ -87,3 +87,10 @@ def test_a_page_of_help_ends_with_an_example_that_can_be_typed(words: str) -> No
     parser.check_options(typed[1:])
     assert parser.parse_args(typed[1:]).command
     assert words == "" or typed[1:][: len(words.split())] == words.split()
+
+
+@pytest.mark.parametrize("asked", [["help"], ["--help"], ["list_queues", "-h"]])
+def test_a_tool_of_rabbitmqs_lists_its_commands(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are written there."""
+    assert main.main(["rabbitmqctl", *asked]) == 0
+    assert {"add_user", "list_queues", "set_policy"} <= set(capsys.readouterr().out.split())
