@@ -70,7 +70,7 @@ def stream_to_parquet(folder, count):
             step(f"2. A stream of {count} messages of {len(MESSAGE)} bytes")
             socket = f"{place}/admin.sock"
             run(
-                "-m", "amqp10broker", *f"declare queue {STREAM} --type stream --admin-socket {socket}".split()
+                "-m", "amqp10broker", *f"queue declare {STREAM} --type stream --admin-socket {socket}".split()
             )
             filling = f"publish --queue {STREAM} --port {port} --count {count} {MESSAGE}"
             run("-m", "amqp10broker", *filling.split())

@@ -193,7 +193,7 @@ class Launch:
         _say(f"  {typed} cluster status --port {first.port}")
         _say(f"  {typed} status --port {last.port}")
         _say("Use it, at any node:")
-        _say(f"  {typed} declare queue orders --type quorum --port {first.port}")
+        _say(f"  {typed} queue declare orders --type quorum --port {first.port}")
         _say(f"  {typed} publish --queue orders hello --port {last.port}")
         _say(f"  {typed} get orders --port {first.port}")
         _say(f"Lose a node:    kill -9 $(cat {shlex.quote(os.path.join(last.folder, PID))})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.cli import cluster_launch
+from amqp10broker.cli import cluster_launch, main
 from amqp10broker.cli.cluster_launch import Launch, NodePlan, make_secret, plan_nodes, running_pid
 from amqp10broker.cli.exits import Failed
 from amqp10broker.cli.main import build_parser
@@ -88,3 +89,17 @@ def test_a_port_where_something_listens_is_refused_before_any_node_starts(tmp_pa
         with pytest.raises(Failed, match=f"^port {port} on 127.0.0.1 for node 'a' cannot be used"):
             Launch(plans, str(tmp_path)).run()
     assert not os.path.exists(plans[0].folder)
+
+
+def test_the_commands_that_it_shows_are_of_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["amqp10broker"])
+    plans = [
+        NodePlan(name, str(tmp_path / name), port, port + 20_000, ()) for name, port in (("a", 1), ("b", 2))
+    ]
+    Launch(plans, str(tmp_path))._say_how_to_look()
+    shown = re.findall(r"^ +amqp10broker (.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(shown) == 5
+    for line in shown:
+        main.build_parser(line.split(), whole=False).parse_args(line.split())
