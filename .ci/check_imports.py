@@ -62,7 +62,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "protocols": _room("errors", why="wire formats and engines, for either role: no broker and no queue"),
     "storage": _room(
         "portable", "syncing", "errors", may_use=("os", "shutil"),
-        why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
+        why="files: blocking calls, all of `disk.Disk`, so that a test's disk can fail and lose power",
     ),
     "raft": _room("layout", "errors", why="members of Raft groups: no disk, no queue, no connection"),
     "message": _room("protocols", "errors", why="the container that protocols publish into"),

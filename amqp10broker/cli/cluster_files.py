@@ -12,7 +12,7 @@ from typing import Final
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.errors import ConfigError
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import inspect_data_folder
 
 
@@ -54,7 +54,7 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     from amqp10broker.runtime.journal.data import Data
     from amqp10broker.runtime.journal.standalone import standalone
 
-    disk, path = OsDisk(), os.path.abspath(path)
+    disk, path = Disk(), os.path.abspath(path)
     inspect_data_folder(disk, path).close()  # does not create a missing folder
     data = Data(disk, path)
     try:

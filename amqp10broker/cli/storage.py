@@ -10,7 +10,7 @@ from typing import Any, Final
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.storage.check import Checked, accept_folder, check_folder
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 
 
@@ -20,7 +20,7 @@ def _arguments(parser: Parser) -> None:
 
 
 def _accept(arguments: argparse.Namespace) -> int:
-    disk = OsDisk()
+    disk = Disk()
     path = os.path.abspath(arguments.folder)
     inspect_data_folder(disk, path, without_inventory=True).close()  # does not create a missing folder
     folder = open_data_folder(disk, path, f"process {os.getpid()}", without_inventory=True)
@@ -40,7 +40,7 @@ def _check(arguments: argparse.Namespace) -> int:
         Contents,  # needs the broker, which the command line does without
     )
 
-    disk = OsDisk()
+    disk = Disk()
     folder = inspect_data_folder(disk, os.path.abspath(arguments.folder))
     as_json = arguments.format == "json"
     files: list[Checked] = []

@@ -151,7 +151,7 @@ class System:
 
     def _propose(self, transactions: Sequence[bytes]) -> bool:
         try:
-            self.member.propose(transactions)
+            self.member.raft.propose(transactions)
         except (NotLeader, NotReady, Full):
             return False
         self.member.advance()

@@ -1,4 +1,4 @@
-"""Pages of messages that need not survive a restart, in files without a name.
+"""Pages of messages that need not survive a restart, in files without a name, or in memory.
 
 One spool serves all queues of a broker. A file is closed, and its space released, when the last page in it
 has been dropped.
@@ -7,6 +7,7 @@ has been dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from amqp10broker.storage.disk import Scratch
@@ -22,10 +23,14 @@ class Place(NamedTuple):
     length: int
 
 
-class Spool:
-    """The pages of all queues of a broker."""
+Page = bytes | Place
+"""A page in memory, or in a file."""
 
-    def __init__(self, open_scratch: Callable[[], Scratch]) -> None:
+
+class Spool:
+    """The pages of all queues of a broker. `open_scratch`: None: all are in memory."""
+
+    def __init__(self, open_scratch: Callable[[], Scratch] | None = None) -> None:
         self._open = open_scratch
         self._files: dict[int, Scratch] = {}
         self._pages: dict[int, int] = {}
@@ -33,11 +38,17 @@ class Spool:
         self._filled = 0
         self.bytes_used = 0
 
-    def write(self, pieces: Sequence[bytes]) -> Place:
-        """Append a page. Raises `OSError` if there is no room for it."""
+    def keep(self, pieces: Sequence[bytes]) -> Page:
+        if self._open is not None:
+            # Without room the disk alarm is on or will be, and memory is what is left.
+            with suppress(OSError):
+                return self._write(self._open, pieces)
+        return b"".join(pieces)
+
+    def _write(self, open_scratch: Callable[[], Scratch], pieces: Sequence[bytes]) -> Place:
         if not self._number or self._filled >= FILE_BYTES_MAX:
             # First the call that may fail: then it is tried again with the next page.
-            self._files[self._number + 1] = self._open()
+            self._files[self._number + 1] = open_scratch()
             self._number += 1
             self._filled = 0
             self._pages[self._number] = 0
@@ -49,17 +60,21 @@ class Spool:
         self.bytes_used += length
         return Place(self._number, offset, length)
 
-    def peek(self, place: Place) -> bytes:
-        return self.peek_at(place, 0, place.length)
+    def read(self, page: Page) -> bytes:
+        return page if isinstance(page, bytes) else self.read_at(page, 0, page.length)
 
-    def peek_at(self, place: Place, at: int, length: int) -> bytes:
-        return self._files[place.file].read(place.offset + at, length)
+    def read_at(self, page: Page, at: int, length: int) -> bytes:
+        if isinstance(page, bytes):
+            return page[at : at + length]
+        return self._files[page.file].read(page.offset + at, length)
 
-    def drop(self, place: Place) -> None:
-        self._pages[place.file] -= 1
-        self.bytes_used -= place.length
-        if place.file != self._number:
-            self._close_if_empty(place.file)
+    def drop(self, page: Page) -> None:
+        if isinstance(page, bytes):
+            return
+        self._pages[page.file] -= 1
+        self.bytes_used -= page.length
+        if page.file != self._number:
+            self._close_if_empty(page.file)
 
     def _close_if_empty(self, number: int) -> None:
         if self._pages.get(number) == 0:

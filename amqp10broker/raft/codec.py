@@ -13,10 +13,9 @@ from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, run_of
 from amqp10broker.raft.messages import (
     Append,
     AppendAnswer,
-    Heartbeat,
-    HeartbeatAnswer,
     InstallSnapshot,
     Message,
+    NewerTerm,
     PreVote,
     PreVoteAnswer,
     TimeoutNow,
@@ -73,8 +72,7 @@ MESSAGE: Final[OneOf[Message]] = OneOf(
             Append, _append, **_HEAD, prev_index=U64, prev_term=U64, commit=U64, runs=Many(_RUN, tuple)
         ),
         2: Layout(AppendAnswer, **_HEAD, match=U64, commit=U64, rejected=optional(U64), match_term=U64),
-        3: Layout(Heartbeat, **_HEAD, round=U64),
-        4: Layout(HeartbeatAnswer, **_HEAD, round=U64),
+        4: Layout(NewerTerm, **_HEAD, round=U64),
         5: Layout(PreVote, **_HEAD, **_LAST, token=U64),
         6: Layout(PreVoteAnswer, **_HEAD, token=U64, granted=FLAG),
         7: Layout(Vote, **_HEAD, **_LAST),

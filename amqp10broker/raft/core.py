@@ -22,17 +22,16 @@ from typing import Final, assert_never
 
 from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Configuration
-from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Snapshot, Stored, run_of
+from amqp10broker.raft.entries import Kind, LogStore, Point, Snapshot, Stored, run_of
 from amqp10broker.raft.errors import NotLeader
 from amqp10broker.raft.leader import Leadership
-from amqp10broker.raft.member import Member
+from amqp10broker.raft.member import MemberState
 from amqp10broker.raft.messages import (
     Append,
     AppendAnswer,
-    Heartbeat,
-    HeartbeatAnswer,
     InstallSnapshot,
     Message,
+    NewerTerm,
     PreVote,
     PreVoteAnswer,
     TimeoutNow,
@@ -57,7 +56,7 @@ YIELD_MS: Final = 1_000
 """As much longer waits a member that was started anew, and has voted for another, for that one."""
 
 
-class Raft:
+class Raft(MemberState):
     """One member of one group.
 
     Args:
@@ -79,9 +78,7 @@ class Raft:
         "_first_token",
         "_hard_due",
         "_late",
-        "_leader",
         "_leading",
-        "_member",
         "_owed",
         "_patience",
         "_random_source",
@@ -94,6 +91,7 @@ class Raft:
         "_took_ms",
         "_yields",
         "backward",
+        "leader",
     )
 
     def __init__(
@@ -106,13 +104,13 @@ class Raft:
         random_source: Callable[[], float],
         commit_wait_ms: int = 0,
     ) -> None:
-        self._member = Member(me, stored, store)
-        self._member.commit_wait_ms = commit_wait_ms
+        super().__init__(me, stored, store)
+        self.commit_wait_ms = commit_wait_ms
         self._random_source = random_source
         self.backward = False
         self._hard_due = False
         self._role = Role.FOLLOWER
-        self._leader: int | None = None
+        self.leader: int | None = None
         self._leading: Leadership | None = None
         self._tally: Tally | None = None
         self._token = 0
@@ -135,11 +133,7 @@ class Raft:
     def status(self) -> Status:
         """Return role, term and leader."""
         opened = self._leading is not None and self._leading.open
-        return Status(self._role, self._member.term, self._leader, opened)
-
-    @property
-    def leader(self) -> int | None:
-        return self._leader
+        return Status(self._role, self.term, self.leader, opened)
 
     @property
     def stands(self) -> bool:
@@ -147,29 +141,9 @@ class Raft:
         return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
-    def hard(self) -> Hard:
-        return self._member.hard
-
-    @property
-    def config(self) -> Configuration:
-        return self._member.configs.latest
-
-    @property
-    def last(self) -> int:
-        return self._member.log.last
-
-    @property
-    def stable(self) -> int:
-        return self._member.log.stable
-
-    @property
-    def base(self) -> int:
-        return self._member.log.base
-
-    @property
     def settled(self) -> bool:
         """The newest configuration is committed."""
-        return self._member.configs.index <= self._member.commit
+        return self.configs.index <= self.commit
 
     @property
     def deadline(self) -> int | None:
@@ -184,9 +158,9 @@ class Raft:
         """Return the Raft part of a snapshot of the state at this index. `index`: of an entry that was
         applied; not before the last `compact`, and not while a snapshot of the leader's is being written.
         """
-        term = self._member.log.term(index)
+        term = self.log.term(index)
         assert term is not None, index
-        return Point(index, term, self._member.configs.at(index))
+        return Point(index, term, self.configs.at(index))
 
     # -- what people want
 
@@ -225,17 +199,9 @@ class Raft:
         """
         self._must_lead().transfer_to(to, now_ms)
 
-    def read(self, token: int) -> None:
-        """Ask for an index from which on a read sees all that was committed when this was called.
-
-        Raises:
-            NotLeader, NotReady: as `propose`; a transfer does not matter.
-        """
-        self._must_lead().read(token)
-
     def _must_lead(self) -> Leadership:
         if self._leading is None:
-            raise NotLeader(self._leader)
+            raise NotLeader(self.leader)
         return self._leading
 
     # -- what the node knows
@@ -255,28 +221,25 @@ class Raft:
 
         An operator decides this, without a vote.
         """
-        member = self._member
-        self._follow(member.term + 1, None, now_ms)
-        alone = CONFIG.encode(Configuration((member.me,)))
-        member.append(run_of(member.log.last + 1, member.term, Kind.CONFIG, (alone,)))
+        self._follow(self.term + 1, None, now_ms)
+        alone = CONFIG.encode(Configuration((self.me,)))
+        self.append(run_of(self.log.last + 1, self.term, Kind.CONFIG, (alone,)))
         self._stand(now_ms)
 
     def suspect(self, peer: int, now_ms: int) -> None:
         """The node of another member cannot be reached, or cannot reach this one."""
-        member = self._member
-        member.suspected |= {peer}
+        self.suspected |= {peer}
         if self._leading is not None:
             self._leading.suspect(peer, now_ms)
-        elif self._leader == peer:
+        elif self.leader == peer:
             self._be_patient_no_more()
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
-        member = self._member
-        member.suspected -= {peer}
+        self.suspected -= {peer}
         if self._leading is not None:
             self._leading.heard(peer, now_ms)
-        elif self._leader is None:
+        elif self.leader is None:
             # More can be won now than when the time was last drawn.
             self._be_patient_no_more()
             self._await_election(now_ms)
@@ -285,7 +248,7 @@ class Raft:
         """Time has come to `deadline`. Earlier calls do nothing."""
         if self._leading is not None:
             if not self._leading.tick(now_ms):
-                self._follow(self._member.term, None, now_ms)
+                self._follow(self.term, None, now_ms)
         elif self._due is not None and self._due <= now_ms:
             if self._after is not None:
                 self._be_impatient(
@@ -300,23 +263,21 @@ class Raft:
 
     def persisted(self, ticket: int, now_ms: int) -> None:
         """This ticket and earlier ones are durable."""
-        member = self._member
-        member.log.persist(ticket)
+        self.log.persist(ticket)
         if self._after is not None:
             self._speak(self._after, now_ms)
         if self._leading is not None:
             self._leading.advance()
 
     def _speak(self, after: deque[tuple[int, Message]], now_ms: int) -> None:
-        member = self._member
-        while after and after[0][0] <= member.log.persisted:
+        while after and after[0][0] <= self.log.persisted:
             message = after.popleft()[1]
-            if message.term != member.term:
+            if message.term != self.term:
                 continue
-            if message.to == member.me:
+            if message.to == self.me:
                 self.step(message, now_ms)
             else:
-                member.outbox.append(message)
+                self.outbox.append(message)
         if not after:
             self._after = None
 
@@ -330,18 +291,17 @@ class Raft:
     def compact(self, index: int) -> None:
         """A snapshot at this index is durable: entries up to it are not needed."""
         assert index <= self._told_commit, (index, self._told_commit)
-        self._member.configs.compact(index)
-        self._member.log.compact(index)
+        self.configs.compact(index)
+        self.log.compact(index)
 
     # -- messages
 
     def step(self, message: Message, now_ms: int) -> None:
         """Handle a message from another member. Stale and misdirected messages are dropped."""
-        member = self._member
-        if message.to != member.me:
+        if message.to != self.me:
             return
-        if message.term != member.term and not isinstance(message, PreVote | PreVoteAnswer):
-            if message.term < member.term:
+        if message.term != self.term and not isinstance(message, PreVote | PreVoteAnswer):
+            if message.term < self.term:
                 self._refuse_old_term(message)
                 return
             self._follow(message.term, None, now_ms)
@@ -351,13 +311,8 @@ class Raft:
             case AppendAnswer():
                 if self._leading is not None:
                     self._leading.on_append_answer(message)
-            case Heartbeat():
-                self._hear_leader(message.sender, now_ms)
-                answer = HeartbeatAnswer(member.me, message.sender, member.term, message.round)
-                member.outbox.append(answer)
-            case HeartbeatAnswer():
-                if self._leading is not None:
-                    self._leading.on_heartbeat_answer(message.sender, message.round)
+            case NewerTerm():
+                pass  # only its term counts
             case PreVote():
                 self._on_pre_vote(message, now_ms)
             case PreVoteAnswer():
@@ -376,57 +331,54 @@ class Raft:
     def _refuse_old_term(self, message: Message) -> None:
         # Without an answer a leader whose follower has a newer term, and cannot win with it, would never
         # reach the follower again.
-        member = self._member
         match message:
-            case Append() | Heartbeat() | TimeoutNow() | InstallSnapshot():
-                member.outbox.append(HeartbeatAnswer(member.me, message.sender, member.term, 0))
+            case Append() | TimeoutNow() | InstallSnapshot():
+                self.outbox.append(NewerTerm(self.me, message.sender, self.term))
             case Vote():
-                member.outbox.append(VoteAnswer(member.me, message.sender, member.term, False))
+                self.outbox.append(VoteAnswer(self.me, message.sender, self.term, False))
             case _:
                 pass
 
     # -- terms, and who leads
 
     def _follow(self, term: int, leader: int | None, now_ms: int) -> None:
-        member = self._member
-        if term > member.term:
-            member.term = term
-            member.vote = None
+        if term > self.term:
+            self.term = term
+            self.vote = None
             self._hard_due = True
         self._role = Role.FOLLOWER
         self._leading = None
         self._tally = None
         self._owed = None
-        self._leader = leader
+        self.leader = leader
         self._due = None
         if leader is None:
             self._await_election(now_ms)
 
     def _hear_leader(self, sender: int, now_ms: int) -> None:
-        assert self._leading is None, f"two leaders in term {self._member.term}"
-        if self._leader == sender:
+        assert self._leading is None, f"two leaders in term {self.term}"
+        if self.leader == sender:
             return
-        if sender in self._member.suspected:
+        if sender in self.suspected:
             # Its words may be old. It is followed when its node is heard again; until then time runs on.
             if self._role is not Role.FOLLOWER:
-                self._follow(self._member.term, None, now_ms)
+                self._follow(self.term, None, now_ms)
             return
         self._be_patient_no_more()
         self._yields = False
-        self._follow(self._member.term, sender, now_ms)
+        self._follow(self.term, sender, now_ms)
 
     def _be_patient_no_more(self) -> None:
         self._patience = self._took_ms = 0
 
     def _lose_leader(self, now_ms: int) -> None:
-        self._leader = None
+        self.leader = None
         self._await_election(now_ms)
 
     def _await_election(self, now_ms: int) -> None:
-        member = self._member
-        config = member.configs.latest
-        alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
-        if alone and not member.reaches_majority:
+        config = self.configs.latest
+        alone = all(voter in self.suspected for voter in config.voters if voter != self.me)
+        if alone and not self.reaches_majority:
             self._due = None
             return
         spread = max(ELECTION_SPREAD_MS << self._patience, ROUNDS_SPREAD * self._took_ms)
@@ -438,32 +390,31 @@ class Raft:
     def _ask_for_pre_votes(self, now_ms: int) -> None:
         # Ask whether an election would be won. While it stands in the same term it is the same question, and
         # late answers to it count: where a round takes longer than the time-out, no other would ever be won.
-        member = self._member
         asked = self._role is Role.PRE_CANDIDATE and self._tally is not None
         self._be_impatient(now_ms)
         if self._due is None:
             return
-        self._leader = None
-        if not (asked and self._tally is not None and self._tally.config == member.configs.latest):
+        self.leader = None
+        if not (asked and self._tally is not None and self._tally.config == self.configs.latest):
             self._first_ms = now_ms
             self._first_token = self._token = int(self._random_source() * (1 << 53))
-            self._tally = Tally(member.configs.latest)
+            self._tally = Tally(self.configs.latest)
         else:
             self._token += 1
         self._asked_ms = now_ms
-        log = member.log
-        for voter in member.configs.latest.voters:
-            if voter != member.me:
-                question = PreVote(member.me, voter, member.term, log.last, log.last_term, self._token)
-                member.outbox.append(question)
-        if not member.may_campaign:
+        log = self.log
+        for voter in self.configs.latest.voters:
+            if voter != self.me:
+                question = PreVote(self.me, voter, self.term, log.last, log.last_term, self._token)
+                self.outbox.append(question)
+        if not self.may_campaign:
             # One that was removed asks as well, and counts no answers: it may have led, and those that follow
             # it still must hear that it does not. So does a learner that knows no leader: a leader that it
             # suspected by mistake knows nothing of that, may have nothing to say, and answers by speaking.
             self._role = Role.FOLLOWER
             return
         self._role = Role.PRE_CANDIDATE
-        self._count_pre_vote(member.me, granted=True, now_ms=now_ms)
+        self._count_pre_vote(self.me, granted=True, now_ms=now_ms)
 
     def _be_impatient(self, now_ms: int) -> None:
         self._yields = False
@@ -480,17 +431,16 @@ class Raft:
     def _stand(self, now_ms: int) -> None:
         # Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
         # could be elected again in the same term by the same voters, with other entries.
-        member = self._member
-        member.term += 1
-        member.vote = member.me
+        self.term += 1
+        self.vote = self.me
         self._hard_due = True
         self._role = Role.CANDIDATE
-        self._leader = None
+        self.leader = None
         self._owed = None
-        self._tally = Tally(member.configs.latest)
+        self._tally = Tally(self.configs.latest)
         self._await_election(now_ms)
         self._first_ms = now_ms
-        self._late.append(VoteAnswer(member.me, member.me, member.term, True))
+        self._late.append(VoteAnswer(self.me, self.me, self.term, True))
         self._send_votes()
 
     def _ask_for_votes(self, now_ms: int) -> None:
@@ -499,30 +449,28 @@ class Raft:
             self._send_votes()
 
     def _send_votes(self) -> None:
-        member = self._member
-        log = member.log
-        for voter in member.configs.latest.voters:
-            if voter != member.me:
-                self._late.append(Vote(member.me, voter, member.term, log.last, log.last_term))
+        log = self.log
+        for voter in self.configs.latest.voters:
+            if voter != self.me:
+                self._late.append(Vote(self.me, voter, self.term, log.last, log.last_term))
 
     def _on_pre_vote(self, question: PreVote, now_ms: int) -> None:
-        member = self._member
-        if self._leader == question.sender and question.term >= member.term:
+        if self.leader == question.sender and question.term >= self.term:
             self._lose_leader(now_ms)  # it has just said that it does not lead
         granted = (
-            self._leader is None
-            and question.term >= member.term
-            and member.log.up_to_date(question.last_index, question.last_term)
+            self.leader is None
+            and question.term >= self.term
+            and self.log.up_to_date(question.last_index, question.last_term)
         )
-        answer = PreVoteAnswer(member.me, question.sender, member.term, question.token, granted)
-        member.outbox.append(answer)
+        answer = PreVoteAnswer(self.me, question.sender, self.term, question.token, granted)
+        self.outbox.append(answer)
         if granted and not self.stands:
             self._await_election(now_ms)  # time for the one it would vote for
         if self._leading is not None:
             self._leading.on_lost(question.sender)
 
     def _on_pre_vote_answer(self, answer: PreVoteAnswer, now_ms: int) -> None:
-        if answer.term > self._member.term:
+        if answer.term > self.term:
             self._follow(answer.term, None, now_ms)
         elif self._role is Role.PRE_CANDIDATE and self._first_token <= answer.token <= self._token:
             if answer.token == self._token:
@@ -535,18 +483,17 @@ class Raft:
         self._took_ms = max(self._took_ms, min(took_ms, TOOK_MS_MAX))
 
     def _on_vote(self, request: Vote, now_ms: int) -> None:
-        member = self._member
-        granted = member.vote in (None, request.sender) and member.log.up_to_date(
+        granted = self.vote in (None, request.sender) and self.log.up_to_date(
             request.last_index, request.last_term
         )
-        answer = VoteAnswer(member.me, request.sender, member.term, granted)
+        answer = VoteAnswer(self.me, request.sender, self.term, granted)
         if not granted:
-            member.outbox.append(answer)
+            self.outbox.append(answer)
             return
-        if member.vote is None:
-            member.vote = request.sender
+        if self.vote is None:
+            self.vote = request.sender
             self._hard_due = True
-        if self._leader is None:
+        if self.leader is None:
             self._role = Role.FOLLOWER if self._role is Role.PRE_CANDIDATE else self._role
             self._await_election(now_ms)  # time for the one it voted for
         self._late.append(answer)
@@ -564,37 +511,36 @@ class Raft:
 
     def _lead(self, now_ms: int) -> None:
         self._role = Role.LEADER
-        self._leader = self._member.me
+        self.leader = self.me
         self._tally = None
         self._due = None
         self._be_patient_no_more()
-        self._leading = Leadership(self._member, now_ms)
+        self._leading = Leadership(self, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:
-        if self._member.may_campaign and self._leading is None and not self.backward:
+        if self.may_campaign and self._leading is None and not self.backward:
             self._stand(now_ms)
 
     # -- following
 
     def _on_append(self, append: Append, now_ms: int) -> None:
         self._hear_leader(append.sender, now_ms)
-        member = self._member
-        log = member.log
-        if append.prev_index < member.commit:
+        log = self.log
+        if append.prev_index < self.commit:
             self._take_behind_commit(append, now_ms)
         elif log.term(append.prev_index) == append.prev_term:
             self._take(append, now_ms)
         else:
-            match = max(log.agreement(append.prev_index, append.prev_term), member.commit)
-            member.outbox.append(
+            match = max(log.agreement(append.prev_index, append.prev_term), self.commit)
+            self.outbox.append(
                 AppendAnswer(
-                    member.me, append.sender, member.term, match, member.commit,
+                    self.me, append.sender, self.term, match, self.commit,
                     append.prev_index, log.term(match) or 0,
                 )
             )  # fmt: skip
 
     def _take_behind_commit(self, append: Append, now_ms: int) -> None:
-        commit = self._member.commit
+        commit = self.commit
         runs = tuple(run.since(commit + 1) for run in append.runs if run.last > commit)
         if runs:
             self._take(replace(append, prev_index=commit, runs=runs), now_ms)
@@ -602,35 +548,33 @@ class Raft:
             self._owe(append.sender, commit)
 
     def _take(self, append: Append, now_ms: int) -> None:
-        member = self._member
-        log = member.log
-        before = member.configs.index
+        log = self.log
+        before = self.configs.index
         first = log.conflict(append.runs)
         if first is not None:
             if first <= log.last:
-                member.truncate(first)
+                self.truncate(first)
             for run in append.runs:
                 if run.last >= first:
-                    member.append(run.since(first))
+                    self.append(run.since(first))
         match = append.runs[-1].last if append.runs else append.prev_index
-        member.commit = max(member.commit, min(append.commit, match))
+        self.commit = max(self.commit, min(append.commit, match))
         self._owe(append.sender, match)
-        if member.configs.index != before and self._leader is None:
+        if self.configs.index != before and self.leader is None:
             self._await_election(now_ms)  # it may have become a voter, or have been one
 
     def _on_snapshot(self, message: InstallSnapshot, now_ms: int) -> None:
         self._hear_leader(message.sender, now_ms)
-        member = self._member
         snapshot = message.snapshot
         point = snapshot.point
-        if point.index > member.commit:
-            member.commit = point.index
+        if point.index > self.commit:
+            self.commit = point.index
             # With the same entry at that index the log is right, and may go on behind it.
-            if member.log.term(point.index) != point.term:
-                member.log.restore(point, self._told_commit)
-                member.configs.restore(point.index, point.config)
+            if self.log.term(point.index) != point.term:
+                self.log.restore(point, self._told_commit)
+                self.configs.restore(point.index, point.config)
                 self._snapshot = snapshot
-        self._owe(message.sender, member.commit)
+        self._owe(message.sender, self.commit)
 
     def _owe(self, leader: int, match: int) -> None:
         self._owed = (leader, match if self._owed is None else max(match, self._owed[1]))
@@ -641,14 +585,11 @@ class Raft:
         """Return the output since the last call; None if there is none. Call it once after all inputs of a
         step.
         """
-        member = self._member
-        log, leading = member.log, self._leading
+        log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
-        reads: tuple[tuple[int, int], ...] = ()
         if leading is not None and not leading.quiet:
-            reads = leading.answered_reads()
             needing = leading.replicate(now_ms)
-        hard = member.hard if self._hard_due else None
+        hard = self.hard if self._hard_due else None
         snapshot = self._snapshot
         runs = log.hand_out()
         ticket = None
@@ -659,28 +600,28 @@ class Raft:
         if self._owed is not None:
             leader, match = self._owed
             self._owed = None
-            self._late.append(AppendAnswer(member.me, leader, member.term, match, member.commit))
+            self._late.append(AppendAnswer(self.me, leader, self.term, match, self.commit))
         if self._late:
             self._keep_back()
-        commit = min(member.commit, log.stable)
+        commit = min(self.commit, log.stable)
         if commit > self._told_commit:
             self._told_commit = commit
         else:
             commit = 0
         status = self._new_status() if leading is None or not leading.told else None
-        messages = member.outbox
-        if not (messages or ticket or commit or reads or needing or status):
+        messages = self.outbox
+        if not (messages or ticket or commit or needing or status):
             return None
-        member.outbox = []
-        return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
+        self.outbox = []
+        return Ready(ticket, hard, snapshot, runs, messages, commit or None, needing, status)
 
     def _new_status(self) -> Status | None:
         told, leading = self._told_status, self._leading
         if (
             told is not None
             and told.role is self._role
-            and told.term == self._member.term
-            and told.leader == self._leader
+            and told.term == self.term
+            and told.leader == self.leader
             and told.open == (leading is not None and leading.open)
         ):
             return None
@@ -690,10 +631,10 @@ class Raft:
         return status
 
     def _keep_back(self) -> None:
-        log = self._member.log
+        log = self.log
         late, self._late = self._late, []
         if log.ticket <= log.persisted:
-            self._member.outbox.extend(late)
+            self.outbox.extend(late)
             return
         if self._after is None:
             self._after = deque()

@@ -82,12 +82,12 @@ class Member:
     __slots__ = (
         "_again",
         "_first",
-        "_groups",
         "_runs",
         "_store",
         "config",
         "due",
         "group",
+        "groups",
         "leads",
         "machine",
         "me",
@@ -127,7 +127,7 @@ class Member:
         self.config: Configuration | None = None
         self._first = first
         self._store = store
-        self._groups = groups
+        self.groups = groups
         self._runs = self._again = False
         store.on_compact = self.raft.compact
         if self.new:
@@ -151,61 +151,49 @@ class Member:
         leader = self.raft.leader
         return None if leader is None else node_of(leader)
 
-    def propose(self, payloads: Sequence[bytes]) -> int:
-        return self.raft.propose(payloads)
-
-    def has_room(self, size: int) -> bool:
-        return self.raft.has_room(size)
-
     def change(self, change: Change) -> int:
-        return self.raft.change(change, self._groups.now_ms())
+        return self.raft.change(change, self.groups.now_ms())
 
     def transfer(self, to: int) -> None:
-        self.raft.transfer(to, self._groups.now_ms())
+        self.raft.transfer(to, self.groups.now_ms())
 
     def campaign(self) -> None:
-        self.raft.campaign(self._groups.now_ms())
+        self.raft.campaign(self.groups.now_ms())
 
     def campaign_at_tick(self) -> None:
-        self.raft.campaign_at_tick(self._groups.now_ms())
+        self.raft.campaign_at_tick(self.groups.now_ms())
 
     def force_alone(self) -> None:
-        self.raft.force_alone(self._groups.now_ms())
+        self.raft.force_alone(self.groups.now_ms())
         self.advance()
 
     def suspect(self, peer: int) -> None:
-        self.raft.suspect(peer, self._groups.now_ms())
+        self.raft.suspect(peer, self.groups.now_ms())
 
     def heard(self, peer: int) -> None:
         """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
         the random delays of others.
         """
-        self.raft.heard(peer, self._groups.now_ms())
+        self.raft.heard(peer, self.groups.now_ms())
         if self.new:
             self.campaign_at_tick()
 
-    def snapshot_done(self, to: int, index: int | None) -> None:
-        self.raft.snapshot_done(to, index)
-
     def step(self, message: Message) -> None:
-        self.raft.step(message, self._groups.now_ms())
+        self.raft.step(message, self.groups.now_ms())
 
     def tick(self) -> None:
-        self.raft.tick(self._groups.now_ms())
-
-    def later(self, callback: Callable[[], None]) -> None:
-        self._groups.later(callback)
+        self.raft.tick(self.groups.now_ms())
 
     def stop(self) -> None:
         self.stopped = True
-        self._groups.remove(self.group)
+        self.groups.remove(self.group)
 
     def advance(self) -> None:
         self._again = True
         if self._runs:
             return
         self._runs = True
-        raft, groups = self.raft, self._groups
+        raft, groups = self.raft, self.groups
         try:
             while self._again and not self.stopped:
                 self._again = False
@@ -222,7 +210,7 @@ class Member:
         if ticket is not None:
             self._store.write(ready, lambda: self._durable(ticket))
         if ready.messages:
-            self._groups.send(self.group, ready.messages)
+            self.groups.send(self.group, ready.messages)
         machine = self.machine
         if ready.commit is not None:
             machine.committed(ready.commit)
@@ -234,7 +222,7 @@ class Member:
 
     def _durable(self, ticket: int) -> None:
         if not self.stopped:
-            self.raft.persisted(ticket, self._groups.now_ms())
+            self.raft.persisted(ticket, self.groups.now_ms())
             self.advance()
 
 
@@ -256,10 +244,10 @@ class Groups:
         self.suspected: set[int] = set()
         self.lost = 0
         self._elects = True
-        self.on_unknown: Callable[[int, int, Message], None] = _ignore
-        self.on_deadline: Callable[[], None] = _nothing
-        self.on_removed: Callable[[int], None] = _forget
-        self.on_added: Callable[[int], None] = _not_told
+        self.on_unknown: Callable[[int, int, Message], None] = lambda *_: None
+        self.on_deadline: Callable[[], None] = lambda: None
+        self.on_removed: Callable[[int], None] = lambda group: None
+        self.on_added: Callable[[int], None] = lambda group: None
         self._send = send
         self._backward = False
         self._members: dict[int, Member] = {}
@@ -478,15 +466,3 @@ class Groups:
         heappush(self._heap, (due, group))
         if earlier is None or due < earlier:
             self.on_deadline()
-
-
-def _ignore(node: int, group: int, message: Message) -> None: ...
-
-
-def _nothing() -> None: ...
-
-
-def _forget(group: int) -> None: ...
-
-
-def _not_told(group: int) -> None: ...

@@ -16,8 +16,8 @@ from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import Change, Promote, changed
 from amqp10broker.raft.entries import Kind, run_of
 from amqp10broker.raft.errors import ChangeRefused, Full, NotReady
-from amqp10broker.raft.member import Member
-from amqp10broker.raft.messages import Append, AppendAnswer, Heartbeat, TimeoutNow
+from amqp10broker.raft.member import MemberState
+from amqp10broker.raft.messages import Append, AppendAnswer, TimeoutNow
 
 RETRY_MS: Final = 300
 """After this time without an answer, what was sent counts as lost."""
@@ -48,21 +48,18 @@ class Leadership:
         "_proposed",
         "_proposed_bytes",
         "_retries",
-        "_round",
-        "_round_sent",
         "_told_last",
         "_untold_since",
         "commit_due",
         "first",
         "peers",
         "quorum_due",
-        "reads",
         "retry_due",
         "told",
         "transfer",
     )
 
-    def __init__(self, member: Member, now_ms: int) -> None:
+    def __init__(self, member: MemberState, now_ms: int) -> None:
         self._member = member
         log = member.log
         self.first = log.last + 1
@@ -85,9 +82,6 @@ class Leadership:
         self.transfer: Transfer | None = None
         self.told = False
         """The shell knows that it is open: its status is the same from then on."""
-        self.reads: list[tuple[int, int, int]] = []
-        """Token, index and round of each that is not answered."""
-        self._round = self._round_sent = 0
         self._passing = False
         self._proposed: deque[tuple[int, int]] | None = None
         self._proposed_bytes = 0
@@ -167,18 +161,10 @@ class Leadership:
             raise ChangeRefused(f"{to} cannot be reached")
         self.transfer = Transfer(to, now_ms + TRANSFER_MS)
 
-    def read(self, token: int) -> None:
-        """Answer when a majority has confirmed this leader (the dissertation, section 6.4)."""
-        if not self.open:
-            raise NotReady("nothing of this leader's term is committed yet")
-        # A round that has been sent may have been answered before this read was asked for.
-        self._round = self._round_sent + 1
-        self.reads.append((token, self._member.commit, self._round))
-
     @property
     def quiet(self) -> bool:
-        """There is nobody to send anything to, and nothing to be answered."""
-        return not (self.peers or self.reads or self.retry_due or self.commit_due)
+        """There is no member to send anything to."""
+        return not (self.peers or self.retry_due or self.commit_due)
 
     def _must_take(self) -> None:
         if self._member.commit < self.first:
@@ -205,12 +191,6 @@ class Leadership:
             peer.replicate()
         if advanced:
             self.advance()
-
-    def on_heartbeat_answer(self, sender: int, round_: int) -> None:
-        peer = self.peers.get(sender)
-        if peer is not None:
-            peer.active = True
-            peer.round = max(peer.round, round_)
 
     def on_lost(self, sender: int) -> None:
         """A follower does not know who leads: tell it."""
@@ -293,7 +273,7 @@ class Leadership:
     def replicate(self, now_ms: int) -> tuple[int, ...]:
         member = self._member
         needing: list[int] = []
-        settled = not self.reads and not self.leaving
+        settled = not self.leaving
         wait_ms = member.commit_wait_ms
         since = self._untold_since
         bare = not wait_ms or (since is not None and since + wait_ms <= now_ms)
@@ -311,7 +291,6 @@ class Leadership:
         self._tell_target()
         if self._passing:
             self._pass_on()
-        self._send_round()
         if wait_ms:
             self._await_entry(now_ms, untold=untold, tried=bare)
         if settled:
@@ -336,19 +315,6 @@ class Leadership:
         else:
             self.commit_due = None
         self._told_last = last
-
-    def answered_reads(self) -> tuple[tuple[int, int], ...]:
-        """(token, index) of reads for which a majority has answered; each is said once."""
-        if not self.reads:
-            return ()
-        member = self._member
-        voters = member.configs.latest.voters
-        rounds = sorted(self._round if voter == member.me else self.peers[voter].round for voter in voters)
-        confirmed = rounds[(len(rounds) - 1) // 2]
-        done = tuple((token, index) for token, index, round_ in self.reads if round_ <= confirmed)
-        if done:
-            self.reads = [read for read in self.reads if read[2] > confirmed]
-        return done
 
     def _probe(self, to: int, peer: Progress, needing: list[int]) -> None:
         if peer.waiting:
@@ -396,15 +362,6 @@ class Leadership:
             transfer.told = True
             self._member.outbox.append(TimeoutNow(self._member.me, transfer.to, self._member.term))
 
-    def _send_round(self) -> None:
-        if self._round_sent == self._round:
-            return
-        self._round_sent = self._round
-        member = self._member
-        for voter in member.configs.latest.voters:
-            if voter != member.me:
-                member.outbox.append(Heartbeat(member.me, voter, member.term, self._round))
-
     def _retry(self) -> None:
         member = self._member
         silent = False
@@ -416,8 +373,6 @@ class Leadership:
                     peer.retry()
                     silent = True
         self._retries = self._retries + 1 if silent else 0
-        if self.reads:
-            self._round += 1  # an answer to a newer round answers the older ones
         self._passing = self.leaving
 
     def _pass_on(self) -> None:
@@ -464,7 +419,6 @@ class Progress:
     active: bool = True
     waiting: bool = False
     bare: bool = False
-    round: int = 0
     _under_way: deque[tuple[int, int]] | None = None
     _under_way_bytes: int = 0
 

@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from amqp10broker.raft.codec import CONFIG
-from amqp10broker.raft.config import ConfigLog
+from amqp10broker.raft.config import ConfigLog, Configuration
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Run, Stored
 from amqp10broker.raft.messages import Message
 
 
-class Member:
+class MemberState:
     """The common state of leader and followers (the paper, figure 2). `commit`: up to here the log is
     committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
     with.
@@ -36,6 +36,15 @@ class Member:
     def hard(self) -> Hard:
         """The state that must be durable."""
         return Hard(self.term, self.vote, self.commit)
+
+    @property
+    def config(self) -> Configuration:
+        """The newest configuration, committed or not."""
+        return self.configs.latest
+
+    @property
+    def last(self) -> int:
+        return self.log.last
 
     @property
     def votes(self) -> bool:

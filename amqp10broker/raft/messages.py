@@ -41,24 +41,14 @@ class AppendAnswer:
 
 
 @dataclass(slots=True)
-class Heartbeat:
-    """Do you still follow me? Sent for reads only (the dissertation, section 6.4)."""
+class NewerTerm:
+    """To a leader of an older term: it leads no more."""
 
     sender: int
     to: int
     term: int
-    round: int
-
-
-@dataclass(slots=True)
-class HeartbeatAnswer:
-    """Yes; or, with a newer term, no."""
-
-    sender: int
-    to: int
-    term: int
-    round: int
-    """That of the question; 0 tells a leader of an older term that it leads no more."""
+    round: int = 0
+    """Always 0; in the bytes since there were rounds of questions."""
 
 
 @dataclass(slots=True)
@@ -129,8 +119,7 @@ class InstallSnapshot:
 Message = (
     Append
     | AppendAnswer
-    | Heartbeat
-    | HeartbeatAnswer
+    | NewerTerm
     | PreVote
     | PreVoteAnswer
     | Vote

@@ -48,10 +48,8 @@ class Ready(NamedTuple):
     messages: list[Message]
     commit: int | None
     """Entries up to this index may be applied; they are durable here. None: no more than before."""
-    reads: tuple[tuple[int, int], ...]
-    """(token, index) of reads that may be answered from a state that has applied `index`."""
     snapshots_to: tuple[int, ...]
     """Members that need a state: send each an `InstallSnapshot` by a way of its own, and call
     `Raft.snapshot_done` in any case."""
     status: Status | None
-    """If it has changed. Reads that are not answered when a member stops leading never will be."""
+    """If it has changed."""

@@ -1,4 +1,4 @@
-"""The system calls of storage, as a protocol and its implementation.
+"""The system calls of storage.
 
 All of storage uses `Disk`, so that a test can replace it by a disk that fails the n-th call or loses power
 between two of them (`tests/support/disks.py`). Errors are the system's `OSError`; the callers convert them to
@@ -14,7 +14,7 @@ import os.path
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker import portable
 from amqp10broker.portable import BINARY, pread, pwrite, pwritev
@@ -45,98 +45,33 @@ def _find_fallocate() -> Any:
 _fallocate: Final = _find_fallocate()
 
 
-class Disk(Protocol):
-    """Files by path and by descriptor. Every method may raise `OSError`.
-
-    A descriptor is an integer of this disk only; that of `OsDisk` is the system's, so that another process
-    can sync it.
+class Disk:
+    """The files of the operating system, by path and by descriptor; tests have others, of the same methods.
+    Every method may raise `OSError`.
     """
 
     def create(self, path: str) -> int:
         """Make a new file, for its owner only, and open it for reading and writing. Raises `FileExistsError`
         if it exists.
         """
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, FILE_MODE)
 
     def open(self, path: str, *, write: bool = False) -> int:
         """Open an existing file, and return its descriptor."""
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | BINARY)
 
     def open_folder(self, path: str) -> int:
         """Open a folder, to lock it, or to sync it: that makes names in it durable."""
+        return portable.open_folder(path)
 
     def close(self, fd: int) -> None:
         """Close a descriptor, which becomes invalid."""
+        os.close(fd)
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
         """Write all pieces in order from `offset` on. After an error any number of the first bytes may have
         been written.
         """
-
-    def read(self, fd: int, offset: int, length: int) -> bytes:
-        """Read; less than `length` only at the end of the file."""
-
-    def truncate(self, fd: int, size: int) -> None:
-        """Cut the file to `size` bytes."""
-
-    def allocate(self, fd: int, end: int) -> bool:
-        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it.
-
-        The size of the file does not change; truncating it releases the room behind its new end. Returns
-        False if the system cannot allocate. After an error some of the room may have been taken.
-        """
-
-    def sync(self, fd: int) -> None:
-        """Make the content and size of a file durable, or the names in a folder."""
-
-    def size(self, fd: int) -> int:
-        """Return the size of the file."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing an existing one."""
-
-    def unlink(self, path: str) -> None:
-        """Remove a file's name; the space returns when no descriptor is open."""
-
-    def list_folder(self, path: str) -> list[str]:
-        """Return the sorted names in a folder."""
-
-    def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder of that name."""
-
-    def make_folder(self, path: str) -> None:
-        """Make a folder, for its owner only, in an existing folder. Raises `FileExistsError` if it exists."""
-
-    def remove_folder(self, path: str) -> None:
-        """Remove a folder, which must be empty."""
-
-    def lock(self, fd: int) -> bool:
-        """Take a file or folder for this process alone until it is closed; False: another has it."""
-
-    def free_bytes(self, path: str) -> int:
-        """Return the bytes that this user can still write to the file system of `path`."""
-
-    def total_bytes(self, path: str) -> int:
-        """Return the size of the file system of `path`."""
-
-    def fresh_id(self) -> int:
-        """Return a number of 64 bits that no other file has."""
-
-
-class OsDisk:
-    """The files of the operating system."""
-
-    def create(self, path: str) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, FILE_MODE)
-
-    def open(self, path: str, *, write: bool = False) -> int:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | BINARY)
-
-    def open_folder(self, path: str) -> int:
-        return portable.open_folder(path)
-
-    def close(self, fd: int) -> None:
-        os.close(fd)
-
-    def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
         # Goes on after a short write, until an error explains it.
         # Python itself goes on after EINTR (PEP 475).
         for start in range(0, len(pieces), _PIECES_MAX):
@@ -152,6 +87,7 @@ class OsDisk:
             offset += length
 
     def read(self, fd: int, offset: int, length: int) -> bytes:
+        """Read; less than `length` only at the end of the file."""
         data = pread(fd, length, offset)
         if len(data) == length or not data:
             return data
@@ -167,9 +103,15 @@ class OsDisk:
         return b"".join(parts)
 
     def truncate(self, fd: int, size: int) -> None:
+        """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, end: int) -> bool:
+        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it.
+
+        The size of the file does not change; truncating it releases the room behind its new end. Returns
+        False if the system cannot allocate. After an error some of the room may have been taken.
+        """
         if _fallocate is None:
             return False
         code = errno.EINTR
@@ -182,39 +124,51 @@ class OsDisk:
         raise OSError(code, os.strerror(code))
 
     def sync(self, fd: int) -> None:
+        """Make the content and size of a file durable, or the names in a folder."""
         sync_file(fd)
 
     def size(self, fd: int) -> int:
+        """Return the size of the file."""
         return os.fstat(fd).st_size
 
     def rename(self, old: str, new: str) -> None:
+        """Rename a file, replacing an existing one."""
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
+        """Remove a file's name; the space returns when no descriptor is open."""
         os.unlink(path)
 
     def list_folder(self, path: str) -> list[str]:
+        """Return the sorted names in a folder."""
         return sorted(os.listdir(path))
 
     def is_folder(self, path: str) -> bool:
+        """Return whether there is a folder of that name."""
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
+        """Make a folder, for its owner only, in an existing folder. Raises `FileExistsError` if it exists."""
         os.mkdir(path, FOLDER_MODE)
 
     def remove_folder(self, path: str) -> None:
+        """Remove a folder, which must be empty."""
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
+        """Take a file or folder for this process alone until it is closed; False: another has it."""
         return portable.lock(fd)
 
     def free_bytes(self, path: str) -> int:
+        """Return the bytes that this user can still write to the file system of `path`."""
         return shutil.disk_usage(path).free
 
     def total_bytes(self, path: str) -> int:
+        """Return the size of the file system of `path`."""
         return shutil.disk_usage(path).total
 
     def fresh_id(self) -> int:
+        """Return a number of 64 bits that no other file has."""
         return int.from_bytes(os.urandom(8), "big")
 
 

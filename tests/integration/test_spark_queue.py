@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_the_messages_in_the_queue(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("amqp10broker.storage.disk.OsDisk.rename", full)
+    monkeypatch.setattr("amqp10broker.storage.disk.Disk.rename", full)
     (tmp_path / "spool").mkdir()
     manifest = {"format": 1, "id": "00", "use": "stream", "queue": queue, "sealed": None}
     manifest |= {"broker": f"{broker.host}:{broker.port}", "vhost": ""}
@@ -266,7 +266,7 @@ def test_nothing_is_taken_where_there_is_no_room_for_it(
     """A quorum queue gives up what came back too often, so that nothing is taken only to be given back."""
     declared(channel, queue, "quorum", **{"x-delivery-limit": 1})
     fill(broker, queue, numbers(0, 10))
-    monkeypatch.setattr("amqp10broker.storage.disk.OsDisk.free_bytes", lambda *_: 1_000_000)
+    monkeypatch.setattr("amqp10broker.storage.disk.Disk.free_bytes", lambda *_: 1_000_000)
     query = Query(options())
     for _ in range(5):
         with pytest.raises(SpoolError, match="has 1 MB left, and a segment may need 83: make room"):

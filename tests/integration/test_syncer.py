@@ -22,7 +22,7 @@ from amqp10broker.runtime.journal import syncer as syncer_module
 from amqp10broker.runtime.journal.committer import Committer
 from amqp10broker.runtime.journal.syncer import Syncer, open_syncer
 from amqp10broker.runtime.run import SLICE_NS
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import open_data_folder
 from amqp10broker.storage.journal import Journal
 from tests.support.broker_process import BrokerProcess
@@ -44,7 +44,7 @@ def _helper(of: int | str = "self") -> int:
 
 
 async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_path: Path) -> None:
-    disk = OsDisk()
+    disk = Disk()
     file = disk.create(str(tmp_path / "file"))
     folder = disk.open_folder(str(tmp_path))
     disk.write(file, 0, [b"x"])
@@ -61,7 +61,7 @@ async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_pat
 
 
 async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -> None:
-    file = OsDisk().create(str(tmp_path / "file"))
+    file = Disk().create(str(tmp_path / "file"))
     reading, writing = os.pipe()
     with trio.fail_after(60):
         async with open_syncer() as syncer:
@@ -78,7 +78,7 @@ async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -
 
 
 async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> None:
-    fd = OsDisk().create(str(tmp_path / "file"))
+    fd = Disk().create(str(tmp_path / "file"))
     with trio.fail_after(60):
         async with open_syncer() as syncer:
             await syncer.sync([fd])
@@ -91,7 +91,7 @@ async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> No
 
 
 async def test_a_cancelled_sync_does_not_answer_for_the_next(tmp_path: Path) -> None:
-    fd = OsDisk().create(str(tmp_path / "file"))
+    fd = Disk().create(str(tmp_path / "file"))
     with trio.fail_after(60):
         async with open_syncer() as syncer:
             for _ in range(5):
@@ -143,7 +143,7 @@ async def test_a_helper_that_cannot_be_started_is_told(monkeypatch: pytest.Monke
 
 
 async def test_a_delay_is_added_for_benchmarks(tmp_path: Path) -> None:
-    fd = OsDisk().create(str(tmp_path / "file"))
+    fd = Disk().create(str(tmp_path / "file"))
     with trio.fail_after(60):
         async with open_syncer(delay_ms=30) as syncer:
             began = trio.current_time()
@@ -153,7 +153,7 @@ async def test_a_delay_is_added_for_benchmarks(tmp_path: Path) -> None:
 
 
 async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Path) -> None:
-    disk = OsDisk()
+    disk = Disk()
     folder = open_data_folder(disk, str(tmp_path / "data"), "a test")
     journal = Journal(disk, folder.journal, folder.inventory.part("journal"), file_bytes_max=20_000)
     assert list(journal.recover()) == []

@@ -111,13 +111,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.ask(me, lambda node: node.transfer(other))
 
     @rule(me=MEMBERS)
-    def read(self, me: int) -> None:
-        """At a leader, or one that believes to be."""
-        token = len(self.group.reads) + 1
-        self.group.reads[token] = self.group.newest_commit
-        self.ask(me, lambda node: node.raft.read(token))
-
-    @rule(me=MEMBERS)
     def compact(self, me: int) -> None:
         """A snapshot of what is applied."""
         self.ask(me, lambda node: node.compact())

@@ -25,17 +25,15 @@ SEEDS_IN_A_BLOCK: Final = 100
 def test_nothing_committed_is_lost_and_the_group_gets_on(block: int) -> None:
     """Whatever is lost, late, doubled, cut, slow, or crashes; and when that ends, the group falls silent."""
     room = the_room()
-    terms = commits = reads = 0
+    terms = commits = 0
     for seed in range(block * SEEDS_IN_A_BLOCK, (block + 1) * SEEDS_IN_A_BLOCK):
         run = Simulation(seed, room, codec=seed % 8 == 0)
         run.run()
         terms += len(run.group.leaders)
         commits += len(run.group.truth)
-        reads += len(run.group.answered)
     # A simulation in which nothing happens proves nothing.
     assert terms > SEEDS_IN_A_BLOCK
     assert commits > 10 * SEEDS_IN_A_BLOCK
-    assert reads > SEEDS_IN_A_BLOCK // 4
 
 
 @pytest.mark.parametrize("block", range(500 if LONG else 1))

@@ -24,7 +24,7 @@ from amqp10broker.runtime.journal import journal_task
 from amqp10broker.runtime.journal.data import FURNISHED, Data
 from amqp10broker.runtime.journal.journal_task import RECOVERING_MAX
 from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import (
     add_user,
@@ -77,7 +77,7 @@ async def test_each_start_has_a_number_of_its_own(start: Start, tmp_path: Path) 
     """Also behind a first one that did not come to its end; without a folder it is always 1."""
     async with Broker(quiet_config()) as broker:
         assert broker.reply_registry.incarnation == 1
-    Data(OsDisk(), str(tmp_path / "data")).close()
+    Data(Disk(), str(tmp_path / "data")).close()
     for number in (2, 3, 4):
         async with start() as broker:
             assert broker.reply_registry.incarnation == number
@@ -429,7 +429,7 @@ async def test_an_entry_that_cannot_be_restored_stops_the_start(start: Start, tm
     """As of an exchange whose type came with a package that is gone."""
     async with start():
         pass
-    data = Data(OsDisk(), str(tmp_path / "data"))
+    data = Data(Disk(), str(tmp_path / "data"))
     exchange = {
         "name": "x", "vhost": "/", "type": "x-gone", "durable": True, "auto_delete": False,
         "internal": False, "arguments": {},
@@ -463,7 +463,7 @@ async def test_what_cannot_be_kept_is_refused_while_the_broker_runs(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(OsDisk, "write", full)
+            patch.setattr(Disk, "write", full)
             with pytest.raises(LimitExceeded, match="No space left on device"):
                 declare(broker.catalog, vhost, "b")
             assert declare(broker.catalog, vhost, "t", durable=False)[1]

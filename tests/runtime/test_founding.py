@@ -21,7 +21,7 @@ from amqp10broker.metadata.plan import Put
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.runtime.cluster.forming import declare_when_whole, prepare_folder
 from amqp10broker.runtime.journal.data import Data
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from tests.runtime.conftest import LogRecorder
 
 NODES = "a=127.0.0.1:1,b=127.0.0.1:2,c=127.0.0.1:3"
@@ -42,7 +42,7 @@ def configured(tmp_path: Path, **settings: Any) -> Config:
 
 def founder(tmp_path: Path, config: Config) -> Catalog:
     """What a founder's folder has."""
-    data = Data(OsDisk(), str(tmp_path / "data"))
+    data = Data(Disk(), str(tmp_path / "data"))
     try:
         prepare_folder(data, config, ME)
         catalog = Catalog()

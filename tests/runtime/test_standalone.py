@@ -23,7 +23,7 @@ from amqp10broker.raft.entries import Hard, Kind, run_of
 from amqp10broker.raft.ids import member_id
 from amqp10broker.runtime.journal.data import FURNISHED, INCARNATION, LOST, MEMBERSHIP, Data
 from amqp10broker.runtime.journal.standalone import UNHEARD_OF, NotInACluster
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from tests.support.metadata_group import conceal, filled, first_entries
 from tests.unit.cluster.test_system_store import ready
 
@@ -32,7 +32,7 @@ MEMBERS = tuple(MemberAt(each, chr(96 + each), Address("host", each)) for each i
 
 @contextmanager
 def opened(path: Path) -> Iterator[Data]:
-    data = Data(OsDisk(), str(path))
+    data = Data(Disk(), str(path))
     try:
         yield data
     finally:

@@ -248,7 +248,7 @@ class Node:
         self.made = 0
         self.refused: StorageError | None = None
         self._faults: list[str] = []
-        monkeypatch.setattr(data_module, "OsDisk", lambda: self.disk)
+        monkeypatch.setattr(data_module, "Disk", lambda: self.disk)
         monkeypatch.setattr(journal_module, "open_syncer", self._open_syncer)
         monkeypatch.setattr(journal_module, "journal_sizes", files_of(3000))
         shorten_pages(monkeypatch)

@@ -46,7 +46,7 @@ class Alone:
 
     def carry_out(self, commands: Sequence[QuorumCommand], now_ms: int) -> None:
         proposal = self.store.propose(commands, now_ms)
-        self.member.propose([proposal.payload])
+        self.member.raft.propose([proposal.payload])
         self.member.advance()
         self._apply()
 

@@ -200,8 +200,6 @@ class Node:
             group.network.append(message)
         if ready.commit is not None:
             self._apply(ready.commit)
-        for token, index in ready.reads:
-            group.on_read(self, token, index)
         for to in ready.snapshots_to:
             group.send_snapshot(self, to)
 
@@ -249,8 +247,6 @@ class Group:
         self.now = 0
         self.network: list[Any] = []
         self.nodes: dict[int, Node] = {}
-        self.reads: dict[int, int] = {}
-        self.answered: dict[int, int] = {}
         self.leaders: dict[int, int] = {}
         self.votes: dict[tuple[int, int], int] = {}
         self.written: dict[tuple[int, int], tuple[int, int, bytes]] = {}
@@ -328,7 +324,7 @@ class Group:
         check(known == node.me, f"1: {known} and {node.me} lead in term {term}")
         if node.role != "leader":
             node.told_target = None
-            log = node.raft._member.log
+            log = node.raft.log
             index, of = max((each for t, each in self.committed.items() if t < term), default=(0, 0))
             has = index <= log.base or log.term(index) == of
             check(has, f"4: the leader of term {term} has not what is committed at {index}")
@@ -423,12 +419,6 @@ class Group:
         check(
             point.config == self.configs[at], "a snapshot with another configuration than that at its index"
         )
-
-    def on_read(self, node: Node, token: int, index: int) -> None:
-        """A read may be answered."""
-        check(index >= self.reads[token], "a read that misses what was committed before it")
-        check(token not in self.answered, "a read is answered twice")
-        self.answered[token] = index
 
     def check_quorum(self, node: Node, reachable: set[int]) -> None:
         """Called as time goes on, with whom the member's node can reach, itself included."""

@@ -144,7 +144,6 @@ class OtherMember:
         self._retry_due: int | None = None
         self._quorum_due: int | None = None
         self._transfer_due: int | None = None
-        self._reading: set[int] = set()
         self._told_commit = point.index
         self._told_status: Any = None
         self._snapshots_to: list[int] = []
@@ -157,7 +156,6 @@ class OtherMember:
     def _clear(self) -> None:
         self._writes: list[Json] = []
         self._messages: list[Any] = []
-        self._reads: list[tuple[int, int]] = []
         self._snapshots_to = []
 
     # -- looking
@@ -245,14 +243,6 @@ class OtherMember:
             raise self._room.ChangeRefused(f"{to} cannot be handed the leadership")
         self._transfer_due = now_ms + TRANSFER_MS
         self._do(now_ms, "transfer", to)
-
-    def read(self, token: int) -> None:
-        if not self._leads:
-            raise self._room.NotLeader(self.status.leader)
-        if not self.status.open:
-            raise self._room.NotReady("nothing of this leader's term is committed yet")
-        self._reading.add(token)
-        self._do(None, "read", token)
 
     def _must_take(self) -> None:
         if not self._leads:
@@ -378,15 +368,11 @@ class OtherMember:
         self._told_commit = commit or self._told_commit
         status = self.status if self.status != self._told_status else None
         self._told_status = self.status
-        messages, reads, needing = (
-            self._messages,
-            tuple(self._reads),
-            tuple(dict.fromkeys(self._snapshots_to)),
-        )
-        if ticket is None and not (messages or commit or reads or needing or status):
+        messages, needing = self._messages, tuple(dict.fromkeys(self._snapshots_to))
+        if ticket is None and not (messages or commit or needing or status):
             return None
         self._clear()
-        return room.Ready(ticket, hard, snapshot, tuple(runs), messages, commit, reads, needing, status)
+        return room.Ready(ticket, hard, snapshot, tuple(runs), messages, commit, needing, status)
 
     def _do(self, now_ms: int | None, *command: Any) -> None:
         """Have the process do something, and remember what comes of it."""
@@ -398,9 +384,6 @@ class OtherMember:
         self._writes += answer["writes"]
         for message in answer["messages"]:
             self._take_message(message)
-        for token, index in answer["reads"]:
-            self._reading.discard(token)
-            self._reads.append((token, index))
         if now_ms is not None and before:
             self._follow(before, now_ms)
 
@@ -416,7 +399,6 @@ class OtherMember:
             return
         if before["role"] == "leader":
             self._retry_due = self._quorum_due = self._transfer_due = None
-            self._reading.clear()
         if leader in self._suspected:
             # Its words may be old. It is followed when its node is heard again; until then time runs on.
             self._answer = self._process.ask(self._me, "lose")
@@ -454,7 +436,7 @@ class OtherMember:
             peer not in self._suspected and (matched < last or committed < commit)
             for peer, (matched, committed) in self._peers().items()
         )
-        if not lag and not self._reading:
+        if not lag:
             self._retry_due = None
         elif self._retry_due is None:
             self._retry_due = now_ms + RETRY_MS
@@ -492,10 +474,8 @@ class OtherMember:
                         "reject_hint": message.match,
                         "log_term": message.match_term,
                     }
-            case "Heartbeat":
-                yield said | {"type": Type.HEARTBEAT, "context": message.round}
-            case "HeartbeatAnswer":
-                yield said | {"type": Type.HEARTBEAT_ANSWER, "context": message.round}
+            case "NewerTerm":
+                yield said | {"type": Type.HEARTBEAT_ANSWER, "context": 0}
             case "PreVote":
                 self._tokens[message.sender] = message.token
                 # It names the term it would stand for.
@@ -551,13 +531,11 @@ class OtherMember:
             case Type.APPEND_ANSWER:
                 messages.append(room.AppendAnswer(me, to, term, said["index"], said["commit"]))
             case Type.HEARTBEAT:
-                messages.append(room.Heartbeat(me, to, term, said["context"]))
-                if said["commit"] >= max(self._base, 1):
-                    # Ours says nothing of what is committed: an append without entries does.
-                    at = said["commit"]
-                    messages.append(room.Append(me, to, term, at, self._term(at), at))
+                # Ours has none: an append without entries says who leads, and what is committed.
+                at = said["commit"] if said["commit"] >= max(self._base, 1) else 0
+                messages.append(room.Append(me, to, term, at, self._term(at) if at else 0, at))
             case Type.HEARTBEAT_ANSWER:
-                messages.append(room.HeartbeatAnswer(me, to, term, said["context"]))
+                messages.append(room.NewerTerm(me, to, term))
             case Type.PRE_VOTE:
                 messages.append(room.PreVote(me, to, term - 1, said["index"], said["log_term"], self._token))
             case Type.PRE_VOTE_ANSWER:

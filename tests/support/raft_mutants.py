@@ -36,7 +36,7 @@ MUTANTS = (
         (
             _core(
                 "        self._late.append(answer)\n\n    def _on_vote_answer",
-                "        member.outbox.append(answer)\n\n    def _on_vote_answer",
+                "        self.outbox.append(answer)\n\n    def _on_vote_answer",
             ),
         ),
         "vote_only_when_durable",
@@ -46,8 +46,8 @@ MUTANTS = (
         "votes are asked for before the own one is durable",
         (
             _core(
-                "self._late.append(Vote(member.me",
-                "member.outbox.append(Vote(member.me",
+                "self._late.append(Vote(self.me",
+                "self.outbox.append(Vote(self.me",
             ),
         ),
         "vote_only_when_durable",
@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant(
         "02_vote_kept",
         "the vote is not reset when the term grows",
-        (_core("            member.vote = None\n", ""),),
+        (_core("            self.vote = None\n", ""),),
         "check_quorum",
     ),
     Mutant(
@@ -63,8 +63,8 @@ MUTANTS = (
         "the vote is reset although the term does not grow",
         (
             _core(
-                "        if term > member.term:\n            member.term = term",
-                "        if True:\n            member.term = term",
+                "        if term > self.term:\n            self.term = term",
+                "        if True:\n            self.term = term",
             ),
         ),
         "election",
@@ -81,7 +81,7 @@ MUTANTS = (
         (
             _core(
                 "self._late.append(AppendAnswer(",
-                "member.outbox.append(AppendAnswer(",
+                "self.outbox.append(AppendAnswer(",
             ),
         ),
         "answer_only_when_durable",
@@ -122,7 +122,7 @@ MUTANTS = (
         (
             _core(
                 "        if first is not None:\n            if first <= log.last:\n"
-                "                member.truncate(first)\n",
+                "                self.truncate(first)\n",
                 "        if first is not None:\n            first = max(first, log.last + 1)\n",
             ),
         ),
@@ -167,7 +167,7 @@ MUTANTS = (
             _core(
                 "        self._asked_ms = now_ms\n",
                 "        self._asked_ms = now_ms\n"
-                "        member.term += 1\n        member.vote = None\n        self._hard_due = True\n",
+                "        self.term += 1\n        self.vote = None\n        self._hard_due = True\n",
             ),
         ),
         "pre_vote_behind_a_cut",
@@ -175,7 +175,7 @@ MUTANTS = (
     Mutant(
         "16_pre_vote_while_leader_is_heard",
         "a pre-vote is granted while the leader is heard",
-        (_core("            self._leader is None\n            and question", "            question"),),
+        (_core("            self.leader is None\n            and question", "            question"),),
         "pre_vote_behind_a_cut",
     ),
     Mutant(
@@ -207,9 +207,9 @@ MUTANTS = (
         (
             Patch("core", "        if member in self.config.voters:\n", "        if True:\n"),
             _core(
-                "        for voter in member.configs.latest.voters:\n            if voter != member.me:\n"
+                "        for voter in self.configs.latest.voters:\n            if voter != self.me:\n"
                 "                self._late.append(Vote",
-                "        for voter in member.configs.latest.members:\n            if voter != member.me:\n"
+                "        for voter in self.configs.latest.members:\n            if voter != self.me:\n"
                 "                self._late.append(Vote",
             ),
         ),
@@ -274,7 +274,7 @@ MUTANTS = (
         "a snapshot carries the latest configuration, not that at its index",
         (
             _core(
-                "return Point(index, term, self._member.configs.at(index))",
+                "return Point(index, term, self.configs.at(index))",
                 "return Point(index, term, self.config)",
             ),
         ),
@@ -285,8 +285,8 @@ MUTANTS = (
         "the configuration of a snapshot is not taken over",
         (
             _core(
-                "member.configs.restore(point.index, point.config)",
-                "member.configs.restore(point.index, member.configs.latest)",
+                "self.configs.restore(point.index, point.config)",
+                "self.configs.restore(point.index, self.configs.latest)",
             ),
         ),
         "snapshot_configuration",
@@ -294,7 +294,7 @@ MUTANTS = (
     Mutant(
         "24_log_kept",
         "the log behind a snapshot of another term is kept",
-        (_core("if member.log.term(point.index) != point.term:", "if point.index > member.log.last:"),),
+        (_core("if self.log.term(point.index) != point.term:", "if point.index > self.log.last:"),),
         "snapshot_over_another_log",
         rare=True,
     ),
@@ -322,19 +322,6 @@ MUTANTS = (
         "transfer",
     ),
     Mutant(
-        "A_read_without_round",
-        "a read is answered without asking the followers",
-        (_leader("round_ <= confirmed)", "round_ > 0)"),),
-        "reads",
-    ),
-    Mutant(
-        "B_read_joins_a_round_under_way",
-        "a read is confirmed by a round that began before it",
-        (_leader("self._round = self._round_sent + 1", "self._round = max(self._round_sent, 1)"),),
-        "reads",
-        rare=True,
-    ),
-    Mutant(
         "C_nothing_is_sent_again",
         "what was lost is not sent again",
         (_leader("            self._retry()\n", ""),),
@@ -343,14 +330,14 @@ MUTANTS = (
     Mutant(
         "D_old_words_of_a_suspected_leader",
         "a leader whose node is suspected is followed, and no time runs",
-        (_core("        if sender in self._member.suspected:", "        if False:"),),
+        (_core("        if sender in self.suspected:", "        if False:"),),
         "old_words_of_a_suspected_leader",
         rare=True,
     ),
     Mutant(
         "E_not_told_that_it_leads_no_more",
         "a member goes on following one that asks for pre-votes",
-        (_core("if self._leader == question.sender and question.term >= member.term:", "if False:"),),
+        (_core("if self.leader == question.sender and question.term >= self.term:", "if False:"),),
         "removed_leader_is_not_followed",
         rare=True,
     ),
@@ -372,8 +359,8 @@ MUTANTS = (
         "a learner that has suspected its leader by mistake does not ask which member leads",
         (
             _core(
-                "        if alone and not member.reaches_majority:",
-                "        if not member.may_campaign or (alone and not member.reaches_majority):",
+                "        if alone and not self.reaches_majority:",
+                "        if not self.may_campaign or (alone and not self.reaches_majority):",
             ),
         ),
         "learner_suspects_by_mistake",

@@ -15,7 +15,7 @@ say is shown when they say it, with ``->``, and again, with ``<-``, when it arri
     run                         everything arrives and is durable, until nothing is left
     propose 1 a b               commands
     change 1 add 4              also: promote, remove
-    transfer 1 2 / read 1 7 / campaign 1 / compact 1
+    transfer 1 2 / campaign 1 / compact 1
     suspect 1 2 / hear 1 2      the node of 1 about that of 2
     part 1 2                    both suspect each other, and what is on its way is lost; join 1 2 ends it
     crash 1 / start 1 / add 4
@@ -64,7 +64,6 @@ class Watched(Group):
             self.out.append(f"{me} writes {entries(ready.entries)}")
         if ready.commit is not None:
             self.out.append(f"{me} applies up to {ready.commit}")
-        self.out += [f"{me} answers read {token} at {index}" for token, index in ready.reads]
         self.out += [f"-> {said(message)}" for message in ready.messages]
         self.out += [f"{me} sends a snapshot to {to}" for to in ready.snapshots_to]
 
@@ -86,8 +85,6 @@ def said(message: Any) -> str:
             words += f", log {message.last_index}/{message.last_term}"
         case "VoteAnswer" | "PreVoteAnswer":
             words += f", {'yes' if message.granted else 'no'}"
-        case "Heartbeat" | "HeartbeatAnswer":
-            words += f", round {message.round}"
         case "InstallSnapshot":
             words += f", {point(message.snapshot.point)}"
     return words
@@ -258,12 +255,6 @@ class ScriptRunner:
         node.transfer(int(words[1]))
         node.turn()
 
-    def do_read(self, words: list[str]) -> None:
-        node = self.node(words[0])
-        self.group.reads[int(words[1])] = self.group.newest_commit
-        node.raft.read(int(words[1]))
-        node.turn()
-
     def do_campaign(self, words: list[str]) -> None:
         node = self.node(words[0])
         node.raft.campaign(self.group.now)
@@ -336,7 +327,7 @@ class ScriptRunner:
             case "now":
                 message = room.TimeoutNow(sender, to, term)
             case "newer":
-                message = room.HeartbeatAnswer(sender, to, term, 0)
+                message = room.NewerTerm(sender, to, term)
             case _:
                 message = room.AppendAnswer(sender, to, term, int(value["match"]), 1)
         self.arrive([message])
@@ -353,7 +344,7 @@ class ScriptRunner:
             if not node.up:
                 self.group.out.append(f"{node.me} is down")
                 continue
-            status, log = node.raft.status, node.raft._member.log
+            status, log = node.raft.status, node.raft.log
             terms = " ".join(str(log.term(index)) for index in range(log.base, log.last + 1))
             config = node.raft.config
             learners = f" and {' '.join(map(str, config.learners))}" if config.learners else ""

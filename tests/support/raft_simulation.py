@@ -60,7 +60,6 @@ class Simulation:
         self.shuffle = rng.choice((0.0, 0.2, 1.0))
         self.slow_disk = rng.choice((0.0, 0.3, 0.8))
         self.pace = rng.choice((3, 10, 30))
-        self.tokens = 0
         self.proposed = 0
         self.stuck: set[int] = set()
         """Whose disk is slow for now."""
@@ -84,7 +83,6 @@ class Simulation:
             self.change: rng.choice((0.0, 0.5, 2.5)),
             self.transfer: rng.choice((0.0, 0.5, 2.0)),
             self.compact: rng.choice((0.0, 0.5, 2.5)),
-            self.read: rng.choice((0.0, 1.0)),
             self.nudge: rng.choice((0.0, 0.0, 0.5)),
         }
         return list(weights), list(weights.values())
@@ -319,21 +317,6 @@ class Simulation:
             node.compact()
             node.turn()
 
-    def read(self) -> None:
-        """At a leader, of this term or an older one."""
-        leaders = [node for node in self.group.up() if node.role == "leader"]
-        node = self.some(leaders)
-        if node is None:
-            return
-        self.tokens += 1
-        self.group.reads[self.tokens] = self.group.newest_commit
-        try:
-            node.raft.read(self.tokens)
-        except self.room.RaftError:
-            return
-        self.note(f"read {node.me} {self.tokens}")
-        node.turn()
-
     def nudge(self) -> None:
         """A node wants to lead."""
         node = self.some(self.group.up())
@@ -395,7 +378,7 @@ class Simulation:
 
     def known_configs(self) -> list[Any]:
         """All that are in anybody's log."""
-        known = [node.raft._member.configs._entries for node in self.group.up()]
+        known = [node.raft.configs._entries for node in self.group.up()]
         return [config for entries in known for _, config in entries if config.voters]
 
     def quick(self, ms: int) -> None:

@@ -433,7 +433,7 @@ class Simulation:
             def put(target: Any, name: str, value: Any) -> None:
                 stack.enter_context(patch.object(target, name, value))
 
-            put(data_module, "OsDisk", lambda: NODE.get().watched_disk())
+            put(data_module, "Disk", lambda: NODE.get().watched_disk())
             put(journal_module, "open_syncer", lambda **given: NODE.get().open_syncer(**given))
             put(journal_module, "journal_sizes", files_of(self._file_bytes))
             put(quorum_store, "SNAPSHOT_AFTER_BYTES", self._snapshot_after)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 from amqp10broker.cli.main import main
 from amqp10broker.runtime.journal import data
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 
 TOTAL_BYTES = 64 * 1024 * 1024
 BLOCK_BYTES = 4096
 
 
-class SmallDisk(OsDisk):
+class SmallDisk(Disk):
     """The real one, and less of it.
 
     Attributes:
@@ -69,5 +69,5 @@ class SmallDisk(OsDisk):
 if __name__ == "__main__":
     SmallDisk.full = Path(sys.argv.pop(1))
     SmallDisk.folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-    data.OsDisk = SmallDisk  # type: ignore[misc]
+    data.Disk = SmallDisk  # type: ignore[misc]
     sys.exit(main())

@@ -187,7 +187,7 @@ class Node:
 
         def arrived(other: Node) -> None:
             other.groups.received(self.number, [(SYSTEM_GROUP, message)])
-            member.snapshot_done(to, snapshot.point.index)
+            member.raft.snapshot_done(to, snapshot.point.index)
             member.advance()
 
         if self._reaches(node_of(to)):
@@ -197,7 +197,7 @@ class Node:
 
     def _failed(self, member: Member, to: int) -> None:
         if self.up and member is self.member:
-            member.snapshot_done(to, None)
+            member.raft.snapshot_done(to, None)
             member.advance()
 
     # --- what is asked ------------------------------------------------------------------------------

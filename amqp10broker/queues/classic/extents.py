@@ -8,7 +8,7 @@ extents are in order.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -237,3 +237,23 @@ class Extents:
         self._extents.clear()
         self._start = 0
         self.files.clear()
+
+
+def grows(positions: Sequence[int]) -> bool:
+    """Return whether positions of which the ends are as far apart as that are consecutive."""
+    return isinstance(positions, range) or positions == list(range(positions[0], positions[-1] + 1))
+
+
+def ranges_of(indexes: Iterable[int]) -> list[tuple[int, int]]:
+    """Return sorted indexes as ranges (first, last + 1)."""
+    ranges: list[tuple[int, int]] = []
+    start = stop = -1
+    for index in indexes:
+        if index != stop:
+            if stop > start:
+                ranges.append((start, stop))
+            start = index
+        stop = index + 1
+    if stop > start:
+        ranges.append((start, stop))
+    return ranges

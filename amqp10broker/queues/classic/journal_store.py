@@ -7,6 +7,7 @@ from the same records when it is needed; a page with messages that are not in th
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -60,33 +61,25 @@ class JournalPage:
 class _Read:
     """A record of messages, decoded once for all parts of it that are wanted."""
 
-    __slots__ = ("_at", "_dues", "_expiries", "_lengths", "_messages", "count", "first", "payload")
+    __slots__ = ("_at", "_lengths", "_messages", "first", "head", "payload")
 
-    def __init__(self, first: int, start: MessagesHead, at: int, payload: bytes) -> None:
+    def __init__(self, first: int, head: MessagesHead, at: int, payload: bytes) -> None:
         self.first = first
-        self.count = start.messages
+        self.head = head
         self.payload = payload
-        self._expiries = start.expiries
-        self._dues = start.dues
         self._at = at
         self._messages: Sequence[Message] | None = None
         self._lengths: Sequence[int] | None = None
 
-    def messages(self, wanted: slice) -> Sequence[Message]:
+    def messages(self) -> Sequence[Message]:
         if self._messages is None:
             self._messages = decode_batch(self.payload, self._at)
-        return self._messages[wanted]
+        return self._messages
 
-    def size(self, wanted: slice) -> int:
+    def lengths(self) -> Sequence[int]:
         if self._lengths is None:
             self._lengths = batch_lengths(self.payload, self._at)
-        return sum(self._lengths[wanted])
-
-    def expiries(self, wanted: slice) -> Sequence[int] | None:
-        return None if self._expiries is None else self._expiries[wanted]
-
-    def dues(self, wanted: slice) -> Sequence[int] | None:
-        return None if self._dues is None else self._dues[wanted]
+        return self._lengths
 
 
 class _RecordPart(NamedTuple):
@@ -95,18 +88,13 @@ class _RecordPart(NamedTuple):
     record: _Read
 
     def messages(self) -> Sequence[Message]:
-        return self.record.messages(self.wanted)
+        return self.record.messages()[self.wanted]
 
     def size(self) -> int:
-        return self.record.size(self.wanted)
+        return sum(self.record.lengths()[self.wanted])
 
-    @property
-    def expiries(self) -> Sequence[int] | None:
-        return self.record.expiries(self.wanted)
-
-    @property
-    def dues(self) -> Sequence[int] | None:
-        return self.record.dues(self.wanted)
+    def column(self, numbers: Sequence[int] | None) -> Sequence[int] | None:
+        return None if numbers is None else numbers[self.wanted]
 
 
 class _Level:
@@ -150,16 +138,10 @@ class ClassicStore(Store):
         self._log = log
         self._spool = spool
         self._record_bytes = record_bytes
-        self._levels: dict[int, _Level] = {}
+        self._levels: defaultdict[int, _Level] = defaultdict(lambda: _Level(log))
         self._appended = False  # records for which no client waits, since the last flush
         # The extent with holes that was read last: the next page is mostly behind the next hole.
         self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
-
-    def _level(self, number: int) -> _Level:
-        level = self._levels.get(number)
-        if level is None:
-            level = self._levels[number] = _Level(self._log)
-        return level
 
     def keep(
         self,
@@ -193,21 +175,21 @@ class ClassicStore(Store):
     ) -> int:
         pieces = encode_messages(number, messages, expiries, dues, moved)
         ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
-        level = self._level(number)
+        level = self._levels[number]
         count = len(messages)
         length = self._record_bytes + sum(map(len, pieces))
         level.extents.add(first, count, file, offset, length, content_bytes(messages))
         level.next = max(level.next, first + count)
         self.live += count
         if moved is not None:
-            self.live -= self._level(DELAYED).leave(moved)
+            self.live -= self._levels[DELAYED].leave(moved)
             self._appended = True
         return ticket
 
     def forget(self, level: int, positions: Sequence[int]) -> None:
         if not self.live:
             return
-        kept = self._level(level)
+        kept = self._levels[level]
         for start, stop in runs_of(positions):
             found = kept.extents.remove(start, stop)
             if found:
@@ -216,7 +198,7 @@ class ClassicStore(Store):
 
     def delivered(self, level: int, position: int) -> None:
         if self.live:
-            kept = self._level(level)
+            kept = self._levels[level]
             if position > kept.delivered:
                 kept.delivered = position
 
@@ -247,17 +229,12 @@ class ClassicStore(Store):
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
-        if self.live and self._level(level).extents.covers(first, len(messages)):
+        if self.live and self._levels[level].extents.covers(first, len(messages)):
             return JournalPage(level, first, len(messages))
         return self.pack(level, messages, expiries)
 
     def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
-        pieces = encode_messages(level, messages, expiries)
-        try:
-            return self._spool.write(pieces)
-        except OSError:
-            # No room on the disk for the spool: then the page takes memory, packed.
-            return b"".join(pieces)
+        return self._spool.keep(encode_messages(level, messages, expiries))
 
     def is_packed(self, handle: Handle) -> bool:
         return not isinstance(handle, JournalPage)
@@ -289,7 +266,14 @@ class ClassicStore(Store):
         return self._from_journal(handle)
 
     def _unpack(self, handle: Place | bytes) -> tuple[Sequence[Message], Sequence[int] | None]:
-        payload = handle if isinstance(handle, bytes) else self._peek_spool(handle)
+        try:
+            payload = self._spool.read(handle)
+        except OSError as error:
+            raise StorageError(
+                "a file of messages that need not survive a restart",
+                f"cannot be read back: {error.strerror}",
+                "look at the disk, and start again: those messages are lost",
+            ) from error
         head, at = HEAD.decode_part(payload)
         return decode_batch(payload, at), head.expiries
 
@@ -303,27 +287,18 @@ class ClassicStore(Store):
         dues: list[int] = []
         expire = False
         wanted = range(handle.first, handle.first + handle.count)
-        for extent in self._level(handle.level).extents.overlapping(wanted.start, wanted.stop):
+        for extent in self._levels[handle.level].extents.overlapping(wanted.start, wanted.stop):
             for part in self._parts(handle.level, extent, wanted):
                 found = part.messages()
                 positions += range(part.first, part.first + len(found))
                 messages += found
-                expire = expire or part.expiries is not None
-                times += [0] * len(found) if part.expiries is None else part.expiries
-                dues += part.dues or ()
+                expiries = part.column(part.record.head.expiries)
+                expire = expire or expiries is not None
+                times += [0] * len(found) if expiries is None else expiries
+                dues += part.column(part.record.head.dues) or ()
             if wanted.stop >= extent.stop:
                 self._last = None
         return positions, messages, times if expire else None, dues
-
-    def _peek_spool(self, place: Place) -> bytes:
-        try:
-            return self._spool.peek(place)
-        except OSError as error:
-            raise StorageError(
-                "a file of messages that need not survive a restart",
-                f"cannot be read back: {error.strerror}",
-                "look at the disk, and start again: those messages are lost",
-            ) from error
 
     def drop_page(self, handle: Handle) -> None:
         if isinstance(handle, Place):
@@ -337,7 +312,7 @@ class ClassicStore(Store):
             first = record.first
             if first >= stop:
                 break
-            low, high = max(start, first), min(stop, first + record.count)
+            low, high = max(start, first), min(stop, first + record.head.messages)
             if low < high:
                 yield _RecordPart(low, slice(low - first, high - first), record)
 
@@ -378,14 +353,15 @@ class ClassicStore(Store):
                 self._write_delivered(number, level)
 
     def _append_again(self, number: int, part: _RecordPart) -> None:
-        payload, count = part.record.payload, part.record.count
+        head, payload = part.record.head, part.record.payload
         first, last = part.wanted.start, part.wanted.stop
-        if last - first == count:
+        if last - first == head.messages:
             _, file, offset = self._log.append(self.group, MESSAGES, part.first, [payload])
             length = self._record_bytes + len(payload)
-            self._level(number).extents.add(part.first, count, file, offset, length, part.size())
+            self._levels[number].extents.add(part.first, head.messages, file, offset, length, part.size())
         else:
-            self._append(number, part.first, part.messages(), part.expiries, part.dues, None)
+            expiries, dues = part.column(head.expiries), part.column(head.dues)
+            self._append(number, part.first, part.messages(), expiries, dues, None)
             self.live -= last - first  # they were counted before
 
     def restore(self, records: Iterable[Record]) -> None:
@@ -405,26 +381,26 @@ class ClassicStore(Store):
             self._restore_messages(record, *HEAD.decode_part(payload))
         elif record.kind == GONE:
             number, runs = REMOVED.decode(payload)
-            level = self._level(number)
+            level = self._levels[number]
             for start, stop in runs:
                 level.extents.remove(start, stop)
                 level.next = max(level.next, stop)
         elif record.kind == DELIVERED and payload:
-            level = self._level(payload[0])
+            level = self._levels[payload[0]]
             level.delivered = level.written = record.index
             level.next = max(level.next, record.index + 1)
         else:
             raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
 
     def _restore_messages(self, record: Record, start: MessagesHead, at: int) -> None:
-        level = self._level(start.level)
+        level = self._levels[start.level]
         first, count, expiries, dues = record.index, start.messages, start.expiries, start.dues
         level.may_expire = level.may_expire or expiries is not None
         size = sum(batch_lengths(record.payload, at))
         level.extents.add(first, count, record.file, record.offset, record.length, size)
         level.next = max(level.next, first + count)
         if start.moved is not None:
-            self._level(DELAYED).leave(start.moved)
+            self._levels[DELAYED].leave(start.moved)
         if dues is not None:
             times = [when for when in expiries or () if when]
             when = min([*dues, *times])
@@ -439,7 +415,9 @@ class ClassicStore(Store):
             pages: list[Page] = []
             for extent in level.extents:
                 for run in extent.live_runs():
-                    size = extent.size if len(run) == extent.count else self._size_of(number, extent, run)
+                    size = extent.size
+                    if len(run) < extent.count:
+                        size = sum(part.size() for part in self._parts(number, extent, run))
                     self.live += len(run)
                     _add_run(pages, number, run, size, level)
             if number == DELAYED:
@@ -449,9 +427,6 @@ class ClassicStore(Store):
             backlogs[number] = pages, level.next
         self._last = None
         return backlogs
-
-    def _size_of(self, number: int, extent: Extent, run: range) -> int:
-        return sum(part.size() for part in self._parts(number, extent, run))
 
 
 def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:

@@ -16,7 +16,7 @@ from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.delayed import Delayed, DelayedMessages
 from amqp10broker.queues.classic.ready import ReadyMessages
 from amqp10broker.queues.classic.removal import dues_of, expiries_of
-from amqp10broker.queues.classic.store import DELAYED, Store
+from amqp10broker.queues.classic.store import DELAYED, Store, chosen
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.machine import Outbox
@@ -129,11 +129,11 @@ class Intake:
         if not later:
             return 0, messages, expiries
         others = [index for index, due in enumerate(dues) if due <= now_ms]
-        held, times = _chosen(messages, expiries, later)
+        held, times = chosen(messages, expiries, later)
         dues = [dues[index] for index in later]
         ticket = self._keep(DELAYED, self._delayed.next, held, times, dues=dues) if self.keeps else 0
         self._delayed.add(held, dues, times)
-        return ticket, *_chosen(messages, expiries, others)
+        return ticket, *chosen(messages, expiries, others)
 
     def _line_up(
         self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
@@ -144,7 +144,7 @@ class Intake:
         for level, indexes in waiting.by_level(messages):
             part, times, positions = messages, expiries, moved
             if indexes is not None:
-                part, times = _chosen(messages, expiries, indexes)
+                part, times = chosen(messages, expiries, indexes)
                 positions = None if moved is None else [moved[index] for index in indexes]
             if self.keeps:
                 kept = self._keep(level.number, level.backlog.next, part, times, moved=positions)
@@ -213,10 +213,3 @@ class Intake:
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))
-
-
-def _chosen(
-    messages: Sequence[Message], expiries: Sequence[int] | None, indexes: Sequence[int]
-) -> tuple[list[Message], list[int] | None]:
-    times = None if expiries is None else [expiries[index] for index in indexes]
-    return [messages[index] for index in indexes], times

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from amqp10broker.layout import NUMBERS, U16, U32, U64, Layout, Many, maybe, row
 from amqp10broker.message.batch import encode_batch
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.extents import grows, ranges_of
 
 MESSAGES: Final = 1
 GONE: Final = 2
@@ -70,20 +71,6 @@ def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
     """Return unique positions, in any order, as runs (first, behind the last)."""
     if not positions:
         return []
-    if positions[-1] - positions[0] == len(positions) - 1 and _grows(positions):
+    if positions[-1] - positions[0] == len(positions) - 1 and grows(positions):
         return [(positions[0], positions[-1] + 1)]
-    runs: list[tuple[int, int]] = []
-    start = stop = -1
-    for position in sorted(positions):
-        if position == stop:
-            stop += 1
-        else:
-            if stop > start:
-                runs.append((start, stop))
-            start, stop = position, position + 1
-    runs.append((start, stop))
-    return runs
-
-
-def _grows(positions: Sequence[int]) -> bool:
-    return isinstance(positions, range) or positions == list(range(positions[0], positions[-1] + 1))
+    return ranges_of(sorted(positions))

@@ -1,23 +1,23 @@
 """Storage for the messages of a quorum queue. The queue's state holds only their indexes.
 
 `PagedBodies` stores messages in pages of 4096 consecutive indexes, of which a few are lists of messages and
-all others packed bytes. `Packs` stores the packed bytes, in memory or on disk. An index has at most one
-message, and the indexes of new messages only grow.
+all others packed bytes in a spool. An index has at most one message, and the indexes of new messages only
+grow.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from itertools import compress
 from typing import Final
 
 from amqp10broker.message.batch import decode_batch, decode_some, encode_batch
 from amqp10broker.message.message import Message
-from amqp10broker.queues.spool import Place, Spool
+from amqp10broker.queues.classic.extents import grows
+from amqp10broker.queues.spool import Page, Spool
 
 _PAGE_BITS: Final = 12
 _PAGE: Final = 1 << _PAGE_BITS
@@ -31,58 +31,18 @@ PEEKS_MAX: Final = 32
 """Messages that are read from a packed page before it is opened, which costs as much."""
 
 
-Handle = bytes | Place
-"""A packed page: its bytes, or its place in the spool."""
-
-
-class Packs:
-    """A store of packed messages: a spool, or memory if there is none, or no room in it.
-
-    The journal contains the messages of a durable queue too; here they are page by page, and need no search.
-    """
-
-    def __init__(self, spool: Spool | None = None) -> None:
-        self._spool = spool
-
-    def keep(self, pieces: Sequence[bytes]) -> Handle:
-        """Store a pack and return its handle."""
-        if self._spool is not None:
-            # Without room the disk alarm is on or will be, and memory is what is left.
-            with suppress(OSError):
-                return self._spool.write(pieces)
-        return b"".join(pieces)
-
-    def read(self, handle: Handle) -> bytes:
-        if isinstance(handle, bytes):
-            return handle
-        assert self._spool is not None
-        return self._spool.peek(handle)
-
-    def read_at(self, handle: Handle, at: int, length: int) -> bytes:
-        """Return a range of the bytes of a pack."""
-        if isinstance(handle, bytes):
-            return handle[at : at + length]
-        assert self._spool is not None
-        return self._spool.peek_at(handle, at, length)
-
-    def drop(self, handle: Handle) -> None:
-        """Remove a pack, which will not be read again."""
-        if self._spool is not None and not isinstance(handle, bytes):
-            self._spool.drop(handle)
-
-
 class _BodyPage:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list, None
     while the page is closed. `packed`: all messages of `slots`; None: it would differ from the list.
     """
 
-    __slots__ = ("_packs", "dropped", "live", "messages", "packed", "peeks", "slots")
+    __slots__ = ("_spool", "dropped", "live", "messages", "packed", "peeks", "slots")
 
-    def __init__(self, packs: Packs) -> None:
-        self._packs = packs
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
         self.live = 0
         self.messages: list[Message | None] | None = []
-        self.packed: Handle | None = None
+        self.packed: Page | None = None
         self.slots: array[int] = array("H")
         self.dropped: array[int] = array("H")
         self.peeks = 0
@@ -92,7 +52,7 @@ class _BodyPage:
         if messages is None:
             messages = self.messages = [None] * _PAGE
             assert self.packed is not None
-            packed = decode_batch(self._packs.read(self.packed))
+            packed = decode_batch(self._spool.read(self.packed))
             for slot, message in zip(self.slots, packed, strict=True):
                 messages[slot] = message
             if self.dropped:
@@ -107,11 +67,11 @@ class _BodyPage:
         assert self.packed is not None
         self.peeks += len(slots)
         places = [bisect_left(self.slots, slot) for slot in slots]
-        return decode_some(partial(self._packs.read_at, self.packed), places)
+        return decode_some(partial(self._spool.read_at, self.packed), places)
 
     def changed(self) -> None:
         if self.packed is not None:
-            self._packs.drop(self.packed)
+            self._spool.drop(self.packed)
             self.packed = None
 
     def close(self) -> None:
@@ -121,7 +81,7 @@ class _BodyPage:
             there = [message is not None for message in messages]
             self.slots = array("H", compress(range(len(messages)), there))
             pieces = encode_batch([message for message in messages if message is not None])
-            self.packed = self._packs.keep(pieces)
+            self.packed = self._spool.keep(pieces)
         self.messages = None
         self.peeks = 0
 
@@ -147,13 +107,10 @@ class _BodyPage:
 
 
 class PagedBodies:
-    """A store of messages in pages, which are packed while they are not in use.
+    """A store of messages in pages, which are packed while they are not in use."""
 
-    Without `packs`, packed pages are in memory.
-    """
-
-    def __init__(self, packs: Packs | None = None) -> None:
-        self._packs = packs or Packs()
+    def __init__(self, spool: Spool | None = None) -> None:
+        self._spool = spool or Spool()
         self._pages: dict[int, _BodyPage] = {}
         self._open: dict[int, None] = {}
         """Pages that are lists, least recently used first."""
@@ -207,7 +164,7 @@ class PagedBodies:
         first, last = indexes[0], indexes[-1]
         number = first >> _PAGE_BITS
         run_inline, self._next = first == self._next, last + 1
-        if last - first == len(indexes) - 1 and last >> _PAGE_BITS == number and _grows(indexes):
+        if last - first == len(indexes) - 1 and last >> _PAGE_BITS == number and grows(indexes):
             slots = range(first & _MASK, (last & _MASK) + 1)
             return self._messages_of(number, slots, peek=not run_inline)
         by_page: dict[int, list[int]] = {}
@@ -263,7 +220,7 @@ class PagedBodies:
     def _opened(self, number: int) -> tuple[_BodyPage, list[Message | None]]:
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = _BodyPage(self._packs)
+            page = self._pages[number] = _BodyPage(self._spool)
         if self._latest != number or page.messages is None:
             self._latest = number
             self._open.pop(number, None)
@@ -273,23 +230,3 @@ class PagedBodies:
                 del self._open[oldest]
                 self._pages[oldest].close()
         return page, page.open()
-
-
-def _grows(indexes: Sequence[int]) -> bool:
-    # The caller has checked that the ends are as far apart as that.
-    return isinstance(indexes, range) or all(map(int.__eq__, indexes, range(indexes[0], indexes[-1] + 1)))
-
-
-def ranges_of(indexes: Iterable[int]) -> list[tuple[int, int]]:
-    """Return sorted indexes as ranges (first, last + 1)."""
-    ranges: list[tuple[int, int]] = []
-    start = stop = -1
-    for index in indexes:
-        if index != stop:
-            if stop > start:
-                ranges.append((start, stop))
-            start = index
-        stop = index + 1
-    if stop > start:
-        ranges.append((start, stop))
-    return ranges

@@ -277,7 +277,7 @@ class QuorumInLog(QuorumInMemory):
                 self._raise_version(now_ms)  # before commands that may need it
             entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
             try:
-                member.propose([entry.payload])
+                member.raft.propose([entry.payload])
             except (NotLeader, NotReady, Full):
                 self._wait(commands, now_ms)
             else:
@@ -329,7 +329,7 @@ class QuorumInLog(QuorumInMemory):
             self._commits.when_durable(store.ticket, self.wake)
         if not self._late:
             self._late = True
-            member.later(self._apply_late)  # also if the disk takes its time
+            member.groups.later(self._apply_late)  # also if the disk takes its time
 
     def _apply_late(self) -> None:
         self._late = False
@@ -395,7 +395,7 @@ class QuorumInLog(QuorumInMemory):
         assert member is not None, "it leads"
         entry = self._store.propose([command], self._time.at(now_ms))
         try:
-            member.propose([entry.payload])
+            member.raft.propose([entry.payload])
         except (NotLeader, NotReady, Full):
             self.due_ms = now_ms + RETRY_MS
             return False
@@ -511,7 +511,7 @@ class QuorumInLog(QuorumInMemory):
         # Only when all commands have been applied.
         if not super().takes_part(size) or not self._leads_alone or self._store.tail or self._waiting:
             return False
-        return self.member is not None and self.member.has_room(size)
+        return self.member is not None and self.member.raft.has_room(size)
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
         # One entry, applied together with the other queues' parts.

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic.extents import Extents
+from amqp10broker.queues.classic.extents import Extents, ranges_of
 from amqp10broker.queues.journal import RecordLog
-from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.command_codec import Place
+from amqp10broker.queues.spool import Spool
 
 RELOCATED_MAX: Final = 1024
 
@@ -31,9 +32,9 @@ class JournalBodies:
             in the journal.
     """
 
-    def __init__(self, journal: RecordLog, packs: Packs | None = None) -> None:
+    def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
         self.recovering = False
-        self._messages = PagedBodies(packs)
+        self._messages = PagedBodies(spool)
         self._extents = Extents(journal)
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0

@@ -27,7 +27,6 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
 from amqp10broker.queues.journal import RecordLog
-from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.command_codec import (
     Place,
     decode_commands,
@@ -57,6 +56,7 @@ from amqp10broker.queues.quorum.records import (
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.spool import Spool
 from amqp10broker.raft import codec
 from amqp10broker.raft.config import Configuration
 from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
@@ -126,12 +126,12 @@ class QuorumStore:
         "_name",
         "_next_index",
         "_now_ms",
-        "_packs",
         "_point",
         "_proposal",
         "_queue",
         "_since",
         "_snapshot",
+        "_spool",
         "_staged",
         "_staged_state",
         "_transfer",
@@ -156,7 +156,7 @@ class QuorumStore:
         group: int,
         name: str,
         log: RecordLog,
-        packs: Packs | None = None,
+        spool: Spool | None = None,
         *,
         when_durable: WhenDurable,
         write_soon: Callable[[], None] = lambda: None,
@@ -169,13 +169,12 @@ class QuorumStore:
         """Create the store of a new or existing queue.
 
         Args:
-            packs: store of packed messages; None: in memory.
             joins: it is added to a group, and gets its state from the leader.
             incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
         """
         self.group = group
         self.me = me
-        self.bodies = JournalBodies(log, packs)
+        self.bodies = JournalBodies(log, spool)
         self.tail = _NO_ENTRIES
         self.stored: Stored | None = None
         self.on_compact: Callable[[int], None] = lambda index: None
@@ -186,7 +185,7 @@ class QuorumStore:
         self._write_soon = write_soon
         self.newer_state = 0
         """Version of a state that was sent, if this broker does not support it."""
-        self._packs = packs
+        self._spool = spool
         self._joins = joins
         self._mine = not joins
         """Records that are read belong to this member, not to an earlier one of this node."""
@@ -369,7 +368,7 @@ class QuorumStore:
     def _stage_of(self, transfer: int) -> JournalBodies:
         if self._staged is None or self._transfer != transfer:
             self._drop_staged()
-            self._staged = JournalBodies(self._log, self._packs)
+            self._staged = JournalBodies(self._log, self._spool)
             self._transfer = transfer
         return self._staged
 

@@ -37,9 +37,9 @@ from amqp10broker.layout import (
     row,
 )
 from amqp10broker.queues import machine_version
+from amqp10broker.queues.classic.extents import ranges_of
 from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
-from amqp10broker.queues.quorum.bodies import ranges_of
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,

@@ -165,7 +165,7 @@ class Snapshots:
         outgoing.done()
         member = self._groups.get(group)
         if member is not None:
-            member.snapshot_done(outgoing.to, index)
+            member.raft.snapshot_done(outgoing.to, index)
             member.advance()
 
     def disconnected(self, node: int) -> None:

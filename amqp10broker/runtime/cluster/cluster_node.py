@@ -100,10 +100,10 @@ def state_of(member: Member | None) -> MemberState:
         state=state,
         membership=membership,
         last_index=raft.last,
-        last_written=raft.stable,
+        last_written=raft.log.stable,
         last_applied=member.machine.applied,
         commit_index=raft.hard.commit,
-        snapshot_index=raft.base,
+        snapshot_index=raft.log.base,
         term=raft.status.term,
         machine_version=member.machine.version,
     )

@@ -159,7 +159,7 @@ class SystemNode:
         sent = self._sent_states.pop(node, None)
         if sent is not None:
             to, index = sent
-            self.member.snapshot_done(to, index if arrived else None)
+            self.member.raft.snapshot_done(to, index if arrived else None)
             self.member.advance()
 
     # --- time ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from amqp10broker.metadata.restore import all_entries, restore
 from amqp10broker.runtime.log import Log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
-from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
     if path is None:
         yield None
         return
-    data = Data(OsDisk(), os.path.abspath(path))
+    data = Data(Disk(), os.path.abspath(path))
     try:
         yield data
     except BaseException:
@@ -266,7 +266,7 @@ class Afterwards:
         """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
         `StorageError` or `RefusedError` if it cannot be written.
         """
-        data = Data(OsDisk(), os.path.abspath(path))
+        data = Data(Disk(), os.path.abspath(path))
         try:
             data.discard("the node has left its cluster" if self.membership is None else "the node joins one")
             if self.membership is not None:

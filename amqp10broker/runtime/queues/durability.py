@@ -18,7 +18,6 @@ from amqp10broker.queues.classic.durability import ClassicInJournal
 from amqp10broker.queues.classic.journal_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
-from amqp10broker.queues.quorum.bodies import Packs
 from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -112,7 +111,7 @@ class Backends:
             spec.number,
             spec.name,
             journal_task.journal,
-            Packs(journal_task.spool),
+            journal_task.spool,
             when_durable=journal_task.when_durable,
             write_soon=journal_task.write_soon,
             me=me,

@@ -31,7 +31,7 @@ from urllib.parse import unquote, urlsplit
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SpoolError
-from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.disk import Disk
 
 MANIFEST: Final = "spool.json"
 LOCK: Final = "lock"
@@ -282,7 +282,7 @@ def open_spool(
         SpoolError: another process has locked it, it belongs to another query, it is damaged, or the disk
             failed.
     """
-    disk = disk or OsDisk()
+    disk = disk or Disk()
     path = local_path(location)
     with _translated(path, "make"):
         if not disk.is_folder(path):

@@ -50,7 +50,7 @@ def sync(disk: SimDisk, log: CatalogLog) -> None:
 def ready(**given: Any) -> Ready:
     fields: dict[str, Any] = {
         "ticket": 1, "hard": None, "snapshot": None, "entries": (), "messages": [], "commit": None,
-        "reads": (), "snapshots_to": (), "status": None,
+        "snapshots_to": (), "status": None,
     }  # fmt: skip
     return Ready(**{**fields, **given})
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import Handle, Packs
 from amqp10broker.queues.quorum.journal_bodies import JournalBodies
+from amqp10broker.queues.spool import Page, Spool
 
 HEAD = make_head(None, None, "", "q")
 PAGES = 20
 
 
-class _CountedPacks(Packs):
+class _CountedPacks(Spool):
     def __init__(self) -> None:
         super().__init__()
         self.read_packs = 0
 
-    def read(self, handle: Handle) -> bytes:
+    def read(self, page: Page) -> bytes:
         self.read_packs += 1
-        return super().read(handle)
+        return super().read(page)
 
 
 class _NoAccounts:

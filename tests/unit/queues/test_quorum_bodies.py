@@ -7,7 +7,8 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, Packs, PagedBodies
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, PagedBodies
+from amqp10broker.queues.spool import Page, Spool
 from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, OrderedEntries
 
 HEAD = make_head(None, None, "", "q")
@@ -51,10 +52,10 @@ def test_few_messages_of_a_packed_page_are_read_without_opening_it() -> None:
     """Delayed messages are due in any order; who reads one after the other has the page opened."""
     read: list[int] = []
 
-    class CountedPacks(Packs):
-        def read_at(self, handle: object, at: int, length: int) -> bytes:
+    class CountedPacks(Spool):
+        def read_at(self, page: Page, at: int, length: int) -> bytes:
             read.append(length)
-            return super().read_at(handle, at, length)
+            return super().read_at(page, at, length)
 
     bodies = PagedBodies(CountedPacks())
     given = [(make_head(None, None, "", f"k{number % 7}"), b"%d" % number * 9) for number in range(10 * 4096)]

@@ -58,7 +58,7 @@ def publish(*numbers: int) -> Publish:
 def write(store: QuorumStore, payload: bytes, *, first: int | None = None, term: int = 1) -> None:
     """An entry as a group has it written."""
     run = run_of(first or store.last + 1, term, Kind.COMMAND, (payload,))
-    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
 
 
 def append(store: QuorumStore, commands: Sequence[QuorumCommand]) -> int:

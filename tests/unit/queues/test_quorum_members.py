@@ -461,7 +461,7 @@ def test_a_node_that_became_one_of_a_cluster_knows_its_sessions_of_before_are_go
     here = ReplyTo(PeerId(0, 4, 1), "s")
     payload = store.propose([Subscribe(here.consumer(), False)], 1000).payload
     run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
-    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     store.apply(store.last)
     assert queue.consumers == 1
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, me=store.me, node=1, incarnation=5)
@@ -475,7 +475,7 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     members = (1 << 32, 2 << 32, 3 << 32)
     store = QuorumStore(GROUP, "q", journal, when_durable=at_once, members=members)
     store.recovered(DEFAULTS, 1000)
-    store.write(Ready(1, Hard(5, members[1], 0), None, (), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, Hard(5, members[1], 0), None, (), [], None, (), None), lambda: None)
     assert len(journal.files) == 1
     while len(journal.files) < 2:
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
@@ -506,7 +506,7 @@ def test_a_state_that_is_taken_while_a_file_is_cleaned_has_nothing_in_that_file(
         journal.append(GROUP + 1, 1, 0, [b"x" * 100])
     cleaning = follower.relocate(1)
     next(cleaning)
-    follower.write(Ready(1, None, Snapshot(point, data), (), [], None, (), (), None), lambda: None)
+    follower.write(Ready(1, None, Snapshot(point, data), (), [], None, (), None), lambda: None)
     for _ in cleaning:
         pass
     assert journal.live[1] == 0
@@ -561,7 +561,7 @@ def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
     """An entry with a command, which is applied."""
     payload = store.propose([command], 1000).payload
     run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
-    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     store.apply(store.last)
 
 
@@ -639,7 +639,7 @@ def entry(store: QuorumStore, number: int) -> bytes:
 
 def written(store: QuorumStore, *payloads: bytes, term: int, first: int, hard: Hard | None = None) -> None:
     run = run_of(first, term, Kind.COMMAND, payloads)
-    store.write(Ready(1, hard, None, (run,), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, hard, None, (run,), [], None, (), None), lambda: None)
 
 
 def test_entries_that_stand_there_again_cut_nothing_off() -> None:
@@ -674,7 +674,7 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
     store = member_of_three(journal)
     config = Configuration(tuple(member_id(each) for each in (1, 2, 3)), (member_id(4, 1),))
     run = run_of(2, 1, Kind.CONFIG, (CONFIG.encode(config),))
-    store.write(Ready(1, None, None, (run,), [], None, (), (), None), lambda: None)
+    store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
     assert store.apply(2) is not None
     journal.files[2], journal.live[2] = [], 0
     for _ in store.relocate(1):

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.message.message import make_head
 from amqp10broker.queues import spool as spool_module
-from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, Packs, PagedBodies
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies
 from amqp10broker.queues.spool import Spool
 from tests.support.fake_log import MemoryScratch
 
@@ -33,9 +33,9 @@ def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(spool_module, "FILE_BYTES_MAX", 10)
     files = Files()
     spool = Spool(files)
-    places = [spool.write([b"12345", b"6789"]) for _ in range(5)]
+    places = [spool.keep([b"12345", b"6789"]) for _ in range(5)]
     assert spool.bytes_used == 45
-    assert [spool.peek(place) for place in places] == [b"123456789"] * 5
+    assert [spool.read(place) for place in places] == [b"123456789"] * 5
     spool.drop(places[0])
     spool.drop(places[1])
     assert [each.closed for each in files.made] == [True, False, False]
@@ -47,7 +47,7 @@ def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> None:
     spool = Spool(Files())
-    bodies = PagedBodies(Packs(spool))
+    bodies = PagedBodies(spool)
     count = 4096 * (OPEN_PAGES_MAX + 4)
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(count)])
     assert spool.bytes_used > 4 * 4096 * 4
@@ -60,6 +60,6 @@ def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> N
 
 
 def test_without_room_they_stay_in_memory() -> None:
-    bodies = PagedBodies(Packs(Spool(FullScratch)))
+    bodies = PagedBodies(Spool(FullScratch))
     bodies.put(0, [(HEAD, b"%d" % number) for number in range(4096 * (OPEN_PAGES_MAX + 2))])
     assert bodies.fetch([7]) == [(HEAD, b"7")]

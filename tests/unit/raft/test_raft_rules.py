@@ -147,7 +147,7 @@ def test_news_of_what_is_committed_may_wait_for_an_entry() -> None:
     """With `commit_wait_ms` followers hear it with what is proposed next, or when that time is over."""
     stage = Stage(LEADING)
     leader_of_it = stage.raft(1)
-    leader_of_it._member.commit_wait_ms = 20
+    leader_of_it.commit_wait_ms = 20
     stage.play("propose 1 a\nrun")
     assert [stage.raft(me).hard.commit for me in (1, 2, 3)] == [3, 2, 2]
     stage.play("propose 1 b\nrun")
@@ -162,7 +162,7 @@ def test_among_entries_that_follow_each_other_news_is_told_by_them_alone() -> No
     """And one alarm is enough: it is set anew when it is due, not for each entry."""
     stage = Stage(LEADING)
     leader_of_it = stage.raft(1)
-    leader_of_it._member.commit_wait_ms = 20
+    leader_of_it.commit_wait_ms = 20
     dues = set()
     for index in range(30):
         stage.play(f"propose 1 {index}")
@@ -199,13 +199,13 @@ def test_a_new_leader_appends_an_empty_entry_and_commits_with_it() -> None:
 
 
 def test_nothing_is_taken_before_an_entry_of_the_own_term_is_committed() -> None:
-    """No proposal, change of members, transfer or read: it may not know what is committed."""
+    """No proposal, change of members or transfer: it may not know what is committed."""
     stage = Stage(
         "group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1"
     )
     assert stage.raft(1).status.role is Role.LEADER
     assert not stage.raft(1).status.open
-    for command in ("propose 1 a", "change 1 add 4", "transfer 1 2", "read 1 7"):
+    for command in ("propose 1 a", "change 1 add 4", "transfer 1 2"):
         assert stage.play(command) == ["refused: NotReady: nothing of this leader's term is committed yet"]
     stage.play("run")
     assert stage.raft(1).status.open
@@ -373,7 +373,7 @@ def test_one_vote_a_term_over_crashes() -> None:
 def test_a_member_that_has_a_newer_term_and_cannot_win_frees_itself() -> None:
     """It tells the leader of the old term, which steps down: else entries would never reach that member."""
     stage = Stage(LEADING + "hard 3: 7 3 2\nsuspect 1 3\nhear 1 3")
-    assert stage.play("deliver 1 3")[-1] == "-> 3 to 1 HeartbeatAnswer term 7, round 0"
+    assert stage.play("deliver 1 3")[-1] == "-> 3 to 1 NewerTerm term 7"
     assert stage.play("deliver 3 1")[1:] == ["1 is follower in term 7", "1 writes term 7, vote none"]
 
 
@@ -456,7 +456,7 @@ def test_what_is_not_committed_is_bounded() -> None:
     assert stage.play("propose 1 a")[0] == "1 writes 4/1 a"
 
 
-# -- members, transfer, reads, snapshots
+# -- members, transfer, snapshots
 
 
 def test_a_change_waits_for_the_one_before() -> None:
@@ -524,21 +524,6 @@ def test_what_has_no_answer_is_sent_again_less_and_less_often() -> None:
     stage.play("time-out 1\nrun")
     stage.play("propose 1 b")
     assert stage.raft(1).deadline - stage.group.now == leader.RETRY_MS, "all have answered since"
-
-
-def test_a_read_asks_a_majority_whether_they_still_follow() -> None:
-    """Its index is the commit of the moment when it was asked for (the dissertation, section 6.4)."""
-    stage = Stage(LEADING)
-    assert stage.play("read 1 7") == [f"-> 1 to {to} Heartbeat term 1, round 1" for to in (2, 3)]
-    stage.play("propose 1 a\ndeliver 1 2\ndeliver 2 1")
-    assert stage.group.answered == {7: 2}
-
-
-def test_a_read_does_not_join_a_round_that_is_under_way() -> None:
-    """Its answers may be older than the read."""
-    stage = Stage(LEADING + "read 1 7\ndeliver 1 2\nread 1 8")
-    assert stage.play("deliver 2 1")[-1] == "1 answers read 7 at 2"
-    assert stage.group.answered == {7: 2}
 
 
 def test_a_follower_whose_entries_are_gone_gets_a_snapshot() -> None:

@@ -11,7 +11,7 @@ import pytest
 from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError, StorageFailed
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
-from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder, open_data_folder
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, FileHeader, Purpose, encode_head
 from tests.support.disks import PowerLoss, SimDisk
@@ -629,8 +629,8 @@ def test_on_a_real_disk(tmp_path: Any) -> None:
     """The same with the system's files."""
     path = str(tmp_path / "data")
     for number in range(3):
-        folder: DataFolder = open_data_folder(OsDisk(), path, "test")
-        log = open_catalog_log(OsDisk(), folder, folder.inventory.part("catalog"))
+        folder: DataFolder = open_data_folder(Disk(), path, "test")
+        log = open_catalog_log(Disk(), folder, folder.inventory.part("catalog"))
         assert len(log) == number
         log.put([((str(number),), number)])
         log.close()

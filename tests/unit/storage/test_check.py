@@ -15,7 +15,7 @@ from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.runtime.journal.data import FURNISHED
 from amqp10broker.storage.catalog_log import open_catalog_log
 from amqp10broker.storage.check import Checked, check_folder
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder, inspect_data_folder, open_data_folder
 from amqp10broker.storage.journal import Journal
@@ -26,7 +26,7 @@ from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog
 from tests.support.streams import make_room
 
-DISK = OsDisk()
+DISK = Disk()
 file_name = JOURNAL.name
 
 

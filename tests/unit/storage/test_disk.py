@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.storage import disk as disk_module
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 
 
-def _file(tmp_path: Path) -> tuple[OsDisk, int, Path]:
-    disk = OsDisk()
+def _file(tmp_path: Path) -> tuple[Disk, int, Path]:
+    disk = Disk()
     path = tmp_path / "file"
     return disk, disk.create(str(path)), path
 

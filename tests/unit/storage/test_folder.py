@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import DamagedFile, FolderInUse, StorageError
-from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 from tests.support.disks import SimDisk
 
-DISK = OsDisk()
+DISK = Disk()
 
 
 def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_folder_that_opened_is_there_after_a_loss_of_power() -> None:
         open_data_folder(found, "/data", "us").close()
 
 
-@pytest.mark.parametrize("disk", [OsDisk(), SimDisk()], ids=["os", "sim"])
+@pytest.mark.parametrize("disk", [Disk(), SimDisk()], ids=["os", "sim"])
 def test_a_folder_is_held_when_its_lock_file_was_removed(disk: Disk, tmp_path: Path) -> None:
-    path = str(tmp_path) if isinstance(disk, OsDisk) else "/data"
+    path = str(tmp_path) if isinstance(disk, Disk) else "/data"
     held = open_data_folder(disk, path, "process 1")
     disk.unlink(f"{path}/lock")
     for _ in range(2):

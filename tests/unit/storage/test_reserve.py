@@ -11,7 +11,7 @@ import pytest
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage import disk as disk_module
 from amqp10broker.storage import journal as journal_module
-from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.disks import SECTOR_BYTES, Inode, SimDisk
 from tests.support.journals import FOLDER, World, file_name, new_disk
@@ -229,19 +229,19 @@ def test_a_signal_does_not_keep_the_system_from_giving_room(
         return -1 if code else 0
 
     monkeypatch.setattr(disk_module, "_fallocate", fallocate)
-    assert OsDisk().allocate(0, 100)
+    assert Disk().allocate(0, 100)
     assert not codes
     codes = [errno.EOPNOTSUPP, errno.ENOSPC]
-    assert not OsDisk().allocate(0, 100)
+    assert not Disk().allocate(0, 100)
     with pytest.raises(OSError, match="No space left"):
-        OsDisk().allocate(0, 100)
+        Disk().allocate(0, 100)
     monkeypatch.setattr(disk_module, "_fallocate", None)
-    assert not OsDisk().allocate(0, 100)
+    assert not Disk().allocate(0, 100)
 
 
 def test_the_system_keeps_room_and_the_size(tmp_path: object) -> None:
     """Of Linux and the file systems that the tests run on."""
-    disk = OsDisk()
+    disk = Disk()
     fd = disk.create(f"{tmp_path}/file")
     try:
         if not disk.allocate(fd, 100_000):
