@@ -121,7 +121,8 @@ class Journal:
         self._refused = 0
         # The next file, made in advance: a full disk may have no room for it.
         self._next: LogFile | None = None
-        self._ticket = 0
+        self.ticket = 0
+        """The last one returned: when it is durable, everything is."""
         # Everything with this ticket or a lower one has been written.
         self._written = 0
         # Records belong to one group of `together`.
@@ -137,9 +138,9 @@ class Journal:
         self._reading: OrderedDict[int, LogFile] = OrderedDict()
         # Records are written to `_current`; the files behind it are filled one after the other, in memory,
         # and `_filling` is the last of them. `_last_tickets` are those of files filled.
-        self._current: LogFile | None = None
+        self._current: LogFile
         self._pending: deque[LogFile] = deque()
-        self._filling: LogFile | None = None
+        self._filling: LogFile
         self._last_tickets: dict[int, int] = {}
         # The state that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
@@ -167,13 +168,12 @@ class Journal:
             Ticket, file number, offset. The record takes `RECORD_BYTES` and the payload's bytes.
         """
         filling = self._filling
-        assert filling is not None, "recover first"
         if filling.end >= self._file_bytes_max and not self._together and self._may_roll(filling):
             filling = self._roll(filling)
         offset = filling.append(group, kind, index, payload, term)
         if filling.end > self._limit and self.reserve:
             self._extend()
-        self._ticket = ticket = self._ticket + 1
+        self.ticket = ticket = self.ticket + 1
         return ticket, filling.number, offset
 
     @contextmanager
@@ -201,7 +201,6 @@ class Journal:
             last: how many of them are new. If there is no room, there is a shortage until there is.
         """
         filling = self._filling
-        assert filling is not None, "recover first"
         if self.shortage is not None:
             return False
         if not self.reserve or filling.end + size <= self._limit:
@@ -218,19 +217,12 @@ class Journal:
         self._refused = 0
 
     @property
-    def ticket(self) -> int:
-        """The last ticket returned: when it is durable, everything is."""
-        return self._ticket
-
-    @property
     def collected_bytes(self) -> int:
-        assert self._current is not None, "recover first"
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
     @property
     def unsynced_bytes(self) -> int:
         """Bytes that a loss of power could destroy, including those that wait to be written."""
-        assert self._current is not None, "recover first"
         return self.collected_bytes + self._current.written - self._current.synced
 
     @property
@@ -246,10 +238,8 @@ class Journal:
 
         A failure is ignored, since the records themselves are safe.
         """
-        current = self._current
-        assert current is not None, "recover first"
         try:
-            self._claim(current)
+            self._claim(self._current)
         except StorageError:
             return
 
@@ -282,7 +272,7 @@ class Journal:
         names = self._names if made is not None and self._names > self._names_synced else 0
         if current.written == current.synced and made is None:
             return None
-        ticket = self._last_tickets[current.number] if self._pending else self._ticket
+        ticket = self._last_tickets[current.number] if self._pending else self.ticket
         self._points.append((ticket, current, current.written, made, names))
         return ticket
 
@@ -294,11 +284,10 @@ class Journal:
         everything has been written. Raises `DiskFull` if all is still collected; `write` tries again.
         """
         current = self._current
-        assert current is not None, "recover first"
         if not self._together:
             if current.collected_bytes:
                 current.write()
-            self._written = self._last_tickets[current.number] if self._pending else self._ticket
+            self._written = self._last_tickets[current.number] if self._pending else self.ticket
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
@@ -357,7 +346,6 @@ class Journal:
         are dead, however many files these are, and the copies fit into the remaining room. To clean, append
         its live records again, count them as dead here and live there, then `drop` it.
         """
-        assert self._current is not None, "recover first"
         oldest = next(iter(self._files))
         full = self._current.number - oldest
         if full < 1:
@@ -385,16 +373,6 @@ class Journal:
                 return True
         return False
 
-    def records_of(self, file: int) -> Iterator[Record]:
-        """Iterate over all records of a full file, read in parts; let other tasks run between some thousands.
-        Raises `DamagedFile` if a record is not what was written.
-        """
-        reader = FileReader(
-            self._disk, self._files[file].path, purpose=Purpose.JOURNAL, number=file, last=False
-        )
-        for batch in reader.batches():
-            yield from batch
-
     def drop(self, file: int, *, after: int | None = None) -> None:
         """Remove the oldest file, which has no live bytes, as soon as it is safe.
 
@@ -407,7 +385,6 @@ class Journal:
         Raises:
             ValueError: it is another file, or has live bytes.
         """
-        assert self._current is not None, "recover first"
         if file != next(iter(self._files)) or file >= self._current.number:
             raise ValueError(f"file {file} is not the oldest full file")
         if self._live[file]:
@@ -417,7 +394,7 @@ class Journal:
         self._full_bytes -= dropped.end
         self._reading.pop(file, None)
         dropped.close()
-        self._dropped.append((self._ticket if after is None else after, dropped))
+        self._dropped.append((self.ticket if after is None else after, dropped))
         self.remove_dropped()
 
     def remove_dropped(self) -> None:
@@ -436,12 +413,10 @@ class Journal:
     @property
     def room_bytes(self) -> int:
         """Bytes that can be appended on a full disk; 0 without a reserve."""
-        assert self._filling is not None, "recover first"
         return max(0, self._filling.allocated - self._filling.end)
 
     @property
     def size_bytes(self) -> int:
-        assert self._filling is not None, "recover first"
         return self._full_bytes + self._filling.end
 
     @property
@@ -455,7 +430,7 @@ class Journal:
         cleaning had copied it: the later one is the copy. Raises `DamagedFile` if a record is not what was
         written; nothing was changed.
         """
-        assert self._current is None, "recover once"
+        assert self.found is None, "recover once"
         found = survey(self._disk, self._folder, JOURNAL, self._part.known)
         if found.missing:
             raise found.missing[0]
@@ -514,7 +489,7 @@ class Journal:
         return os.path.join(self._folder, JOURNAL.name(number))
 
     def _roll(self, full: LogFile) -> LogFile:
-        self._last_tickets[full.number] = self._ticket
+        self._last_tickets[full.number] = self.ticket
         self._full_bytes += full.end
         number = full.number + 1
         filling, self._next = self._next or self._new(number), None
@@ -569,7 +544,6 @@ class Journal:
 
     def _extend(self, size: int = 0) -> None:
         file = self._filling
-        assert file is not None
         if not file.is_made:
             return  # when it is; it was made in advance, or there is room to make it
         reserve = min(self.reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
@@ -600,7 +574,6 @@ class Journal:
     def _refill(self) -> None:
         # Before a write, allocations and files that failed earlier are tried again.
         filling = self._filling
-        assert filling is not None
         # First the next file, for which a little is enough: the reserve takes all there is, and without room
         # in the next file this one could not be left, and so never be cleaned.
         self._make_next(filling.number + 1)
@@ -614,7 +587,6 @@ class Journal:
     def _advance(self) -> LogFile:
         # The next file, if that is made and all before it is durable.
         current = self._current
-        assert current is not None, "recover first"
         if (
             self._pending
             and self._pending[0].synced
@@ -634,7 +606,6 @@ class Journal:
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
-        assert self._current is not None, "recover first"
         if number < self._current.number:
             self._keep_open(file)
         return file

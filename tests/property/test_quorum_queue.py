@@ -171,17 +171,17 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         """One command: as bytes to the replicas, and after that as an object to the queue."""
         before = encode_snapshot(self.queue)
         now = max(self.now, self.queue.now_ms)
-        encoded = encode_commands([command], now, self.queue.next_index)
+        encoded = encode_commands([command], now, self.queue.messages.next_index)
         entry = b"".join(encoded.pieces)
-        assert entry == b"".join(encode_commands([command], now, self.queue.next_index).pieces)
+        assert entry == b"".join(encode_commands([command], now, self.queue.messages.next_index).pieces)
         for replica in (self.replica, self.other):
             decoded = decode_commands(entry)
-            assert decoded.first == replica.next_index
+            assert decoded.first == replica.messages.next_index
             for each in decoded.commands:
                 replica.apply(each, decoded.now_ms)
         assert encode_snapshot(self.queue) == before, "nobody has told the queue yet"
         self.queue.apply(command, now)
-        assert self.queue.next_index == encoded.end, "indexes are known before"
+        assert self.queue.messages.next_index == encoded.end, "indexes are known before"
         self.hear()
 
     @rule()

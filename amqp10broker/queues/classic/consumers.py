@@ -197,23 +197,15 @@ class Consumers:
         consumer.credit = credit
         takes_part = credit > 0 and self.is_active(consumer)
         if takes_part and not consumer.queued:
-            self._join_ring(consumer)
+            self.join_ring(consumer)
         elif not takes_part and consumer.queued:
-            self._leave_ring(consumer)
+            self.leave_ring(consumer)
 
     def take_credit(self, consumer: ClassicConsumer) -> None:
         self._resting.pop(consumer, None)
         self.set_credit(consumer, 0)
 
-    def give_looking(self, consumer: ClassicConsumer, credit: int) -> None:
-        """Set the credit of a consumer that selects or browses; one that browses takes no part in the
-        rotation.
-        """
-        consumer.credit = credit
-        if not consumer.browses:
-            self.set_credit(consumer, credit)
-
-    def _join_ring(self, consumer: ClassicConsumer) -> None:
+    def join_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = True
         ring = self._rings.get(consumer.priority)
         if ring is None:
@@ -226,7 +218,7 @@ class Consumers:
 
     def rest(self, consumer: ClassicConsumer, *, in_vain: bool) -> None:
         """Suspend the first of the top ring, which has credit left but has looked through all messages."""
-        self._leave_ring(consumer)
+        self.leave_ring(consumer)
         self._resting[consumer] = in_vain
 
     def wake(self, waiting: ReadyMessages) -> None:
@@ -235,21 +227,14 @@ class Consumers:
             assert consumer.cursor is not None
             if has_more(waiting, consumer.cursor):
                 del self._resting[consumer]
-                self._join_ring(consumer)
+                self.join_ring(consumer)
                 if in_vain:
                     self._rings[consumer.priority].move_to_end(consumer, last=False)
-
-    def set_aside(self, consumer: ClassicConsumer) -> None:
-        """Remove the first of the top ring from the rotation until `resume`."""
-        self._leave_ring(consumer)
-
-    def resume(self, consumer: ClassicConsumer) -> None:
-        self._join_ring(consumer)
 
     def browsing(self) -> list[ClassicConsumer]:
         return [each for each in self.browsers() if each.credit]
 
-    def _leave_ring(self, consumer: ClassicConsumer) -> None:
+    def leave_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = False
         ring = self._rings[consumer.priority]
         ring.remove(consumer)
@@ -265,7 +250,7 @@ class Consumers:
         self.top_ring().turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
-                self._leave_ring(consumer)
+                self.leave_ring(consumer)
 
     def had_turn(self, consumer: ClassicConsumer) -> None:
         """Rotate after the first of the top ring was served; without credit it leaves the ring."""
@@ -273,7 +258,7 @@ class Consumers:
         if consumer.credit:
             ring.turn()
         else:
-            self._leave_ring(consumer)
+            self.leave_ring(consumer)
 
 
 # It looks from its cursor on, a window at a time: as many messages as it may have, more while none of them

@@ -119,7 +119,7 @@ class Serving:
                     expired += self._hand_out(consumer, count, now_ms)
                     consumers.had_turn(consumer)
                 elif self._left <= 0:
-                    consumers.set_aside(consumer)
+                    consumers.leave_ring(consumer)
                     aside.append(consumer)
                 else:
                     had = self._select(consumer, count, now_ms)
@@ -135,7 +135,7 @@ class Serving:
                 continue
             break
         for consumer in aside:
-            consumers.resume(consumer)
+            consumers.join_ring(consumer)
         self.unfinished = bool(aside)
         for consumer in consumers.browsing():
             self._browse(consumer, now_ms)

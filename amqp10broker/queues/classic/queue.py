@@ -2,9 +2,9 @@
 
 `ready` holds the waiting messages in levels of priority; a requeued message returns to its exact place.
 `consumers` decides the rotation, `intake` gives messages that must survive a restart to the `store` and
-confirms them when they are safe, `holding` settles deliveries, and `disposal` removes messages. `delayed`
-holds messages until their time. Each command contains the time in ms of wall clock; the queue's time stands
-still while the clock is set back.
+confirms them when they are safe, and `disposal` settles deliveries and removes messages. `delayed` holds
+messages until their time. Each command contains the time in ms of wall clock; the queue's time stands still
+while the clock is set back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
 from amqp10broker.queues.classic.ready import Cursor, ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal, Holding, is_limited, is_over, rejects
+from amqp10broker.queues.classic.removal import Disposal, is_limited, is_over, rejects
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -92,7 +92,8 @@ class ClassicQueue(QueueMachine):
         self._consumers = Consumers(single=settings.single_active_consumer)
         self.delayed = DelayedMessages(self._store)
         self._disposal = Disposal(
-            self.waiting, self.delayed, self._store, self.counters, self._dead_letters, keeps=self._keeps
+            *(self.waiting, self.delayed, self._store, self.counters, self._dead_letters, self._outbox),
+            keeps=self._keeps,
         )
         self._serving = Serving(
             *(self.waiting, self._consumers, self._disposal, self._outbox, self._store),
@@ -101,7 +102,6 @@ class ClassicQueue(QueueMachine):
         )
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        self._holding = Holding(self.waiting, self._disposal, self._outbox)
         self._intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
         self._select = None if selector is None else selection(selector)
         self._now = now_ms
@@ -392,7 +392,7 @@ class ClassicQueue(QueueMachine):
                     pop(key, None)
         else:
             held = [(key, message) for key in command.keys if (message := pop(key, None)) is not None]
-            self._holding.decide(held, command.delivery_outcome)
+            self._disposal.decide(held, command.delivery_outcome)
             self._serving.serve(self._now)
             self._disposal.make_room()
         if consumer.cancelled and not consumer.unsettled:
@@ -402,7 +402,7 @@ class ClassicQueue(QueueMachine):
         consumer = self._consumers.find_any(command.consumer)
         if consumer is None:
             return
-        self._holding.take_back(consumer, command.keys, command.messages, command.seen)
+        self._disposal.take_back(consumer, command.keys, command.messages, command.seen)
         if consumer in self._drains:
             self._answer_drain(consumer)
         consumer.delivery_count = command.delivery_count
@@ -436,8 +436,6 @@ class ClassicQueue(QueueMachine):
     def _cursor(self, command: Subscribe) -> Cursor | None:
         wanted = None
         if command.filters is not None:
-            # Imported late: a broker starts sooner without filters.
-
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         if wanted is None and not command.browse:
@@ -475,10 +473,10 @@ class ClassicQueue(QueueMachine):
             return
         if not consumer.cancelled:
             self._forget_cursor(consumer)
-        self._holding.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        self._disposal.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
         delivery_outcome = DeliveryOutcome.ACCEPT if consumer.settled else command.delivery_outcome
         if not consumer.browses:
-            self._holding.decide(consumer.unsettled.items(), delivery_outcome)
+            self._disposal.decide(consumer.unsettled.items(), delivery_outcome)
         # Only now, so that the next active consumer finds everything in its place.
         self._consumers.remove(consumer)
         self._serving.serve(self._now)
@@ -504,7 +502,7 @@ class ClassicQueue(QueueMachine):
         if consumer.cursor is not None:
             self._credit_looking(consumer, command)
             return
-        self._holding.trim(consumer, command.seen)
+        self._disposal.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.grant(credit, command.room)
         self._consumers.set_credit(consumer, credit)
@@ -532,11 +530,13 @@ class ClassicQueue(QueueMachine):
         # The drain of a consumer that selects or browses is answered when it has looked enough.
         if consumer in self._drains:
             self._answer_drain(consumer)
-        self._holding.trim(consumer, command.seen)
+        self._disposal.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.grant(credit, command.room)
         self._consumers.take_credit(consumer)
-        self._consumers.give_looking(consumer, credit)
+        consumer.credit = credit
+        if not consumer.browses:
+            self._consumers.set_credit(consumer, credit)
         if not consumer.counted:
             self._unused_since = self._now
         if command.drain:

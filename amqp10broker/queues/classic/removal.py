@@ -29,6 +29,7 @@ class Disposal:
         "_counters",
         "_dead_letters",
         "_delayed",
+        "_outbox",
         "_store",
         "_waiting",
         "expired_ms",
@@ -44,6 +45,7 @@ class Disposal:
         store: Store,
         counters: QueueCounters,
         dead_letters: list[DeadLetters],
+        outbox: Outbox,
         *,
         keeps: bool,
     ) -> None:
@@ -52,6 +54,7 @@ class Disposal:
         self._store = store
         self._counters = counters
         self._dead_letters = dead_letters
+        self._outbox = outbox
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
         self.unfinished = False
@@ -155,25 +158,14 @@ class Disposal:
             if self.keeps:
                 self._store.forget(DELAYED, run)
 
-
-class Holding:
-    """The deliveries of one queue's consumers."""
-
-    __slots__ = ("_disposal", "_outbox", "_waiting")
-
-    def __init__(self, waiting: ReadyMessages, disposal: Disposal, outbox: Outbox) -> None:
-        self._waiting = waiting
-        self._disposal = disposal
-        self._outbox = outbox
-
     def decide(self, held: Iterable[Keyed], delivery_outcome: DeliveryOutcome) -> None:
         match delivery_outcome:
             case DeliveryOutcome.ACCEPT:
-                self._disposal.forget([key for key, _ in held])
+                self.forget([key for key, _ in held])
             case DeliveryOutcome.DISCARD:
-                self._disposal.remove(DeadLetterReason.REJECTED, list(held))
+                self.remove(DeadLetterReason.REJECTED, list(held))
             case DeliveryOutcome.DISCARD_FAILED:
-                self._disposal.remove(
+                self.remove(
                     DeadLetterReason.REJECTED,
                     [(key, acquired(message, failed=True)) for key, message in held],
                 )
@@ -234,7 +226,7 @@ class Holding:
             final = list(unsettled)[: len(unsettled) - on_its_way]
             for key in final:
                 del unsettled[key]
-            self._disposal.forget(final)
+            self.forget(final)
 
 
 _HEAD: Final = itemgetter(0)

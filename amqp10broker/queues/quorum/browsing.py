@@ -155,8 +155,6 @@ class Browsers:
     def _subscribe(self, command: Subscribe) -> None:
         wanted = None
         if command.filters is not None:
-            # Imported late: a broker starts sooner without filters.
-
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         ref = command.consumer

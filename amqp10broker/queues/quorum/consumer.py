@@ -46,8 +46,6 @@ class ConsumerSelection:
     def filter(self) -> MessageFilter:
         """The decoded filter, needed by the leader only."""
         if self._filter is None:
-            # Imported late: a broker starts sooner without filters.
-
             self._filter = decode_wanted(self.wanted).messages
             assert self._filter is not None, "it selects"
         return self._filter

@@ -526,7 +526,7 @@ class QuorumInLog(QuorumInMemory):
     def _note(self, index: int) -> None:
         batch = self._take(index)
         # Nodes with sessions are notified that their commands were applied.
-        served = bool(self.queue.links) and not self.queue.replaying
+        served = bool(self.queue.node_links.by_node) and not self.queue.replaying
         if batch.effects or batch.dead_letters or batch.dead or served:
             self._unpublished.append(batch)
 

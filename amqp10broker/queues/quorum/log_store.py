@@ -404,7 +404,7 @@ class QuorumStore:
         queue.follow()
         self._point = self._base = point
         self.last = point.index
-        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
+        self._next_index, self._now_ms, self._version = queue.messages.next_index, queue.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -439,7 +439,7 @@ class QuorumStore:
             commands = entry.commands
             if commands is None:
                 commands = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :]).commands
-            queue.begin_entry(entry.index)
+            queue.node_links.entry = entry.index
             for command in commands:
                 queue.apply(command, entry.now_ms)
         self._failing = None
@@ -636,7 +636,7 @@ class QuorumStore:
     def _begin_with(self, queue: QuorumQueue) -> None:
         self._queue = queue
         queue.follow()
-        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
+        self._next_index, self._now_ms, self._version = queue.messages.next_index, queue.now_ms, queue.version
 
     def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
@@ -698,16 +698,16 @@ class QuorumStore:
             machine_version.check(entry.version)
             if entry.kind is Kind.COMMAND:
                 decoded = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :])
-                if decoded.first < queue.next_index:
+                if decoded.first < queue.messages.next_index:
                     raise ValueError(
                         f"entry {entry.index} has message {decoded.first}, and before it was message "
-                        f"{queue.next_index - 1}"
+                        f"{queue.messages.next_index - 1}"
                     )
                 # Entries in between are missing only if a lost file was given up.
-                queue.skip_to(decoded.first)
+                queue.messages.next_index = decoded.first
                 # An entry that this one replaced may have had messages, in a record before the first state.
                 self.bodies.forget(entry.places)
-                queue.begin_entry(entry.index)
+                queue.node_links.entry = entry.index
                 for command in decoded.commands:
                     queue.apply(command, decoded.now_ms)
             self._applied(entry)

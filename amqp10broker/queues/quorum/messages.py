@@ -133,6 +133,7 @@ class Messages:
         self.expired_at = now_ms
         self.expired_ms: int | None = None
         self.next_index = 0
+        """Each message ever published used one up, accepted or not."""
         self.ready = ReadyIndexes(settings.priority_levels)
         self.counts: dict[int, Counts] = {}
         self.pending = PendingDeadLetters()

@@ -133,7 +133,7 @@ class StreamQueue(QueueMachine):
             publishers=self.publishers,
             first_offset=self.log.first_offset,
             next_offset=self.log.committed,
-            segments=self.log.segments,
+            segments=len(self.log.segments),
             size_bytes=self.log.size_bytes,
         )
 

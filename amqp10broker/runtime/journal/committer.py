@@ -48,7 +48,6 @@ class Committer:
         on_full: Callable[[bool], None] = lambda full: None,
         held: Callable[[], bool] = lambda: False,
         on_mark: Callable[[], None] = lambda: None,
-        on_failed: Callable[[StorageFailed], None] = lambda error: None,
         inline: InlineSteps | None = None,
     ) -> None:
         """Commit a journal, once `run` runs.
@@ -59,21 +58,20 @@ class Committer:
             on_full: called with True when the disk is full, and with False when it takes writes again.
             held: whether another file must be durable before the journal is written.
             on_mark: called to record in the inventory how much of other files is synced.
-            on_failed: called once before `run` raises, to notify publishers.
         """
         self.journal = journal
         self.commits = 0
         self.sync_ms = 0.0
         self.full = False
         self.full_at = 0.0
-        self._began: float | None = None
+        self.began: float | None = None
+        """Since when a sync is running, by Trio's clock; None: none is."""
         self.failure: StorageFailed | None = None
         self._sync = sync
         self._also = also
         self._on_full = on_full
         self._held = held
         self._on_mark = on_mark
-        self._on_failed = on_failed
         self._inline = inline or InlineSteps()
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
@@ -90,21 +88,11 @@ class Committer:
     # --- for callers that append --------------------------------------------------------------------
 
     @property
-    def durable(self) -> int:
-        """Everything with this ticket or a lower one is durable."""
-        return self.journal.durable
-
-    @property
-    def began(self) -> float | None:
-        """Since when a sync is running, by Trio's clock; None: none is."""
-        return self._began
-
-    @property
     def last_sync_ms(self) -> float:
         """How long the last sync took, or has taken so far if one is running that has taken longer."""
-        if self._began is None:
+        if self.began is None:
             return self.sync_ms
-        return max(self.sync_ms, (trio.current_time() - self._began) * 1000)
+        return max(self.sync_ms, (trio.current_time() - self.began) * 1000)
 
     def wake(self) -> None:
         """There is something to write; after appending, once a batch."""
@@ -199,7 +187,6 @@ class Committer:
             failure.__cause__ = error
         self.failure = failure
         _log.error("storage has failed, the broker stops", reason=str(failure))
-        self._on_failed(failure)
         for event in self._events:
             event.set()
 
@@ -245,9 +232,9 @@ class Committer:
         fds = [fd for _, part in also for fd in part]
         if ticket is not None:
             fds += self.journal.fds_to_sync()
-        began = self._began = trio.current_time()
+        began = self.began = trio.current_time()
         await self._sync(fds)
-        self._began = None
+        self.began = None
         self.sync_ms = (trio.current_time() - began) * 1000
         self.commits += 1
         for each, _ in also:

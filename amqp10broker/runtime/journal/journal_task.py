@@ -84,6 +84,7 @@ class JournalTask:
         self._soon = trio.Event()
         self.journal = journal
         self.committer = committer
+        self.when_durable, self.when_room = committer.when_durable, committer.when_room
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
         self._turns = trio.CapacityLimiter(RECOVERING_MAX)
@@ -105,7 +106,7 @@ class JournalTask:
     def write_soon(self) -> None:
         if self.journal.unsynced_bytes > UNSAFE_BYTES_MAX:
             self.committer.wake()
-        elif not self._soon.is_set():
+        else:
             self._soon.set()
 
     async def _write_always(self) -> None:
@@ -157,12 +158,6 @@ class JournalTask:
             "the journal is not cleaned, so that nothing of a failed queue is lost; "
             "start the broker again, or delete the queue"
         )
-
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        self.committer.when_durable(ticket, callback)
-
-    def when_room(self, callback: Callable[[], None]) -> None:
-        self.committer.when_room(callback)
 
     def begin(self) -> None:
         """Every queue that has something in the journal is there: read it."""
@@ -341,20 +336,20 @@ async def opened_journal(
             reserve_bytes=reserve_bytes,
         )
         streams = StreamSyncs()
-        also = (data.catalog_log, streams, inventory)
         held = data.catalog_log.holds_journal
         committer = Committer(
             journal,
             helper.sync,
-            also=also,
+            also=(data.catalog_log, streams, inventory),
             on_full=on_full,
             held=held,
             on_mark=data.catalog_log.mark,
             inline=inline,
         )
         streams.wake = committer.wake
-        disk, folder = data.disk, data.folder
-        journal_task = JournalTask(disk, folder, journal, committer, streams, clock, on_failed, held)
+        journal_task = JournalTask(
+            data.disk, data.folder, journal, committer, streams, clock, on_failed, held
+        )
         data.when_written = committer.wake
         failure: Exception | None = None
         try:
