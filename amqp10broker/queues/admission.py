@@ -30,9 +30,7 @@ class Admission:
         self._since_ms = 0
 
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
-        """Return the commands that may be applied now, including those that had to wait before. Raises
-        `StorageError` if the journal cannot be written.
-        """
+        """Return the commands that may be applied now, those that waited included. Raises `StorageError`."""
         room = self._room
         if room is None or not room.journal.reserve:
             return commands

@@ -109,9 +109,7 @@ class DurabilityBackend(Generic[MachineT]):
         return not self.admission.holds
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
-        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
-        parts.
-        """
+        """Apply and store the queue's part of a commit: the journal joins it with the others."""
         self.apply(commands, now_ms)
         self.flush(now_ms)
 
@@ -131,9 +129,7 @@ class DurabilityBackend(Generic[MachineT]):
         return due_ms
 
     def applied_in_step(self, commands: list[Command]) -> Sequence[Command] | None:
-        """Return the commands that were applied in this step, of those that it was given; None: another node
-        sends their effects.
-        """
+        """Return those of the commands that were applied now; None: another node sends their effects."""
         return commands
 
     def queue_status(self) -> QueueStatus:
@@ -156,8 +152,5 @@ class DurabilityBackend(Generic[MachineT]):
         return []
 
     def restart(self) -> None:
-        """Replace the machine after a fault by another, which `recover` fills.
-
-        Used only for kinds of `runtime.queues.queues.AFTER_FAULT`.
-        """
+        """Replace the machine after a fault by another, which `recover` fills (`queues.AFTER_FAULT`)."""
         raise AssertionError("a queue of this kind stays down after a fault")

@@ -24,10 +24,8 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages.
-
-    Attributes:
-        failed: it was not deleted by a command, but broke down.
+    """The queue was deleted before it could take responsibility for published messages. `failed`: it was not
+    deleted by a command, but broke down.
     """
 
     publisher: PublisherRef
@@ -69,13 +67,9 @@ class DeadLetterReason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DeadLetters:
-    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time.
-
-    They are sent to no peer: `take_dead_letters` returns them to the queue's runtime.
-
-    Attributes:
-        exchange: the queue's dead-letter exchange, which need not exist.
-        routing_key: instead of the messages' own; None keeps those.
+    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time. They are
+    sent to no peer: `take_dead_letters` returns them to the queue's runtime. `exchange`: the queue's
+    dead-letter exchange, which need not exist. `routing_key`: instead of the messages' own; None keeps those.
     """
 
     reason: DeadLetterReason
@@ -160,11 +154,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRefused:
-    """The consumer is not accepted.
-
-    Attributes:
-        why: conflict of exclusive use; or the queue has no leader.
-    """
+    """The consumer is not accepted. `why`: conflict of exclusive use; or the queue has no leader."""
 
     consumer: ConsumerRef
     queue: str

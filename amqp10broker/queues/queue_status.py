@@ -67,9 +67,7 @@ class StreamReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue's waiting messages and consumers. `arrived`: messages that ever came; of a recovered queue at
-    least those that it found.
-    """
+    """A queue's waiting messages and consumers. `arrived`: messages that ever came, as far as known."""
 
     ready: int
     arrived: int
@@ -119,10 +117,7 @@ class QueueStatus:
 
 
 class QueueProgress(NamedTuple):
-    """Reasons that keep a queue from going on.
-
-    All times are in ms: since when.
-    """
+    """Reasons that keep a queue from going on. All times are in ms: since when."""
 
     busy: bool = False
     """It has commands that it has not applied yet."""
@@ -147,9 +142,7 @@ LOOKED_THROUGH_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """The limits of a queue's length. `messages`: ready messages at most, None: any number. `bytes`: bytes of
-    them at most, None: any number.
-    """
+    """The limits of a queue's length: ready messages, and bytes of them; None: any number."""
 
     messages: int | None
     bytes: int | None
@@ -185,7 +178,6 @@ class QueueStats:
 
 class QueueWeight(NamedTuple):
     """Bytes of the contents of a queue's messages, as far as they are known without looking at each of many.
-
     None: counting would take too long, or this kind of queue does not support it.
     """
 

@@ -58,9 +58,7 @@ class RoundRobin(OrderedDict[T, None]):
         self.move_to_end(next(iter(self)))
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:
-        """Rotate after the first consumers, these, were given `count` messages one each: the one behind the
-        last is next.
-        """
+        """Rotate after these first ones got `count` messages one each: the one behind the last is next."""
         for taker in takers[: count % len(takers) or len(takers)]:
             self.move_to_end(taker)
 

@@ -57,17 +57,10 @@ YIELD_MS: Final = 1_000
 
 
 class Raft(MemberState):
-    """One member of one group.
-
-    Args:
-        me: its id in the group, 1 to 2**64 - 1.
-        now_ms: milliseconds of a clock that never runs back; the same in all calls.
-        chance: gives numbers from 0 to below 1.
-        commit_wait_ms: how long the commit index may wait for an append to go with, which saves a message
-            where followers do not need it at once.
-
-    Attributes:
-        backward: it shall not lead: it takes over from no leader, and waits longer than others would.
+    """One member of one group. `now_ms`: of a clock that never runs back; the same in all calls.
+    `random_source`: gives numbers from 0 to below 1. `commit_wait_ms`: how long the commit index may wait for
+    an append to go with, which saves a message where followers do not need it at once. `backward`: it shall
+    not lead: it takes over from no leader, and waits longer than others would.
     """
 
     __slots__ = (
@@ -165,15 +158,9 @@ class Raft(MemberState):
     # -- what people want
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append commands to the log.
-
-        Returns:
-            The index of the first. It is committed when an entry of this index *and this term* is applied.
-
-        Raises:
-            NotLeader: ask its `leader`.
-            NotReady: it leads, and has committed nothing of its term, or is handing over; try again.
-            Full: 64 MiB are not committed; wait until some are.
+        """Append commands; return the index of the first. It is committed when an entry of this index *and
+        this term* is applied. Raises `NotLeader`; `NotReady`: nothing of its term is committed, or it is
+        handing over; `Full`: 64 MiB are not committed.
         """
         return self._must_lead().propose(payloads)
 
@@ -182,20 +169,14 @@ class Raft(MemberState):
         return self._leading is not None and self._leading.has_room(size)
 
     def change(self, change: Change, now_ms: int) -> int:
-        """Begin a change of members; it is in force at once, and holds when it is committed.
-
-        Raises:
-            NotLeader, NotReady: as `propose`.
-            ChangeRefused: the last change is not committed, or this one cannot be.
+        """Begin a change of members, in force at once; it holds when it is committed. Raises as `propose`,
+        and `ChangeRefused` if the last change is not committed, or this one cannot be.
         """
         return self._must_lead().change(change, now_ms)
 
     def transfer(self, to: int, now_ms: int) -> None:
-        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most.
-
-        Raises:
-            NotLeader, NotReady: as `propose`.
-            ChangeRefused: `to` is no other voter that can be reached.
+        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most. Raises as `propose`, and
+        `ChangeRefused` if `to` is no other voter that can be reached.
         """
         self._must_lead().transfer_to(to, now_ms)
 
@@ -217,9 +198,8 @@ class Raft(MemberState):
             self._due = min(self._due, now_ms)
 
     def force_alone(self, now_ms: int) -> None:
-        """Make this member the only one of the group, when the others are lost for good, with their data.
-
-        An operator decides this, without a vote.
+        """Make this member the only one of the group, when the others are lost for good, with their data. An
+        operator decides this, without a vote.
         """
         self._follow(self.term + 1, None, now_ms)
         alone = CONFIG.encode(Configuration((self.me,)))
@@ -282,9 +262,7 @@ class Raft(MemberState):
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`. `index`: of the snapshot; None: it did not
-        arrive.
-        """
+        """A state was sent to a member of `Ready.snapshots_to`. `index`: of it; None: it did not arrive."""
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
@@ -582,9 +560,7 @@ class Raft(MemberState):
     # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
-        """Return the output since the last call; None if there is none. Call it once after all inputs of a
-        step.
-        """
+        """Return the output since the last call, None if there is none; once after all inputs of a step."""
         log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
         if leading is not None and not leading.quiet:
@@ -652,9 +628,7 @@ class Tally:
         self._denied: set[int] = set()
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer, which takes the place of an earlier one. That of a member that is no voter counts for
-        nothing.
-        """
+        """An answer, in place of an earlier one; that of a member that is no voter does not count."""
         if member in self.config.voters:
             now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
             now.add(member)

@@ -107,9 +107,7 @@ class Member:
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Start from the stored state; call `advance` when the node has registered the member.
-        `random_source`: gives numbers from 0 to below 1.
-        """
+        """Start from the stored state; call `advance` when the node has registered the member."""
         assert store.stored is not None, "its log must have been read"
         self.group = group
         self.me = me
@@ -171,9 +169,7 @@ class Member:
         self.raft.suspect(peer, self.groups.now_ms())
 
     def heard(self, peer: int) -> None:
-        """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
-        the random delays of others.
-        """
+        """As `Raft.heard`; the preferred first leader of a new group stands for election at once."""
         self.raft.heard(peer, self.groups.now_ms())
         if self.new:
             self.campaign_at_tick()
@@ -428,9 +424,7 @@ class Groups:
     # --- what members ask ---------------------------------------------------------------------------
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Call a function in `LATER_MS`, or at the next look at the groups behind that. `on_deadline` is not
-        called, so that nothing wakes for it.
-        """
+        """Call a function in `LATER_MS`, or at the next look behind that; nothing wakes for it."""
         if not self._later:
             self._later_due = self.now_ms() + LATER_MS
         self._later.append(callback)

@@ -52,10 +52,9 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether it may stand for election.
-
-        A member whose removal is not known to be committed may: the others may not be able to win without it
-        (the dissertation, section 4.2.2). It does not count its own vote then.
+        """Whether it may stand for election. A member whose removal is not known to be committed may: the
+        others may not be able to win without it (the dissertation, section 4.2.2). It does not count its own
+        vote then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 
@@ -131,10 +130,9 @@ class LogView:
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
-        """Return the largest index up to `index` at which no entry has a term above `term`.
-
-        Where two logs differ at an index, they cannot agree behind the result for the other's term. It skips
-        a term at a time (the paper, end of section 5.3).
+        """Return the largest index up to `index` at which no entry has a term above `term`. Where two logs
+        differ at an index, they cannot agree behind the result for the other's term. It skips a term at a
+        time (the paper, end of section 5.3).
         """
         index = min(index, self.last)
         for first, of in reversed(self._terms):

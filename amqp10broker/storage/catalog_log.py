@@ -29,9 +29,7 @@ class CatalogLog(EntryLog):
         self._ahead = 0
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Store entries, all of them or none, in place of those of the same keys. Raises `LimitExceeded` if
-        they cannot be stored now.
-        """
+        """Store entries, all of them or none. Raises `LimitExceeded` if they cannot be stored now."""
         try:
             self.store(entries)
         except StorageError as error:

@@ -70,10 +70,8 @@ def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
 
 def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator[Checked]:
     """Read everything, and yield a result for each file, missing ones included, and for other faults.
-
-    Args:
-        contents: decodes the records. Leftovers of streams that are not declared are not read, since the next
-            start removes them.
+    `contents`: decodes the records. Leftovers of streams that are not declared are not read, since the next
+    start removes them.
     """
     return _Check(disk, folder, contents).run()
 
@@ -195,12 +193,10 @@ CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
 
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
-    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss.
-
-    For an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays
-    so, and a start reports where. Raises `DamagedFile` if the catalog is missing, which is needed to
-    interpret the other files, and `StorageError` if a file cannot be read, or the inventory cannot be
-    written.
+    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss. For
+    an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays so,
+    and a start reports where. Raises `DamagedFile` if the catalog is missing, which is needed to interpret
+    the other files, and `StorageError` if a file cannot be read, or the inventory cannot be written.
     """
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):

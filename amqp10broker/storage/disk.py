@@ -69,9 +69,7 @@ class Disk:
         os.close(fd)
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write all pieces in order from `offset` on. After an error any number of the first bytes may have
-        been written.
-        """
+        """Write all pieces from `offset` on. After an error any number of the first bytes may be there."""
         # Goes on after a short write, until an error explains it.
         # Python itself goes on after EINTR (PEP 475).
         for start in range(0, len(pieces), _PIECES_MAX):
@@ -107,10 +105,9 @@ class Disk:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it.
-
-        The size of the file does not change; truncating it releases the room behind its new end. Returns
-        False if the system cannot allocate. After an error some of the room may have been taken.
+        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it. The size
+        of the file does not change; truncating it releases the room behind its new end. Returns False if the
+        system cannot allocate. After an error some of the room may have been taken.
         """
         if _fallocate is None:
             return False

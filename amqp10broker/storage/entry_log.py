@@ -53,9 +53,7 @@ Value = Any
 
 @dataclass(frozen=True, slots=True)
 class FoundEntries:
-    """The result of opening a file. `torn_bytes`: bytes that were cut off its end: changes that were never
-    durable.
-    """
+    """The result of opening a file. `torn_bytes`: cut off its end: changes that were never durable."""
 
     entries: int
     records: int
@@ -77,9 +75,7 @@ class EntryLog:
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Create an empty log without a file; call `open` or `make` next. `when_written`: called after each
-        change that has been written, which has to be synced.
-        """
+        """Create an empty log without a file; call `open` or `make` next."""
         self.path = path
         self.changes = 0
         self.durable_changes = 0
@@ -110,9 +106,7 @@ class EntryLog:
         return len(self._live)
 
     def get(self, key: Key) -> Value:
-        """Return the entry of a key; None if there is none. Raises `StorageError` if it was written by a
-        newer version.
-        """
+        """Return the entry of a key, or None. Raises `StorageError` if a newer version wrote it."""
         encoded = self._live.get(key)
         if encoded is None:
             return None
@@ -127,9 +121,7 @@ class EntryLog:
             yield key, self.get(key)
 
     def store(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Put entries, all of them or none, in place of those of the same keys. Raises `StorageError` if they
-        cannot be written; none of them is stored.
-        """
+        """Put entries, all of them or none. Raises `StorageError` if they cannot be written."""
         changed: list[tuple[Key, bytes]] = []
         for key, value in dict(entries).items():
             encoded = _encoded([key, value])
@@ -146,9 +138,8 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Remove entries atomically; missing keys are ignored.
-
-        If that cannot be written now, it is written with the next change, or by `flush`.
+        """Remove entries atomically; missing keys are ignored. If that cannot be written now, it is written
+        with the next change, or by `flush`.
         """
         gone = [key for key in dict.fromkeys(keys) if key in self._live]
         if not gone:
@@ -222,9 +213,8 @@ class EntryLog:
             raise
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Call a function once when all changes so far survive a loss of power.
-
-        It is called by `synced`, in the order of these calls; never, if storage fails.
+        """Call a function once when all changes so far survive a loss of power. It is called by `synced`, in
+        the order of these calls; never, if storage fails.
         """
         self._waiting.append((self.changes, told))
 
@@ -251,10 +241,9 @@ class EntryLog:
         return fds
 
     def synced(self) -> None:
-        """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays.
-
-        Writing blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s. Raises `StorageFailed` if it
-        is unknown which of the two files is on the disk.
+        """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays. Writing
+        blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s. Raises `StorageFailed` if it is
+        unknown which of the two files is on the disk.
         """
         size, aside_size, changes = self._syncing
         self._opened.synced_to(size)
@@ -424,9 +413,7 @@ class EntryLog:
         self._rewrite()
 
     def open(self, known: KnownFile | None = None) -> None:
-        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile` if it is not as
-        it was written.
-        """
+        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile`."""
         self.remove_aside()
         reader = self.read(known)
         assert reader.header is not None
@@ -456,9 +443,7 @@ class EntryLog:
         self._allocate()
 
     def read(self, known: KnownFile | None = None) -> FileReader:
-        """Read the entries of the existing file without changing it. Raises `DamagedFile` if it is not as it
-        was written.
-        """
+        """Read the existing file without changing it. Raises `DamagedFile`."""
         self.reader = reader = FileReader(self._disk, self.path, purpose=self._purpose, number=0, last=True)
         if reader.header is None:
             raise DamagedFile(

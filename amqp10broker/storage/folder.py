@@ -136,10 +136,8 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
 
 
 def remove_contents(disk: Disk, path: str) -> None:
-    """Remove the broker's files from a data folder that no broker uses; the folder stays.
-
-    Raises:
-        StorageError: something cannot be removed. The folder counts as damaged then.
+    """Remove the broker's files from a data folder that no broker uses; the folder stays. Raises
+    `StorageError` if something cannot be removed. The folder counts as damaged then.
     """
     with _told(path, "it cannot be emptied"):
         there = disk.list_folder(path)

@@ -77,9 +77,7 @@ class FolderInventory:
             self._own.update(new)
 
     def forget(self, names: Iterable[str]) -> int:
-        """Remove the entries of files, which may be removed when this is durable; returns the change for
-        `is_durable`.
-        """
+        """Remove the entries of files, which may go when the returned change `is_durable`."""
         gone = [name for name in names if self._own.pop(name, None) is not None]
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes

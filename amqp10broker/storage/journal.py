@@ -97,13 +97,9 @@ class Journal:
         file_bytes_max: int = FILE_BYTES_MAX,
         reserve_bytes: int = 0,
     ) -> None:
-        """Create a journal without opening any file.
-
-        Args:
-            folder: a folder of its own, which must exist.
-            part: the folder's part of the inventory, which must be synced before each `synced`, with
-                `remove_dropped` afterwards.
-            reserve_bytes: maximum of the reserve; 0: none.
+        """Create a journal without opening any file. `folder`: a folder of its own, which must exist. `part`:
+        the folder's part of the inventory, which must be synced before each `synced`, with `remove_dropped`
+        afterwards. `reserve_bytes`: maximum of the reserve; 0: none.
         """
         self.shortage: DiskFull | None = None
         self.durable = 0
@@ -154,18 +150,8 @@ class Journal:
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """Collect a record without writing it.
-
-        The record counts as dead until `add_live`.
-
-        Args:
-            group: 0 to 2**32 - 1.
-            kind: 1 to 254.
-            index: 0 to 2**64 - 1.
-            term: 0 to 2**64 - 1.
-
-        Returns:
-            Ticket, file number, offset. The record takes `RECORD_BYTES` and the payload's bytes.
+        """Collect a record without writing it; it is dead until `add_live`. `group`: u32; `kind`: 1 to 254;
+        `index`, `term`: u64. Returns ticket, file number, offset.
         """
         filling = self._filling
         if filling.end >= self._file_bytes_max and not self._together and self._may_roll(filling):
@@ -178,9 +164,8 @@ class Journal:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Append the records of a block atomically: after a loss of power all of them exist, or none.
-
-        The block must not await. A group lies in one file, between two records of the journal's own. Recovery
+        """Append the records of a block atomically: after a loss of power all of them exist, or none. The
+        block must not await. A group lies in one file, between two records of the journal's own. Recovery
         holds its records back until its end, and drops them if there is none.
         """
         self.append(0, GROUP_BEGINS, 0, ())
@@ -194,11 +179,9 @@ class Journal:
             self._together = False
 
     def admits(self, size: int, last: int) -> bool:
-        """Return whether records that free no room may be appended without using the reserve.
-
-        Args:
-            size: their approximate bytes, plus those that were admitted before and not yet appended.
-            last: how many of them are new. If there is no room, there is a shortage until there is.
+        """Return whether records that free no room may be appended without using the reserve. `size`: their
+        approximate bytes, plus those that were admitted before and not yet appended. `last`: how many of them
+        are new. If there is no room, there is a shortage until there is.
         """
         filling = self._filling
         if self.shortage is not None:
@@ -227,16 +210,14 @@ class Journal:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the next commit has no file to begin or to remove.
-
-        Collected records do not count: they wait for a requested commit.
+        """Whether the next commit has no file to begin or to remove. Collected records do not count: they
+        wait for a requested commit.
         """
         return not (self._pending or self._dropped or self._leaving)
 
     def mark(self) -> None:
-        """Record the synced position in the inventory, so that damage before it, or loss, can be detected.
-
-        A failure is ignored, since the records themselves are safe.
+        """Record the synced position in the inventory, so that damage before it, or loss, can be detected. A
+        failure is ignored, since the records themselves are safe.
         """
         try:
             self._claim(self._current)
@@ -277,11 +258,10 @@ class Journal:
         return ticket
 
     def write_early(self) -> int:
-        """Write collected records for the current file, also during a sync.
-
-        They count for the sync of the next `write`. Records for the next file wait for `write`, since that
-        file must be durable first; so does a group that has not ended. Returns the ticket up to which
-        everything has been written. Raises `DiskFull` if all is still collected; `write` tries again.
+        """Write collected records for the current file, also during a sync. They count for the sync of the
+        next `write`. Records for the next file wait for `write`, since that file must be durable first; so
+        does a group that has not ended. Returns the ticket up to which everything has been written. Raises
+        `DiskFull` if all is still collected; `write` tries again.
         """
         current = self._current
         if not self._together:
@@ -291,9 +271,7 @@ class Journal:
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors to sync to make the last `write` durable; `write` must wait for `synced`.
-        Raises `StorageError` if a file cannot be opened; the call can be repeated.
-        """
+        """Return what to sync for the last `write`; the next one waits for `synced`. Raises `StorageError`."""
         fds: dict[int, None] = {}
         for _, current, size, made, names in self._points:
             if size > current.synced:
@@ -318,9 +296,7 @@ class Journal:
         self.remove_dropped()
 
     def read(self, file: int, offset: int) -> bytes:
-        """Return the payload of a record, written or still collected. Raises `DamagedFile` if the content is
-        not what was written.
-        """
+        """Return the payload of a record, written or collected. Raises `DamagedFile`."""
         return self._to_read(file).read(offset)
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
@@ -339,12 +315,11 @@ class Journal:
         assert self._live[file] >= 0, "more bytes are dead than were alive"
 
     def to_clean(self) -> int | None:
-        """Return the oldest file, if it is full and cleaning it pays.
-
-        It pays when no byte in it is live, or when more than half of all bytes are dead and there are two
-        full files or more. During a shortage, it pays when more than half of the bytes of the oldest files
-        are dead, however many files these are, and the copies fit into the remaining room. To clean, append
-        its live records again, count them as dead here and live there, then `drop` it.
+        """Return the oldest file, if it is full and cleaning it pays. It pays when no byte in it is live, or
+        when more than half of all bytes are dead and there are two full files or more. During a shortage, it
+        pays when more than half of the bytes of the oldest files are dead, however many files these are, and
+        the copies fit into the remaining room. To clean, append its live records again, count them as dead
+        here and live there, then `drop` it.
         """
         oldest = next(iter(self._files))
         full = self._current.number - oldest
@@ -374,16 +349,10 @@ class Journal:
         return False
 
     def drop(self, file: int, *, after: int | None = None) -> None:
-        """Remove the oldest file, which has no live bytes, as soon as it is safe.
-
-        Args:
-            file: number of the oldest file, which must be full.
-            after: the ticket that must be durable first; None: all that was appended, which is required if a
-                record is dead only because of a later one, as in quorum queues: without the later one the
-                earlier one would be missing. 0: at once.
-
-        Raises:
-            ValueError: it is another file, or has live bytes.
+        """Remove the oldest file as soon as it is safe. `after`: the ticket that must be durable first; None:
+        all that was appended, which is required if a record is dead only because of a later one, as in quorum
+        queues: without the later one the earlier one would be missing. 0: at once. Raises `ValueError` if it
+        is another file, not full, or has live bytes.
         """
         if file != next(iter(self._files)) or file >= self._current.number:
             raise ValueError(f"file {file} is not the oldest full file")
@@ -425,7 +394,6 @@ class Journal:
 
     def recover(self) -> Iterator[Sequence[Record]]:
         """Read all records, oldest first, in batches; afterwards the journal can be used, and `found` is set.
-
         Every record counts as dead until `add_live`. A record may come twice, when the broker stopped after
         cleaning had copied it: the later one is the copy. Raises `DamagedFile` if a record is not what was
         written; nothing was changed.

@@ -35,12 +35,9 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
-    """One file: `written` bytes on disk, and records collected behind them.
-
-    Attributes:
-        written: bytes that the system has been given.
-        synced: bytes that are known to be durable; 0 as long as the header and the name are not.
-        allocated: bytes before this can be written even if the disk is full.
+    """One file: `written` bytes on disk, and records collected behind them. `written`: bytes that the system
+    has been given. `synced`: bytes that are known to be durable; 0 as long as the header and the name are
+    not. `allocated`: bytes before this can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -144,10 +141,8 @@ class LogFile:
             self.allocated = self.written
 
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
-        """Collect a record and return its offset. `payload` is not copied until it has been written.
-
-        Raises:
-            struct.error: a number is out of range.
+        """Collect a record and return its offset. `payload` is not copied until it has been written. Raises
+        `struct.error` if a number is out of range.
         """
         # The hot path: `record.encode_head` is written out here; a test compares the two.
         if self.synced > self._marked:
@@ -221,9 +216,7 @@ class LogFile:
         self.synced = max(self.synced, size)
 
     def read(self, offset: int) -> bytes:
-        """Return the payload of a record, on disk or collected. Raises `DamagedFile` if it is not what was
-        written.
-        """
+        """Return the payload of a record, on disk or collected. Raises `DamagedFile`."""
         if offset >= self.written:
             return self._read_collected(offset)
         data = self._read(offset, min(_GUESS_BYTES, self.written - offset))

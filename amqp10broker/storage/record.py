@@ -104,17 +104,7 @@ def decode_header(data: bytes) -> FileHeader | None:
 def encode_head(
     seed: int, offset: int, group: int, kind: int, index: int, payload: Iterable[bytes], term: int = 0
 ) -> bytes:
-    """Encode the bytes of a record before its payload.
-
-    Args:
-        group: 0 to 2**32 - 1.
-        kind: 1 to 254.
-        index: 0 to 2**64 - 1.
-        term: 0 to 2**64 - 1.
-
-    Raises:
-        struct.error: a number is out of range.
-    """
+    """Encode the bytes of a record before its payload."""
     rest = _REST.pack(group, kind, term, index)
     crc = crc32(rest, seed)
     length = 0

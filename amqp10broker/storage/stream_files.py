@@ -78,12 +78,9 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 @dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
-    the call can be repeated.
-
-    Args:
-        number: of the stream, 1 to 2**32 - 1.
-        part: of the inventory (`part_of`), which must be synced with the stream.
-        on_torn: called with a file after its torn end was cut off at the start.
+    the call can be repeated. `number`: of the stream, 1 to 2**32 - 1. `part`: of the inventory (`part_of`),
+    which must be synced with the stream. `on_torn`: called with a file after its torn end was cut off at the
+    start.
     """
 
     _disk: Disk

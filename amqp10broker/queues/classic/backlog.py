@@ -56,9 +56,7 @@ class Window(NamedTuple):
 
 
 class Page:
-    """Messages that are in the store. `positions`: None: consecutive from `first` on. `ranks`: positions in
-    the stored page; None: all are left.
-    """
+    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the stored page; None: all."""
 
     __slots__ = (
         "count",
@@ -115,9 +113,7 @@ class Page:
 
 
 class Backlog:
-    """The messages of one level that have not been delivered. `counting`: `size` is maintained; only a limit
-    of bytes needs it.
-    """
+    """The messages of one level not delivered. `counting`: `size` is kept: only a limit of bytes needs it."""
 
     __slots__ = (
         "_head",
@@ -170,9 +166,7 @@ class Backlog:
             self.size = content_bytes(self._head) + self._tail_size + sum(page.size for page in self._pages)
 
     def weigh(self) -> tuple[int, int, int]:
-        """Return the bytes of all contents, the number of unpacked messages in memory, and the bytes of
-        these.
-        """
+        """Return the bytes of all contents, and the number and bytes of unpacked messages."""
         paged, here = sum([page.size for page in self._pages]), self._head_size + self._tail_size
         return here + paged, len(self._head) + len(self._tail), here
 
@@ -385,9 +379,7 @@ class Backlog:
         return range(self.next - len(self._tail), self.next)
 
     def window(self, position: int, most: int) -> Window | None:
-        """Return messages from a position on, at most `most`, and fewer at the end of a part; None: there are
-        none.
-        """
+        """Return at most `most` messages from a position on, fewer at a part's end; None: there are none."""
         head = self._head_run()
         if head and position <= head[-1]:
             start = bisect_left(head, position)

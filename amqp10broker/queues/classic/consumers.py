@@ -107,9 +107,7 @@ class ClassicConsumer:
 
 
 class Consumers:
-    """All consumers of a queue. `active`: the single active consumer; None without one, or where all are
-    active.
-    """
+    """All consumers of a queue. `active`: the single active one; None: there is none, or all are active."""
 
     __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")
 

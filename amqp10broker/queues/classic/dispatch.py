@@ -56,12 +56,9 @@ class Serving:
         self.delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
-        """Hand out ready messages while any consumer has credit.
-
-        Args:
-            to_the_end: do not stop early, since remaining credit will be forfeited. Otherwise this ends when
-                many messages have expired and more have to: `ReadyMessages.next_expiry` is due then, so that
-                other tasks run before the next call.
+        """Hand out ready messages while any consumer has credit. `to_the_end`: do not stop early, since
+        remaining credit will be forfeited. Otherwise this ends when many messages have expired and more have
+        to: `ReadyMessages.next_expiry` is due then, so that other tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:

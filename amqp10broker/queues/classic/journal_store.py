@@ -333,10 +333,8 @@ class ClassicStore(Store):
         return records
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file that will be removed.
-
-        Yields:
-            After some records each, so that other tasks can run.
+        """Append again the live records of a file that will be removed. Yields after some records each, so
+        that other tasks can run.
         """
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):

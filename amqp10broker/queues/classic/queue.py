@@ -65,9 +65,7 @@ DUE_MAX: Final = 1024
 
 
 class ClassicQueue(QueueMachine):
-    """The state of a classic queue. `auto_delete`: deleted with the last of its consumers, if it ever had
-    one.
-    """
+    """The state of a classic queue. `auto_delete`: it goes with the last of its consumers."""
 
     def __init__(
         self,
@@ -115,9 +113,7 @@ class ClassicQueue(QueueMachine):
             self.waiting.count_bytes()
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with the messages that the store found after a restart. `backlogs`: by level, and `DELAYED`:
-        pages in order, and the position of the next message.
-        """
+        """Begin with what the store found: by level, and `DELAYED`: pages in order, and the next position."""
         self.waiting.recover({level: found for level, found in backlogs.items() if level != DELAYED})
         if DELAYED in backlogs:
             self.delayed.recover(*backlogs[DELAYED])

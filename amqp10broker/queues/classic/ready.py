@@ -31,12 +31,9 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """The progress of one consumer.
-
-    Attributes:
-        wanted: filter of its messages; None: all.
-        at: by level, the highest priority first: everything before this position was looked at.
-        behind: by level: heaps of earlier positions, of which some may be empty by now.
+    """The progress of one consumer. `wanted`: filter of its messages; None: all. `at`: by level, the highest
+    priority first: everything before this position was looked at. `behind`: by level: heaps of earlier
+    positions, of which some may be empty by now.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")
@@ -198,10 +195,8 @@ class ReadyMessages:
         return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
 
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
-        """Sort the messages of one publish into levels.
-
-        Yields:
-            A level and the indexes of its messages in order; None: all of them.
+        """Sort the messages of one publish into levels. Yields a level and the indexes of its messages in
+        order; None: all of them.
         """
         if self.width == 1:
             yield self.levels[0], None
@@ -350,10 +345,9 @@ class ReadyMessages:
         raise AssertionError("nothing is ready")
 
     def take_expired(self, now_ms: int) -> list[Keyed]:
-        """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`.
-
-        If there are more, `next_expiry` is in the past, and other tasks can run before the next call. Expired
-        messages are not delivered meanwhile, because `take` checks as well.
+        """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`. If there are more,
+        `next_expiry` is in the past, and other tasks can run before the next call. Expired messages are not
+        delivered meanwhile, because `take` checks as well.
         """
         gone: list[Keyed] = []
         if not self.may_expire:

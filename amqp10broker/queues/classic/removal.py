@@ -125,9 +125,8 @@ class Disposal:
         return waiting.count + delayed.count, waiting.size + delayed.size
 
     def make_room(self) -> None:
-        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`.
-
-        Delayed messages count as behind the others.
+        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`. Delayed messages count as
+        behind the others.
         """
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
@@ -179,9 +178,8 @@ class Disposal:
     def take_back(
         self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, unchanged.
-
-        A consumer that browses will be shown them again.
+        """Requeue deliveries that never reached the client, unchanged. A consumer that browses will be shown
+        them again.
         """
         self._outbox.withdraw(consumer)
         if consumer.browses:
@@ -236,10 +234,8 @@ def expiries_of(
     messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
 ) -> tuple[Sequence[int] | None, bool]:
     """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
-    expires.
-
-    The smaller of the queue's and the message's time to live counts. Returns the expiries, and whether some
-    message requests a delay (`dues_of`).
+    expires. The smaller of the queue's and the message's time to live counts. Returns the expiries, and
+    whether some message requests a delay (`dues_of`).
     """
     ttls: dict[bytes, int | None] = {}
     delays = False

@@ -85,9 +85,7 @@ class Browser:
 
     @property
     def shown(self) -> list[int]:
-        """By line the key from which on messages were not shown. This includes messages that were given back:
-        in each line, messages are shown in the order of their keys.
-        """
+        """By line the key from which on messages are to be shown, those that were given back included."""
         at = list(self.at)
         for line, key in self.behind:
             at[line] = min(at[line], key)

@@ -23,11 +23,9 @@ AHEAD_MS_MAX: Final = 1_000
 
 
 class Clocks:
-    """The clock differences as one node measures them.
-
-    Attributes:
-        correction_ms: the correction of this node's clock where it leads: 0 if the clocks of most nodes are
-            near it. Of two that differ the one behind is taken for right: what expires too early is lost.
+    """The clock differences as one node measures them. `correction_ms`: the correction of this node's clock
+    where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
+    right: what expires too early is lost.
     """
 
     def __init__(self) -> None:
@@ -35,9 +33,8 @@ class Clocks:
         self._measured: dict[int, tuple[int, int]] = {}
 
     def heard(self, node: int, ahead_ms: int, within_ms: int = 0) -> None:
-        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind.
-
-        A measurement that is less exact than the last one counts only if it contradicts that.
+        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind. A
+        measurement that is less exact than the last one counts only if it contradicts that.
         """
         last_ms, last_within_ms = self._measured.get(node, (0, math.inf))
         if within_ms <= last_within_ms or abs(ahead_ms - last_ms) > within_ms:

@@ -200,10 +200,9 @@ class ConsumerRotation:
 
 
 class Activity:
-    """The choice of the single active consumer.
-
-    The candidates are in a heap: of thousands of consumers that come and go together, none is compared with
-    all the others. `holder`: the active or quiescing consumer; None if there is no candidate.
+    """The choice of the single active consumer. The candidates are in a heap: of thousands of consumers that
+    come and go together, none is compared with all the others. `holder`: the active or quiescing consumer;
+    None if there is no candidate.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
@@ -217,9 +216,7 @@ class Activity:
 
     def rank(self, consumer: QuorumConsumer) -> None:
         """Update a consumer's rank: one that is not the holder is new, can be active again, or has other
-        credit.
-
-        Outdated ranks are removed when they come first or become too many.
+        credit. Outdated ranks are removed when they come first or become too many.
         """
         if consumer is self.holder or not consumer.counted:
             return

@@ -133,7 +133,6 @@ class QuorumConsumers:
 
     def give_up(self) -> None:
         """Return the deliveries of nodes that were away for too long, and compute when this is due again.
-
         This is not counted as a failed delivery, since the nodes may only be cut off. Deliveries that were
         sent settled stay with their consumers for as long as these may come back.
         """
@@ -176,10 +175,9 @@ class QuorumConsumers:
         self._find_give_up()
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
-        """Remove the consumers of lost sessions and return their deliveries, as for lost connections.
-
-        The lease of an unused queue begins anew even if it lost no consumer: while the node was away, no
-        client of it could use the queue.
+        """Remove the consumers of lost sessions and return their deliveries, as for lost connections. The
+        lease of an unused queue begins anew even if it lost no consumer: while the node was away, no client
+        of it could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
@@ -581,10 +579,8 @@ class QuorumConsumers:
 
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
         """Return the deliveries that a consumer's node has not seen, and how many deliveries were taken back
-        since.
-
-        Deliveries that were taken back without the session's knowledge are the oldest of the consumer: those
-        that it has seen go first.
+        since. Deliveries that were taken back without the session's knowledge are the oldest of the consumer:
+        those that it has seen go first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)

@@ -117,10 +117,8 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
 
 class QuorumInLog(QuorumInMemory):
-    """The backend with a replicated log, which decides the order of commands.
-
-    Attributes:
-        member: this node's member of the group, while it takes part.
+    """The backend with a replicated log, which decides the order of commands. `member`: this node's member of
+    the group, while it takes part.
     """
 
     by_log: ClassVar[bool] = True
@@ -139,12 +137,10 @@ class QuorumInLog(QuorumInMemory):
         usable: Callable[[], int] = lambda: machine_version.NEWEST,
         on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
     ) -> None:
-        """Create the backend of a queue that `recover` fills.
-
-        Args:
-            begin: starts this node's member of the group, when the log has been read.
-            usable: returns the machine version of the cluster, which all members support; 0: not known.
-            on_ahead: called when this member leads and the time of the log is ahead of its clock.
+        """Create the backend of a queue that `recover` fills. `begin`: starts this node's member of the
+        group, when the log has been read. `usable`: returns the machine version of the cluster, which all
+        members support; 0: not known. `on_ahead`: called when this member leads and the time of the log is
+        ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
@@ -188,12 +184,9 @@ class QuorumInLog(QuorumInMemory):
         on_refused: Callable[[int, int, int], None],
         on_room: Callable[[], None],
     ) -> None:
-        """Serve other nodes while this member leads.
-
-        Args:
-            on_lead: called with True when it leads and has applied everything that was committed before, and
-                with False when it ceases to lead.
-            on_refused, on_room: as of `LinkAdmission`.
+        """Serve other nodes while this member leads. `on_lead`: called with True when it leads and has
+        applied everything that was committed before, and with False when it ceases to lead. `on_refused`,
+        `on_room`: as of `LinkAdmission`.
         """
         self._on_lead = on_lead
         self.admission.on_refused, self.admission.on_room = on_refused, on_room

@@ -59,9 +59,7 @@ class EntryIndex:
             self._terms.pop()
 
     def move(self, index: int, file: int, offset: int) -> None:
-        """Change the place of an entry that was appended again: of this one, and then of those behind it in
-        order.
-        """
+        """Change the place of an entry that was appended again; then of those behind it, in order."""
         at = bisect_right(self._stretches, index, key=_FIRST) - 1
         before = self._stretches[at]
         behind = before.offsets[index - before.first + 1 :]
@@ -106,9 +104,7 @@ class EntryIndex:
         return term, kind
 
     def terms(self, behind: int) -> Iterator[tuple[int, int, Kind]]:
-        """Iterate over (first index, term, kind) of each stretch of entries of one term and kind behind an
-        index.
-        """
+        """Iterate over (first index, term, kind) of the stretches of one term and kind behind an index."""
         for at, (first, term, kind) in enumerate(self._terms):
             following = self._terms[at + 1][0] if at + 1 < len(self._terms) else None
             if following is None or following > behind + 1:

@@ -25,11 +25,8 @@ class _Put(NamedTuple):
 
 
 class JournalBodies:
-    """`PagedBodies` with the places of its messages in the journal.
-
-    Attributes:
-        recovering: entries are applied again. Messages may be missing, since their present record comes later
-            in the journal.
+    """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again.
+    Messages may be missing, since their present record comes later in the journal.
     """
 
     def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
@@ -85,13 +82,8 @@ class JournalBodies:
 
     def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
         """Iterate over runs of messages as they are now, even if they are dropped meanwhile, until
-        `read_done`.
-
-        Args:
-            size: bytes of contents of a run, about.
-
-        Yields:
-            The index of the first of a run, and its messages.
+        `read_done`. `size`: bytes of contents of a run, about. Yields the index of the first of a run, and
+        its messages.
         """
         self._readers += 1
         return self._runs(indexes, size)
@@ -148,9 +140,8 @@ class JournalBodies:
             self._place(file, place.first, place.messages, place.length)
 
     def found(self, file: int, place: Place, messages: Sequence[Message]) -> None:
-        """Add messages of a record that is read from the journal.
-
-        The latest record of an index counts: a settled delivery that was given back may have another head.
+        """Add messages of a record that is read from the journal. The latest record of an index counts: a
+        settled delivery that was given back may have another head.
         """
         for index, message in enumerate(messages, place.first):
             if index in self._messages:
@@ -165,7 +156,6 @@ class JournalBodies:
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
         """Iterate over runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
-
         The caller must relocate each run before the next.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
@@ -179,9 +169,8 @@ class JournalBodies:
         return runs
 
     def forget(self, places: Sequence[Place]) -> None:
-        """Remove what other records have of the messages of an entry that is about to be applied.
-
-        Messages behind them stay: a later state may include them, though their entries are not read again.
+        """Remove what other records have of the messages of an entry that is about to be applied. Messages
+        behind them stay: a later state may include them, though their entries are not read again.
         """
         for place in places:
             stale = [

@@ -123,9 +123,8 @@ class LaterMessages:
             del soon[SOON_MAX // 2 :]
 
     def columns(self) -> tuple[array[int], ...]:
-        """Return indexes, times, sizes, expiries and levels, in order of the indexes.
-
-        In this order most of them are ranges, or one number many times.
+        """Return indexes, times, sizes, expiries and levels, in order of the indexes. In this order most of
+        them are ranges, or one number many times.
         """
         parts = [_packed(self._soon)] if self._soon else []
         parts += self._pages

@@ -80,12 +80,8 @@ WhenDurable = Callable[[int, Callable[[], None]], None]
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log.
-
-    Attributes:
-        commands: as proposed by this member, with those without effect, to be answered in order; None: they
-            are in the payload only.
-        version: the machine version behind the entry.
+    """One entry of the log. `commands`: as proposed by this member, with those without effect, to be answered
+    in order; None: they are in the payload only. `version`: the machine version behind the entry.
     """
 
     index: int
@@ -166,11 +162,9 @@ class QuorumStore:
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
-        """Create the store of a new or existing queue.
-
-        Args:
-            joins: it is added to a group, and gets its state from the leader.
-            incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
+        """Create the store of a new or existing queue. `joins`: it is added to a group, and gets its state
+        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone
+        (`recovered`).
         """
         self.group = group
         self.me = me
@@ -541,11 +535,10 @@ class QuorumStore:
         self._queue = None
 
     def abandon(self) -> None:
-        """Give up the queue's state, and leave the journal's records to the next start.
-
-        Its live records are not known any more, so no file with records of it may be cleaned. In a group of
-        one, an entry that the queue failed at, and those behind it, are replaced by empty ones, since the
-        next start would fail, too; their senders are notified that they were not applied.
+        """Give up the queue's state, and leave the journal's records to the next start. Its live records are
+        not known any more, so no file with records of it may be cleaned. In a group of one, an entry that the
+        queue failed at, and those behind it, are replaced by empty ones, since the next start would fail,
+        too; their senders are notified that they were not applied.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:

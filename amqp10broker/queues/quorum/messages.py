@@ -211,10 +211,8 @@ class Messages:
         return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
 
     def release(self) -> list[Place]:
-        """Make due messages ready, or expire them.
-
-        At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
-        (`ReadyIndexes.deadline`).
+        """Make due messages ready, or expire them. At most `DUE_MAX` at a time; the deadline of the queue is
+        at once if there are more (`ReadyIndexes.deadline`).
         """
         due = self.ready.later.take_due(self.now_ms, DUE_MAX)
         expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
@@ -238,9 +236,7 @@ class Messages:
         return messages
 
     def put_back_unknown(self, index: int, message: Message) -> Place:
-        """Put back a message that the queue had dropped, and return its place, which is about the original
-        one.
-        """
+        """Put back a message that the queue had dropped; return its place, about the original one."""
         _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
@@ -418,9 +414,8 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop messages above the limits; returned messages above them stay until then.
-
-        When no message is ready, those published for later delivery go, the first due first.
+        """Drop messages above the limits; returned messages above them stay until then. When no message is
+        ready, those published for later delivery go, the first due first.
         """
         settings, ready = self.settings, self.ready
         if settings.max_length is not None:

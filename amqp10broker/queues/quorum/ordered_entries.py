@@ -165,9 +165,8 @@ class OrderedEntries:
         return keys, sizes, expiries
 
     def look(self, key: int, most: int) -> tuple[list[int], list[int]]:
-        """Return keys and expiries of entries from a key on, without removing them.
-
-        At most `most`, and fewer at the end of a block; empty if there are none.
+        """Return keys and expiries of entries from a key on, without removing them. At most `most`, and fewer
+        at the end of a block; empty if there are none.
         """
         for block in self._blocks:
             if block.keys[-1] >= key:

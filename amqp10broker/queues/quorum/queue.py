@@ -111,16 +111,13 @@ class QuorumQueue(QueueMachine):
 
     @property
     def replaying(self) -> bool:
-        """Whether past commands, or those of another leader, are applied: no effects, no reading of messages,
-        no counting.
-        """
+        """Whether past commands, or another leader's, are applied: no effects, no reading, no counting."""
         return self.messages.replaying
 
     def lead(self) -> None:
-        """Begin to emit effects, which happens on the leader only. A new queue leads.
-
-        Dead messages that stay until they have arrived are offered again, including those in flight from
-        another member, since their confirms will not come here.
+        """Begin to emit effects, which happens on the leader only. A new queue leads. Dead messages that stay
+        until they have arrived are offered again, including those in flight from another member, since their
+        confirms will not come here.
         """
         self.messages.replaying = False
         self.messages.pending.begin_anew()
@@ -218,9 +215,8 @@ class QuorumQueue(QueueMachine):
         return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
-        """Search for consumers that select, and return the command to log, without a change of state.
-
-        The command must be applied before the next call. Returns none: there is nothing to look at for any
+        """Search for consumers that select, and return the command to log, without a change of state. The
+        command must be applied before the next call. Returns none: there is nothing to look at for any
         consumer with credit.
         """
         if self.replaying or not self._consumers.selecting.able:
@@ -232,9 +228,8 @@ class QuorumQueue(QueueMachine):
         return letters
 
     def take_dlx(self) -> list[DeadMessage]:
-        """Return dead messages for the internal consumer, up to its prefetch.
-
-        There is one such consumer, on the leader.
+        """Return dead messages for the internal consumer, up to its prefetch. There is one such consumer, on
+        the leader.
         """
         if self.replaying:
             return []
@@ -261,9 +256,7 @@ class QuorumQueue(QueueMachine):
         return indexes
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
-        """Return whether the queue has copies of what this consumer may give back: its deliveries are not
-        settled at once.
-        """
+        """Return whether the queue has copies of what this consumer may give back."""
         found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
@@ -283,10 +276,8 @@ class QuorumQueue(QueueMachine):
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
         """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
-
-        Args:
-            seen: by consumer the number of deliveries that reached the node, less those that it gave back or
-                refused, as in the `seen` of its commands. A consumer that is missing has seen none.
+        `seen`: by consumer the number of deliveries that reached the node, less those that it gave back or
+        refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """
         consumers = self._consumers
         link = self.node_links.by_node.get((node, incarnation), NodeLink())

@@ -217,9 +217,7 @@ class ReadyIndexes:
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
-        """Make due messages ready: normal ones in the tail, others at their original places. Returns places
-        that are not the last ones of their lines.
-        """
+        """Make due messages ready. Returns the places that are not the last ones of their lines."""
         for each in due:
             if each.line:
                 self.put_back_unknown(each.key, each.size, each.expiry, each.line)
@@ -273,12 +271,9 @@ class ReadyIndexes:
         return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
-        """Take the next messages for a consumer, and return their indexes and sizes.
-
-        Args:
-            count: maximum, at least 1. Fewer may come although there are more: call again. None come when the
-                next one has expired.
-            room: bytes; the message that uses it up is the last.
+        """Take the next messages for a consumer, and return their indexes and sizes. `count`: maximum, at
+        least 1. Fewer may come although there are more: call again. None come when the next one has expired.
+        `room`: bytes; the message that uses it up is the last.
         """
         if self.returns.length:
             return self._took(*self._take_returned(self.returns, count, expired_at, room))
@@ -455,9 +450,7 @@ class ReadyIndexes:
         return [self._index_of_return[number] for number in self.tail.columns()[0]]
 
     def returns_to_tail(self) -> list[tuple[int, int]]:
-        """Return for each return to the tail, waiting or held, its number and the index of the next message
-        at that time.
-        """
+        """Return the number of each return to the tail, waiting or held, and the next index at that time."""
         return sorted(self._behind.items())
 
     def delayed_entries(self) -> list[Delayed]:

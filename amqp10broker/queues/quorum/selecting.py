@@ -35,7 +35,6 @@ WINDOW_MAX: Final = 128
 
 class Again:
     """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
-
     Places are numbered, and a cursor contains such a number. So each consumer with a cursor beyond a place
     looks at it again.
     """
@@ -113,10 +112,8 @@ class Selecting:
                     at[line] = min(at[line], key)
 
     def advance(self, consumer: QuorumConsumer, at: Sequence[int]) -> None:
-        """Advance a consumer's cursor to a position.
-
-        If more places were added to `again` since the leader's search than are remembered, the cursor goes
-        back to the first of them.
+        """Advance a consumer's cursor to a position. If more places were added to `again` since the leader's
+        search than are remembered, the cursor goes back to the first of them.
         """
         assert consumer.selection is not None
         if at[AGAIN] >= self.again.first:
@@ -141,7 +138,6 @@ class Selecting:
 
     def bounds(self, priority: int) -> list[int] | None:
         """Return by line the keys below which consumers of a priority may have messages; None: no bound.
-
         Consumers that select, of this or a higher priority, have yet to look at messages from there on.
         """
         ats = [_at(each) for each in self.able.values() if each.priority >= priority]

@@ -243,14 +243,9 @@ def version_of(data: bytes) -> int:
 
 
 def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
-    """Restore a queue from a snapshot.
-
-    Args:
-        bodies: the store that contains the messages; None: in memory, where the caller puts them.
-
-    Raises:
-        NewerMachine: this broker does not support the snapshot's version.
-        BadBytes: the data is not a snapshot.
+    """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
+    the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
+    `BadBytes` if the data is not a snapshot.
     """
     machine_version.check(version_of(data))
     beginning, _ = _BEGINNING.decode_part(data)

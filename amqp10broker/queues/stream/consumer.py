@@ -150,9 +150,7 @@ class StreamConsumer:
         self._ahead.extend(chunks)
 
     def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take messages of the chunk as far as credit, work and the consumer's end allow. `work`: limit, 1 or
-        more; filtering may exceed it a little.
-        """
+        """Take messages of the chunk. `work`: limit, 1 or more; filtering may exceed it a little."""
         position = self.position
         if self._bloom is not None and not self._bloom.may_match(chunk.filter):
             self.looked_at += chunk.end - position

@@ -26,9 +26,7 @@ INDEX_BYTES: Final = 64 * 1024
 
 
 class SegmentIndex:
-    """The index and the figures of one segment. `first_ms`: time of its first chunk; None while it
-    has none.
-    """
+    """The index and figures of one segment. `first_ms`: of its first chunk; None while it has none."""
 
     def __init__(self, first: int, size: int) -> None:
         self.first = first
@@ -89,11 +87,9 @@ class Chunk(NamedTuple):
 
 
 class StreamLog:
-    """The log of one stream.
-
-    Offsets from `first_offset` up to, and not including, `committed` may be read; those up to `next_offset`
-    are appended. All three are at the beginning of a chunk. `number`: commits over several queues up to this
-    one are in the stream.
+    """The log of one stream. Offsets from `first_offset` up to, and not including, `committed` may be read;
+    those up to `next_offset` are appended. All three are at the beginning of a chunk. `number`: commits over
+    several queues up to this one are in the stream.
     """
 
     def __init__(self, shelf: Shelf) -> None:
@@ -134,10 +130,9 @@ class StreamLog:
         return self._older_bytes + self.segments[-1].size if self.segments else 0
 
     def prepare_room(self) -> Sequence[int]:
-        """Begin a new segment if the newest is full; everything before must be committed.
-
-        Returns descriptors to sync and `commit` before the next call; none if there is room. Raises
-        `DiskFull` if the call can be repeated.
+        """Begin a new segment if the newest is full; everything before must be committed. Returns descriptors
+        to sync and `commit` before the next call; none if there is room. Raises `DiskFull` if the call can be
+        repeated.
         """
         assert self.committed == self.next_offset, "a segment is only left when all of it is durable"
         self._rolling = self._rolling or not self.segments or self._full(self.segments[-1])
@@ -176,9 +171,7 @@ class StreamLog:
         self._firsts.append(first)
 
     def write(self) -> int:
-        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
-        `DiskFull` without loss.
-        """
+        """Write appended chunks; return the offset that a sync makes durable. Raises `DiskFull` without loss."""
         self.shelf.write()
         return self.next_offset
 
@@ -245,9 +238,8 @@ class StreamLog:
         return self.committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one.
-
-        Empty at the end. Starts at the oldest chunk if the place has been removed.
+        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one. Empty
+        at the end. Starts at the oldest chunk if the place has been removed.
         """
         first, position = place
         at = bisect_right(self._firsts, first) - 1

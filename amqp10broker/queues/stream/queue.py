@@ -204,10 +204,9 @@ class StreamQueue(QueueMachine):
         return None if age_ms is None or self.deleted else self.log.next_expiry(age_ms)
 
     def write(self, now_ms: int) -> None:
-        """Append published messages to the log, once a step, after all commands.
-
-        Does nothing while appended messages are not committed; what is published meanwhile makes the next
-        chunk. Raises `DiskFull` if nothing has changed, and the call can be repeated.
+        """Append published messages to the log, once a step, after all commands. Does nothing while appended
+        messages are not committed; what is published meanwhile makes the next chunk. Raises `DiskFull` if
+        nothing has changed, and the call can be repeated.
         """
         if not self._pending:
             return

@@ -35,9 +35,7 @@ AlsoSynced = CatalogLog | Inventory | StreamSyncs
 
 
 class Committer:
-    """Commits one journal, and other files with it. `full`: the disk does not take what is published; there
-    may be a reserve for the rest.
-    """
+    """Commits one journal, and other files with it. `full`: the disk does not take what is published."""
 
     def __init__(
         self,
@@ -101,11 +99,9 @@ class Committer:
             self._lot.unpark()
 
     def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Have a function called when a ticket is durable; also wakes the committer.
-
-        Ask for the newest ticket once, and for the next when that was called: a queue waits in one place
-        at most. It is called in the committer's task, or before this returns if it is durable already;
-        never, if storage fails.
+        """Have a function called when a ticket is durable; also wakes the committer. Ask for the newest
+        ticket once, and for the next when that was called: a queue waits in one place at most. It is called
+        in the committer's task, or before this returns if it is durable already; never, if storage fails.
         """
         if ticket <= self.journal.durable:
             callback()
@@ -114,9 +110,8 @@ class Committer:
             self.wake()
 
     def when_room(self, callback: Callable[[], None]) -> None:
-        """Have a function called when the journal has no `shortage`; also wakes the committer.
-
-        It is called once, in the committer's task; never, if storage fails.
+        """Have a function called when the journal has no `shortage`; also wakes the committer. It is called
+        once, in the committer's task; never, if storage fails.
         """
         self._for_room.append(callback)
         self.wake()
@@ -148,11 +143,8 @@ class Committer:
     # --- the task -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit, until `stop`.
-
-        Raises:
-            StorageFailed: a write or a sync failed otherwise than for lack of room. Reported records are
-                durable; no others will be.
+        """Commit, until `stop`. Raises `StorageFailed` if a write or a sync failed otherwise than for lack of
+        room. Reported records are durable; no others will be.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)

@@ -39,9 +39,7 @@ class Contents:
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Declare the content of the catalog. Raises `StorageError` if a part needs a missing package, or is
-        malformed.
-        """
+        """Declare the content of the catalog. Raises `StorageError` if a start would."""
         found = dict(entries)
         log = _Entries(found)
         if is_member(log):
@@ -67,9 +65,7 @@ class Contents:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Give records of the journal to their queues, in order. Raises `DamagedFile` if one cannot be
-        understood.
-        """
+        """Give records of the journal to their queues, in order. Raises `DamagedFile`."""
         for record in records:
             store = self._stores.get(record.group)
             if store is not None:
@@ -141,9 +137,8 @@ def _quorum_store(queue: DeclaredQueue, journal: _Nowhere, node: int, incarnatio
 
 
 class _Nowhere:
-    """A journal that takes everything and has nothing: what is in it was read already.
-
-    But for changes of members, which a member reads when all its records have been taken.
+    """A journal that takes everything and has nothing: what is in it was read already. But for changes of
+    members, which a member reads when all its records have been taken.
     """
 
     def __init__(self) -> None:

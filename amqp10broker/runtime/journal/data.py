@@ -95,9 +95,7 @@ class Data:
 
     @property
     def membership(self) -> ClusterIdentity | None:
-        """Return this node's cluster membership; None without one. Raises `StorageError` if the record is
-        malformed.
-        """
+        """This node's membership; None: it has none. Raises `StorageError` if the record is malformed."""
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
             return None
@@ -117,16 +115,12 @@ class Data:
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: ClusterIdentity) -> None:
-        """This node is of a cluster from now on, also after a loss of power. Waits for the disk. Raises
-        `StorageError` if it cannot be kept.
-        """
+        """This node is of a cluster from now on, durably. Waits for the disk. Raises `StorageError`."""
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
-        """Lose all that the folder has, before anything of it was used, and begin a new one. Raises
-        `StorageError` if it cannot be.
-        """
+        """Lose all that the folder has, before any use of it, and begin a new one. Raises `StorageError`."""
         assert self._catalog is None, "it is in use"
         path = self.folder.path
         self.catalog_log.close()
@@ -172,13 +166,8 @@ class Data:
         return None if furnished is None else dict(furnished["default_records"])
 
     def load_state(self, catalog: Catalog) -> None:
-        """Bring what the system group has agreed on, as far as it is here, into a new catalog.
-
-        Args:
-            catalog: new; its queues begin to run. Its changes are not kept by itself.
-
-        Raises:
-            ConfigError: something needs what is not installed.
+        """Bring what the system group has agreed on, as far as it is here, into a new catalog. Raises
+        `ConfigError` if something needs what is not installed.
         """
 
         with _no_collector():
@@ -186,15 +175,11 @@ class Data:
         self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
-        """The configuration is taken over: the next start is not the first. Raises `RefusedError` if this
-        cannot be written.
-        """
+        """The configuration is taken over: the next start is not the first. Raises `RefusedError`."""
         self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
 
     def close(self) -> None:
-        """Make everything durable, and let another broker have the folder. Raises `StorageError` if it may
-        not be durable.
-        """
+        """Make everything durable, and let the folder go. Raises `StorageError` if it may not be durable."""
         try:
             try:
                 if self._catalog is not None:
@@ -212,9 +197,7 @@ class Data:
 
 
 def last_incarnation(get: Callable[[Key], Any]) -> int:
-    """The number of the last start. `get`: the entry of a key, None if there is none: in folders of before
-    starts were counted.
-    """
+    """The number of the last start; 0 in folders of before starts were counted."""
     return int(get(INCARNATION) or 0)
 
 
@@ -231,9 +214,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def opened_data(path: str | None) -> Iterator[Data | None]:
-    """A data folder while a broker runs; None without one. Raises `StorageError` if it cannot be used, or in
-    the end not be made durable.
-    """
+    """A data folder while a broker runs; None without one. Raises `StorageError`."""
     if path is None:
         yield None
         return
@@ -263,9 +244,7 @@ class Afterwards:
     membership: ClusterIdentity | None
 
     def carry_out(self, path: str) -> None:
-        """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
-        `StorageError` or `RefusedError` if it cannot be written.
-        """
+        """Empty the folder, and note its cluster in it. Waits for the disk. Raises `StorageError`."""
         data = Data(Disk(), os.path.abspath(path))
         try:
             data.discard("the node has left its cluster" if self.membership is None else "the node joins one")

@@ -127,9 +127,7 @@ class JournalTask:
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
-        """Remove what is left of streams that are not there any more. Raises `StorageError` if something
-        could not be removed.
-        """
+        """Remove what is left of streams that are gone. Raises `StorageError`."""
         for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
             _log.info("files of a deleted stream removed", folder=name)
 
@@ -139,9 +137,7 @@ class JournalTask:
         self._fail(error)
 
     def turns_for_queue(self) -> trio.CapacityLimiter:
-        """Return the event that a new queue awaits before it begins: it does not wait for all
-        recovered ones.
-        """
+        """Return the limiter that a queue awaits to begin: a new one does not wait for all recovered ones."""
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
@@ -289,9 +285,8 @@ def _tell_torn(path: str, torn: Torn) -> None:
 
 
 def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
-    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes.
-
-    On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
+    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes. On a
+    small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
     settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.

@@ -79,9 +79,8 @@ WorkerMail = list[Effect] | Callable[[], None] | None
 
 
 class DeadLetterWorker:
-    """Forwards the dead messages of one queue at least once; a task of its own (`run`).
-
-    The queue's task calls the other methods; none of them waits.
+    """Forwards the dead messages of one queue at least once; a task of its own (`run`). The queue's task
+    calls the other methods; none of them waits.
     """
 
     def __init__(
@@ -96,9 +95,7 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Create an idle worker. `retry_ms`: how long to wait for a confirm before a message is
-        sent again.
-        """
+        """Create an idle worker. `retry_ms`: wait for a confirm before a message is sent again."""
         self._catalog = catalog
         self._vhost = vhost
         self._queue = queue

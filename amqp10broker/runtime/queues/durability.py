@@ -61,9 +61,7 @@ class Backends:
         groups: Groups | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        """Make keepers for queues of one node. `groups`: the node's groups; None: it is in no cluster.
-        `snapshots`: states on their way to and from other nodes; None: it is in no cluster.
-        """
+        """`groups`, `snapshots`: of the node; None: it is in no cluster."""
         self._node_context = node_context
         self._groups = groups
         self._snapshots = snapshots

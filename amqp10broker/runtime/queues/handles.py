@@ -66,9 +66,8 @@ class OwnQueue(BatchHandle):
 
 
 class InlineQueue(OwnQueue):
-    """A queue without a task: commands are handled as they are put, and answered at once.
-
-    For queues that hold nothing (direct reply-to), so that they need no turn of their own.
+    """A queue without a task: commands are handled as they are put, and answered at once. For queues that
+    hold nothing (direct reply-to), so that they need no turn of their own.
     """
 
     __slots__ = ("_gone", "_queue", "_reply_registry")
@@ -111,9 +110,8 @@ UnsentCommands = list[tuple["BatchHandle", list[Command]]]
 
 
 def send_commands(given: list[QueueCommand]) -> None:
-    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one.
-
-    A client that sends on several links in turns makes each message a publish of its own.
+    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one. A
+    client that sends on several links in turns makes each message a publish of its own.
     """
     rest = begin_to_send(given)
     while rest:
@@ -185,10 +183,8 @@ class ReplyRegistry:
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Put effects into the mailboxes of their receivers.
-
-        A removed receiver takes nothing: its `Unsubscribe`, with the count of seen deliveries, takes back the
-        rest.
+        """Put effects into the mailboxes of their receivers. A removed receiver takes nothing: its
+        `Unsubscribe`, with the count of seen deliveries, takes back the rest.
         """
         boxes = self._boxes
         for reply_to, batch in effects.items():

@@ -169,10 +169,8 @@ class QueueTask(OwnQueue, Participant):
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until the queue is deleted, or cancelled.
-
-        Raises:
-            StorageError: what it has kept is damaged, or cannot be read or written; the broker must stop.
+        """Work until the queue is deleted, or cancelled. Raises `StorageError` if what it has kept is
+        damaged, or cannot be read or written; the broker must stop.
         """
         try:
             try:
@@ -453,9 +451,8 @@ class QueueTask(OwnQueue, Participant):
         self.backend.restart()
 
     def fail(self) -> None:
-        """Abandon an untrusted state: end as if deleted, so that links are notified.
-
-        If other members have the queue, they continue with it, without notification.
+        """Abandon an untrusted state: end as if deleted, so that links are notified. If other members have
+        the queue, they continue with it, without notification.
         """
         if self.backend.shared:
             self._silent = True

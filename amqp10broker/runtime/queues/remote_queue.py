@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 
 class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue that is elsewhere, or may be. `member`: the queue's task here; None: this
-    node has no part of it.
-    """
+    """A `QueueHandle` of a queue elsewhere. `member`: the queue's task here; None: no part of it is here."""
 
     __slots__ = ("_name_of", "client", "member")
 
