@@ -50,8 +50,6 @@ class DurabilityBackend(Generic[MachineT]):
         due_ms: when `flush` must be called without a command; None: not needed.
     """
 
-    __slots__ = ("_publish", "admission", "due_ms", "durable", "queue", "recovered", "wake")
-
     by_log: ClassVar[bool] = False
 
     def __init__(

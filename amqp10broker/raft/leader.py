@@ -42,23 +42,6 @@ class Transfer:
 
 
 class Leadership:
-    __slots__ = (
-        "_member",
-        "_passing",
-        "_proposed",
-        "_proposed_bytes",
-        "_retries",
-        "_told_last",
-        "_untold_since",
-        "commit_due",
-        "first",
-        "peers",
-        "quorum_due",
-        "retry_due",
-        "told",
-        "transfer",
-    )
-
     def __init__(self, member: MemberState, now_ms: int) -> None:
         self._member = member
         log = member.log

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.logfile import LogFile
@@ -51,16 +50,6 @@ Key = tuple[str, ...]
 Value = Any
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntries:
-    """The result of opening a file. `torn_bytes`: cut off its end: changes that were never durable."""
-
-    entries: int
-    records: int
-    bytes: int
-    torn_bytes: int
-
-
 class EntryLog:
     """The entries of one file.
 
@@ -80,7 +69,6 @@ class EntryLog:
         self.changes = 0
         self.durable_changes = 0
         self.reader: FileReader | None = None
-        self.found = FoundEntries(0, 0, 0, 0)
         self.trouble: StorageError | None = None
         self.failed: StorageFailed | None = None
         self._disk = disk
@@ -458,8 +446,6 @@ class EntryLog:
         for batch in reader.batches():
             for record in batch:
                 self._take(record)
-        torn_bytes = 0 if reader.torn is None else reader.torn.bytes
-        self.found = FoundEntries(len(self._live), reader.records, reader.end, torn_bytes)
         return reader
 
     def _take(self, record: Record) -> None:

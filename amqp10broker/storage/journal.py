@@ -271,7 +271,7 @@ class Journal:
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
-        """Return what to sync for the last `write`; the next one waits for `synced`. Raises `StorageError`."""
+        """Return what to sync for the last `write`; the next waits for `synced`. Raises `StorageError`."""
         fds: dict[int, None] = {}
         for _, current, size, made, names in self._points:
             if size > current.synced:

@@ -75,10 +75,6 @@ class LogFile:
     def is_made(self) -> bool:
         return self.written > 0
 
-    @property
-    def is_open(self) -> bool:
-        return self._fd is not None
-
     def fileno(self) -> int:
         """Return the descriptor, for a sync; opens the file if it is closed."""
         if self._fd is None:

@@ -78,7 +78,6 @@ class FileReader:
         number: int | None,
         last: bool,
         known: KnownFile | None = None,
-        start: int = HEADER_BYTES,
     ) -> None:
         """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
         the file is the last of its sequence, so that its tail may be torn. Raises `DamagedFile` if its header
@@ -108,7 +107,7 @@ class FileReader:
             self.close()
             raise
         if self.header is not None:
-            self.end = start
+            self.end = HEADER_BYTES
 
     def close(self) -> None:
         if self._fd is not None:

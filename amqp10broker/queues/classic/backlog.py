@@ -56,7 +56,7 @@ class Window(NamedTuple):
 
 
 class Page:
-    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the stored page; None: all."""
+    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all."""
 
     __slots__ = (
         "count",
@@ -80,7 +80,6 @@ class Page:
         redelivered: bool = False,
         may_expire: bool = False,
         positions: list[int] | None = None,
-        soonest_ms: int = 0,
     ) -> None:
         """Describe a page. `may_expire`: some may have a time to live; used after a restart only."""
         self.first = first
@@ -92,7 +91,7 @@ class Page:
         self.size = size
         self.redelivered = redelivered
         self.may_expire = may_expire
-        self.soonest_ms = soonest_ms
+        self.soonest_ms = 0
 
     @property
     def run(self) -> Sequence[int]:

@@ -284,21 +284,6 @@ def has_passed(waiting: ReadyMessages, cursor: Cursor, ends: Sequence[int]) -> b
 class Search:
     """One search of a consumer through a queue."""
 
-    __slots__ = (
-        "_budget",
-        "_count",
-        "_cursor",
-        "_now_ms",
-        "_room",
-        "_waiting",
-        "again",
-        "expired",
-        "keys",
-        "looked_at",
-        "messages",
-        "size",
-    )
-
     def __init__(
         self, waiting: ReadyMessages, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:

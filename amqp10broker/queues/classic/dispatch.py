@@ -18,20 +18,6 @@ from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 class Serving:
     """The distribution of one queue."""
 
-    __slots__ = (
-        "_consumers",
-        "_disposal",
-        "_left",
-        "_looked",
-        "_outbox",
-        "_store",
-        "_waiting",
-        "delivered_ms",
-        "keeps",
-        "scan_max",
-        "unfinished",
-    )
-
     def __init__(
         self,
         waiting: ReadyMessages,

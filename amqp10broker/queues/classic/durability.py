@@ -22,8 +22,6 @@ MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 class ClassicInJournal(DurabilityBackend[ClassicQueue]):
     """The backend of one durable classic queue."""
 
-    __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
-
     def __init__(
         self,
         make: MakeQueue,

@@ -38,7 +38,7 @@ from amqp10broker.queues.classic.store import (
 )
 from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.spool import Place, Spool
-from amqp10broker.storage.record import Record
+from amqp10broker.storage.record import RECORD_BYTES, Record
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
@@ -131,13 +131,12 @@ class ClassicStore(Store):
     durable = True
     in_memory = False
 
-    def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
+    def __init__(self, group: int, log: RecordLog, spool: Spool) -> None:
         """Create an empty store. `group`: the queue's number, never used before."""
         self.group = group
         self.live = 0
         self._log = log
         self._spool = spool
-        self._record_bytes = record_bytes
         self._levels: defaultdict[int, _Level] = defaultdict(lambda: _Level(log))
         self._appended = False  # records for which no client waits, since the last flush
         # The extent with holes that was read last: the next page is mostly behind the next hole.
@@ -177,7 +176,7 @@ class ClassicStore(Store):
         ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
         level = self._levels[number]
         count = len(messages)
-        length = self._record_bytes + sum(map(len, pieces))
+        length = RECORD_BYTES + sum(map(len, pieces))
         level.extents.add(first, count, file, offset, length, content_bytes(messages))
         level.next = max(level.next, first + count)
         self.live += count
@@ -355,7 +354,7 @@ class ClassicStore(Store):
         first, last = part.wanted.start, part.wanted.stop
         if last - first == head.messages:
             _, file, offset = self._log.append(self.group, MESSAGES, part.first, [payload])
-            length = self._record_bytes + len(payload)
+            length = RECORD_BYTES + len(payload)
             self._levels[number].extents.add(part.first, head.messages, file, offset, length, part.size())
         else:
             expiries, dues = part.column(head.expiries), part.column(head.dues)

@@ -30,18 +30,6 @@ _HEAD: Final = itemgetter(0)
 class Intake:
     """The intake of one queue. `keeps`: messages that must survive a restart are given to the store."""
 
-    __slots__ = (
-        "_delayed",
-        "_outbox",
-        "_plain",
-        "_queue",
-        "_store",
-        "_unsafe",
-        "_waiting",
-        "keeps",
-        "store_failed",
-    )
-
     def __init__(
         self,
         queue: str,

@@ -127,21 +127,6 @@ class ReadyMessages:
     `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """
 
-    __slots__ = (
-        "_in_memory",
-        "_returned_size",
-        "again",
-        "count",
-        "counting",
-        "cursors",
-        "default",
-        "expiries",
-        "levels",
-        "may_expire",
-        "plain",
-        "width",
-    )
-
     def __init__(self, max_priority: int | None, store: Store, default_priority: int = 0) -> None:
         self.width = (max_priority or 0) + 1
         self.levels = [Level(number, store) for number in reversed(range(self.width))]

@@ -25,19 +25,6 @@ DROPPED_MAX: Final = 4096
 class Disposal:
     """The removal of one queue's messages."""
 
-    __slots__ = (
-        "_counters",
-        "_dead_letters",
-        "_delayed",
-        "_outbox",
-        "_store",
-        "_waiting",
-        "expired_ms",
-        "keeps",
-        "settings",
-        "unfinished",
-    )
-
     def __init__(
         self,
         waiting: ReadyMessages,

@@ -52,22 +52,6 @@ class Browser:
         ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
     """
 
-    __slots__ = (
-        "at",
-        "behind",
-        "credit",
-        "delivery_count",
-        "ends",
-        "epoch",
-        "handed_out",
-        "looked_at",
-        "name",
-        "on_its_way",
-        "ref",
-        "room",
-        "wanted",
-    )
-
     def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:
         self.ref = ref
         self.wanted = wanted
@@ -94,8 +78,6 @@ class Browser:
 
 class Browsers:
     """All browsing consumers of a queue."""
-
-    __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
         self._name = name

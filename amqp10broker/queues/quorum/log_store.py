@@ -334,7 +334,7 @@ class QuorumStore:
 
     def stage(self, transfer: int, messages: bytes) -> None:
         """Store a record of messages; of another transfer than before: drop the earlier ones."""
-        self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+        self._find(self._append_staged(transfer, messages), messages, 0, self._stage_of(transfer))
         self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
@@ -351,28 +351,22 @@ class QuorumStore:
         self._staged_state = state
         return TRANSFER.pack(transfer)
 
-    def unstage(self) -> None:
-        """Drop staged data that is not from a `Ready`."""
-        self._drop_staged()
-
-    def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
-        self.ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
+    def _append_staged(self, transfer: int, messages: bytes) -> int:
+        self.ticket, file, _ = self._log.append(self.group, STAGED, transfer, [messages])
         return file
 
     def _stage_of(self, transfer: int) -> JournalBodies:
         if self._staged is None or self._transfer != transfer:
-            self._drop_staged()
+            self.unstage()
             self._staged = JournalBodies(self._log, self._spool)
             self._transfer = transfer
         return self._staged
 
-    def _drop_staged(self) -> None:
+    def unstage(self) -> None:
+        """Drop staged data that is not from a `Ready`."""
         if self._staged is not None:
             self._staged.clear()
         self._staged, self._staged_state, self._transfer = None, b"", 0
-
-    def _find_staged(self, transfer: int, file: int, payload: bytes) -> None:
-        self._find(file, payload, 0, self._stage_of(transfer))
 
     def _install(self, snapshot: Snapshot) -> None:
         # The state takes effect before it is durable: no effect depends on it before, and a start without it
@@ -393,8 +387,11 @@ class QuorumStore:
     def _take_state(self, point: Point, state: bytes, staged: JournalBodies) -> QuorumQueue:
         self.bodies.clear()
         self.bodies, self._staged = staged, None
-        self._drop_staged()
-        queue = self._queue = decode_snapshot(self._name, state, staged)
+        self.unstage()
+        return self._begin_with(point, state)
+
+    def _begin_with(self, point: Point, state: bytes) -> QuorumQueue:
+        queue = self._queue = decode_snapshot(self._name, state, self.bodies)
         queue.follow()
         self._point = self._base = point
         self.last = point.index
@@ -462,7 +459,7 @@ class QuorumStore:
 
     def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
         record = _record_of(first, staged.fetch(range(first, end)))
-        staged.relocated(self._append_staged(self._transfer, [record]), PLACES.decode_part(record)[0])
+        staged.relocated(self._append_staged(self._transfer, record), PLACES.decode_part(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
         pieces = STATE_OF.pieces((self._point, encode_snapshot(queue)))
@@ -526,7 +523,7 @@ class QuorumStore:
             self._compact(last)
 
     def delete(self) -> None:
-        self._drop_staged()
+        self.unstage()
         self.bodies.delete()
         if self._snapshot is not None:
             self._log.add_dead(*self._snapshot)
@@ -556,21 +553,16 @@ class QuorumStore:
             try:
                 self._restore(record)
             except ValueError as error:
-                raise self._damaged(record, error) from error
+                where = f"file {record.file} of the journal at offset {record.offset}"
+                raise self._damaged(where, error) from error
 
-    def _damaged(self, record: Record, error: Exception) -> StorageError:
-        where = f"file {record.file} of the journal at offset {record.offset}"
+    def _damaged(self, where: str, error: Exception) -> StorageError:
         if isinstance(error, machine_version.NewerMachine):
-            return self._too_new(where, error)
+            return StorageError(
+                where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
+            )
         return DamagedFile(
-            where,
-            f"{error} (quorum queue '{self._name}')",
-            "restore the data folder from a copy",
-        )
-
-    def _too_new(self, where: str, error: Exception) -> StorageError:
-        return StorageError(
-            where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
+            where, f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
         )
 
     def _restore(self, record: Record) -> None:
@@ -587,7 +579,7 @@ class QuorumStore:
         elif kind == STATE:
             self._restore_state(record, *STATE_OF.decode(payload))
         elif kind == STAGED:
-            self._find_staged(record.index, record.file, payload)
+            self._find(record.file, payload, 0, self._stage_of(record.index))
         elif kind == INSTALLED:
             (transfer,) = TRANSFER.unpack_from(payload)
             staged = self._stage_of(transfer)
@@ -607,7 +599,7 @@ class QuorumStore:
         self._begin_file = record.file
         if record.index == 0 or not self._mine:
             # The existing records belong to another member.
-            self._drop_staged()
+            self.unstage()
             self.bodies.clear()
             self._queue = None
             self._hard, self._hard_file = Hard(0, None, 0), 0
@@ -626,11 +618,6 @@ class QuorumStore:
             messages = decode_batch(payload[begin : begin + place.length])
             bodies.found(file, place, messages)
 
-    def _begin_with(self, queue: QuorumQueue) -> None:
-        self._queue = queue
-        queue.follow()
-        self._next_index, self._now_ms, self._version = queue.messages.next_index, queue.now_ms, queue.version
-
     def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
         if self._queue is not None:
@@ -641,11 +628,7 @@ class QuorumStore:
             if point.index < self._point.index:
                 raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
             # Missing entries in between have been cleaned away: this state includes them.
-            self.tail.clear()
-            self._entries.clear()
-        self._begin_with(decode_snapshot(self._name, state, self.bodies))
-        self._point = self._base = point
-        self.last = point.index
+        self._begin_with(point, state)
         self._before = self._again = 0
 
     def _restore_entry(self, record: Record) -> None:
@@ -711,7 +694,7 @@ class QuorumStore:
         """Return the recovered or new queue, without clients, when all records have been read. Raises
         `DamagedFile` if messages are missing.
         """
-        self._drop_staged()  # the rest did not come before the stop
+        self.unstage()  # the rest did not come before the stop
         if self._queue is None:
             return self._begin_new(settings, now_ms)
         queue = self._queue
@@ -719,12 +702,8 @@ class QuorumStore:
         known = self.last if self.alone else self._hard.commit
         try:
             self._replay(known)
-        except machine_version.NewerMachine as error:
-            raise self._too_new("the journal", error) from error
         except ValueError as error:
-            raise DamagedFile(
-                "the journal", f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
-            ) from error
+            raise self._damaged("the journal", error) from error
         missing = self.bodies.keep_only(queue.live_indexes())
         if missing:
             raise DamagedFile(

@@ -108,7 +108,7 @@ class _Incoming:
 
 
 class Snapshots:
-    """All transfers of a node. `deadline`: when `tick` is due, in ms; None: nothing is awaited."""
+    """All transfers of a node."""
 
     def __init__(self, groups: Groups, send: Send, random_source: Callable[[], float]) -> None:
         """Begin with none. `random_source`: gives numbers from 0 to below 1."""

@@ -171,7 +171,7 @@ class StreamLog:
         self._firsts.append(first)
 
     def write(self) -> int:
-        """Write appended chunks; return the offset that a sync makes durable. Raises `DiskFull` without loss."""
+        """Write appended chunks; return the offset that a sync makes durable. Raises `DiskFull`."""
         self.shelf.write()
         return self.next_offset
 

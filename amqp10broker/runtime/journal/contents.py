@@ -26,7 +26,7 @@ from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.storage.disk import Scratch
-from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.record import Record
 
 _NOW_MS: Final = 0
 
@@ -58,7 +58,7 @@ class Contents:
         incarnation = last_incarnation(found.get) + 1
         for number, queue in self._queues.items():
             if queue.type == CLASSIC.name:
-                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
+                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch))
             elif queue.type == QUORUM.name:
                 self._stores[number] = _quorum_store(queue, self._journal, node, incarnation)
             elif queue.type == STREAM.name:

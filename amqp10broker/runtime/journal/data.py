@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import left_alone
@@ -26,9 +26,6 @@ from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
-
-if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import ClusterIdentity
 
 _log = Log("amqp10broker.data")
 
@@ -79,11 +76,11 @@ class Data:
             raise
         self._read_s = perf_counter() - started
         for log in (self.folder.inventory, self.catalog_log):
-            if log.found.torn_bytes:
+            if log.reader is not None and log.reader.torn is not None:
                 _log.warning(
                     "the last changes were not written whole and never durable; they are cut off",
                     path=log.path,
-                    bytes=log.found.torn_bytes,
+                    bytes=log.reader.torn.bytes,
                 )
 
     # --- of a node of a cluster ---------------------------------------------------------------------
@@ -140,7 +137,7 @@ class Data:
         log = self.catalog_log
         started = perf_counter()
         furnished = log.get(FURNISHED)
-        if furnished is None:
+        if furnished is None or log.reader is None:
             # What a first start left that did not come to its end: nobody has ever been served from it.
             log.forget([key for key, _ in log.entries() if key not in OF_THE_NODE])
             log.put(all_entries(catalog, conceal))
@@ -151,8 +148,8 @@ class Data:
             _log.info(
                 "catalog recovered",
                 path=self.folder.path,
-                bytes=log.found.bytes,
-                changes=log.found.records,
+                bytes=log.reader.end,
+                changes=log.reader.records,
                 seconds=round(self._read_s + perf_counter() - started, 3),
                 vhosts=counts.get("vhost", 0),
                 users=counts.get("user", 0),

@@ -35,7 +35,7 @@ from amqp10broker.storage.disk import Disk, Scratch
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.reader import Torn
-from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.record import Record
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")
@@ -117,7 +117,7 @@ class JournalTask:
             self.committer.wake()
 
     def classic(self, group: int) -> ClassicStore:
-        store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
+        store = ClassicStore(group, self.journal, self.spool)
         self._kept[group] = store
         return store
 

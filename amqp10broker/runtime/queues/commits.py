@@ -31,8 +31,6 @@ MESSAGE_BYTES: Final = 64
 class SessionCommits:
     """Of one session or channel; see `sessions.commits.Commits`."""
 
-    __slots__ = ("_inbox", "_journal_task", "safe")
-
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
         """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox

@@ -29,8 +29,6 @@ others have the process between two steps: a message may go to thousands."""
 class BatchHandle(ABC):
     """A `QueueHandle` that takes several commands at once."""
 
-    __slots__ = ()
-
     @abstractmethod
     def post_all(self, commands: list[Command]) -> None: ...
 
@@ -40,8 +38,6 @@ class BatchHandle(ABC):
 
 class OwnQueue(BatchHandle):
     """A queue whose state is at this node."""
-
-    __slots__ = ()
 
     @property
     @abstractmethod
@@ -69,8 +65,6 @@ class InlineQueue(OwnQueue):
     """A queue without a task: commands are handled as they are put, and answered at once. For queues that
     hold nothing (direct reply-to), so that they need no turn of their own.
     """
-
-    __slots__ = ("_gone", "_queue", "_reply_registry")
 
     def __init__(
         self, queue: VolatileQueue, reply_registry: ReplyRegistry, gone: Callable[[], None] = lambda: None
@@ -149,8 +143,6 @@ class ReplyRegistry:
     """The sessions, channels and others that may ask queues, from `open` to `close`. `inline`:
     by which messages to them and to queues are handled inline.
     """
-
-    __slots__ = ("_boxes", "_sessions", "incarnation", "inline", "node")
 
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
         """Start without senders. `incarnation`: which of its starts this is, from 1."""

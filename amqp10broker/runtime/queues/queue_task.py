@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -26,16 +26,11 @@ from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWork
 from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry
 from amqp10broker.sessions.dead_letters import DeadLetterTarget
 
-if TYPE_CHECKING:
-    pass
-
 _log = Log("amqp10broker.queues")
 
 
 class Participant(BatchHandle):
     """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
-
-    __slots__ = ()
 
     @property
     @abstractmethod
@@ -57,31 +52,6 @@ class QueueTask(OwnQueue, Participant):
     the start, or a fault has ended it. `notify`: in a cluster, receives the effects instead of this node's
     sessions, with the index of the last entry that made them, 0 without a log.
     """
-
-    __slots__ = (
-        "_at_least_once",
-        "_at_work",
-        "_awaiting",
-        "_clock",
-        "_delay_s",
-        "_due_ms",
-        "_early",
-        "_fault",
-        "_journal_task",
-        "_mailbox",
-        "_on_dead_letters",
-        "_on_deleted",
-        "_own_files",
-        "_queue_status",
-        "_reply_registry",
-        "_silent",
-        "_start_worker",
-        "_taking_up",
-        "_turns",
-        "backend",
-        "begun",
-        "notify",
-    )
 
     def __init__(
         self,
