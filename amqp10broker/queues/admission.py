@@ -18,8 +18,6 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
 class Admission:
-    """The admission of one queue."""
-
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
     def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
@@ -80,7 +78,6 @@ class Admission:
             self._wake()
 
     def with_waiting(self, queue_status: QueueStatus) -> QueueStatus:
-        """Add the waiting publishes to a queue's report."""
         if not self.waiting:
             return queue_status
         since_ms = queue_status.unconfirmed_ms

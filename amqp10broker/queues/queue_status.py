@@ -208,7 +208,6 @@ def length_limits(settings: QueueSettings) -> LengthLimits | None:
 
 
 def is_full(limits: LengthLimits | None, messages: int, size_bytes: int) -> bool:
-    """Return whether no further message has room."""
     if limits is None:
         return False
     return (limits.messages is not None and messages >= limits.messages) or (

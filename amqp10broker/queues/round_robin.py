@@ -64,7 +64,6 @@ class RoundRobin(OrderedDict[T, None]):
 
 
 def turn_within(credit: int) -> int:
-    """Return the deliveries in a turn of a consumer with this grant."""
     return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
 
 

@@ -124,13 +124,11 @@ class Raft(MemberState):
 
     @property
     def status(self) -> Status:
-        """Return role, term and leader."""
         opened = self._leading is not None and self._leading.open
         return Status(self._role, self.term, self.leader, opened)
 
     @property
     def stands(self) -> bool:
-        """Whether an election is under way."""
         return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
@@ -165,7 +163,6 @@ class Raft(MemberState):
         return self._must_lead().propose(payloads)
 
     def has_room(self, size: int) -> bool:
-        """Whether `propose` would append a command of so many bytes now."""
         return self._leading is not None and self._leading.has_room(size)
 
     def change(self, change: Change, now_ms: int) -> int:
@@ -207,7 +204,6 @@ class Raft(MemberState):
         self._stand(now_ms)
 
     def suspect(self, peer: int, now_ms: int) -> None:
-        """The node of another member cannot be reached, or cannot reach this one."""
         self.suspected |= {peer}
         if self._leading is not None:
             self._leading.suspect(peer, now_ms)
@@ -242,7 +238,6 @@ class Raft(MemberState):
     # -- what the disk says
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """This ticket and earlier ones are durable."""
         self.log.persist(ticket)
         if self._after is not None:
             self._speak(self._after, now_ms)

@@ -330,7 +330,6 @@ class Groups:
         self._tell(node, lambda member, peer: member.suspect(peer))
 
     def heard(self, node: int) -> None:
-        """A node is reachable again. For a restarted node, call `suspect` first."""
         self.suspected.discard(node)
         self._tell(node, lambda member, peer: member.heard(peer))
 
@@ -430,7 +429,6 @@ class Groups:
         self._later.append(callback)
 
     def send(self, group: int, messages: Sequence[Message]) -> None:
-        """Send messages of a group, or lose them."""
         for message in messages:
             self._send(node_of(message.to), group, MESSAGE.encode(message))
 

@@ -34,7 +34,6 @@ class MemberState:
 
     @property
     def hard(self) -> Hard:
-        """The state that must be durable."""
         return Hard(self.term, self.vote, self.commit)
 
     @property
@@ -70,7 +69,6 @@ class MemberState:
                 self.configs.append(index, CONFIG.decode(payload))
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are another leader's, and were never committed."""
         assert first > self.commit, (first, self.commit)
         self.log.truncate(first)
         self.configs.truncate(first)
@@ -162,7 +160,6 @@ class LogView:
         self.last = run.last
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are no part of the log."""
         assert first > self.base, (first, self.base)
         last = first - 1
         while self._terms[-1][0] > last:
@@ -181,7 +178,6 @@ class LogView:
         return _some(self._unstable, first, size)
 
     def hand_out(self) -> tuple[Run, ...]:
-        """Entries that are to be written and were not handed out yet."""
         if self._handed == self.last:
             return ()
         first = self._handed + 1
@@ -192,7 +188,6 @@ class LogView:
         return tuple(run.since(first) for run in self._unstable if run.last >= first)
 
     def issue(self) -> int:
-        """A ticket for what was handed out so far."""
         self.ticket += 1
         if self._tickets is None:
             self._tickets = deque()
@@ -200,7 +195,6 @@ class LogView:
         return self.ticket
 
     def persist(self, ticket: int) -> None:
-        """This ticket and earlier ones are durable."""
         assert ticket <= self.ticket, f"ticket {ticket} was not handed out"
         self.persisted = max(self.persisted, ticket)
         tickets = self._tickets
@@ -215,7 +209,6 @@ class LogView:
             self._unstable = [run.since(self.stable + 1) for run in unstable if run.last > self.stable]
 
     def compact(self, index: int) -> None:
-        """A snapshot covers entries up to this one, which is durable."""
         assert self.base <= index <= self.stable, (self.base, index, self.stable)
         term = self.term(index)
         assert term is not None

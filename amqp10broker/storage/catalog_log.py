@@ -19,8 +19,6 @@ NAME: Final = "catalog.log"
 
 
 class CatalogLog(EntryLog):
-    """The catalog's entries."""
-
     def __init__(
         self, disk: Disk, folder: str, part: FolderInventory, when_written: Callable[[], None] = lambda: None
     ) -> None:

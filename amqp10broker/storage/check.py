@@ -43,8 +43,6 @@ class Contents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of one file."""
-
     path: str
     bytes: int
     records: int
@@ -176,7 +174,6 @@ class _Check:
 
 
 def streams_in(disk: Disk, folder: DataFolder) -> list[int]:
-    """Return the streams that have a folder, or should have one."""
     names = {os.path.basename(name) for name in folder.inventory.parts(FOLDER)}
     try:
         if disk.is_folder(folder.streams):

@@ -160,7 +160,6 @@ class EntryLog:
         self.when_written()
 
     def flush(self) -> None:
-        """Write changes that could not be written before."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -263,7 +262,6 @@ class EntryLog:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The id of the file, and its synced length."""
         return self._opened.header.file_id, self._opened.synced
 
     @property
@@ -361,7 +359,6 @@ class EntryLog:
         self._written_changes = self.durable_changes = self.changes
 
     def remove_aside(self) -> None:
-        """Remove the rest of an attempt to rewrite the file."""
         try:
             if os.path.basename(self.path) + ASIDE in self._disk.list_folder(self._folder):
                 self._disk.unlink(self.path + ASIDE)
@@ -396,7 +393,6 @@ class EntryLog:
         self._live[key] = encoded
 
     def make(self) -> None:
-        """Make an empty file, and remove one aside."""
         self.remove_aside()
         self._rewrite()
 

@@ -50,10 +50,7 @@ _LOCK_BYTES_MAX: Final = 200
 
 
 class DataFolder:
-    """A data folder that this process holds until `close`."""
-
     def __init__(self, disk: Disk, path: str, locks: list[int], inventory: Inventory) -> None:
-        """Name the parts; use `open_data_folder`. `inventory`: of its files."""
         self.inventory = inventory
         self.path = path
         self.journal = os.path.join(path, "journal")
@@ -71,7 +68,6 @@ class DataFolder:
             return self._disk.total_bytes(self.path)
 
     def close(self) -> None:
-        """Release the folder to other processes, without a sync; idempotent."""
         self.inventory.let_go()
         _let_go(self._disk, self._locks)
 

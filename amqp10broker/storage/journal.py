@@ -72,8 +72,6 @@ OPEN_FILES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """The result of the journal's recovery."""
-
     files: int
     records: int
     bytes: int
@@ -381,7 +379,6 @@ class Journal:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that can be appended on a full disk; 0 without a reserve."""
         return max(0, self._filling.allocated - self._filling.end)
 
     @property
@@ -444,7 +441,6 @@ class Journal:
         return counting
 
     def close(self) -> None:
-        """Close all descriptors; records that are only collected are lost."""
         for file in self._files.values():
             file.close()
         if self._next is not None:

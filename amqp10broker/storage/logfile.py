@@ -115,7 +115,6 @@ class LogFile:
         self.synced_to(self.written)
 
     def allocate(self, end: int) -> bool:
-        """Allocate room for all bytes before `end`; return False if the system cannot."""
         try:
             allocated = self._disk.allocate(self.fileno(), end)
         except OSError as error:
@@ -125,7 +124,6 @@ class LogFile:
         return allocated
 
     def give_back(self) -> None:
-        """Release the room behind the end of a file that is complete."""
         if self.allocated > self.written:
             try:
                 self._disk.truncate(self.fileno(), self.written)
@@ -166,7 +164,6 @@ class LogFile:
             self.end += len(marker)
 
     def write(self) -> None:
-        """Write everything collected; after a failure all of it is still collected."""
         assert self.synced > 0, "a record before a durable header would pass for damage after a loss of power"
         if not self._pieces:
             return

@@ -29,8 +29,6 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names and purpose of the files of a sequence."""
-
     digits: int
     purpose: Purpose
     gapless: bool

@@ -16,7 +16,7 @@ import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
@@ -36,15 +36,6 @@ OPEN_MAX: Final = 8
 FOLDER: Final = "streams"
 """The folder of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
-
-
-class SegmentRecord(NamedTuple):
-    position: int
-    length: int
-    first: int
-    payload: bytes
-    number: int = 0
-    """Commits over several queues up to this one are in the stream with it."""
 
 
 def folder_of(streams: str, number: int) -> str:
@@ -99,7 +90,7 @@ class FileShelf:
     def __post_init__(self) -> None:
         self._folder = folder_of(self._streams, self._number)
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
         """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
         it has been read, and its next records; a segment without records comes with none. Torn ends have been
         cut off at the end of the iteration.
@@ -165,7 +156,6 @@ class FileShelf:
         return [file.fileno(), *self._folder_fds]
 
     def roll(self, first: int) -> int:
-        """Switch to the prepared segment, and return the position of its first record."""
         file = self._next
         assert file is not None, "prepare it first"
         assert file.synced, "sync it first"
@@ -210,15 +200,12 @@ class FileShelf:
             self._disk.close(fd)
         self._folder_fds.clear()
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        """Read whole written records from a position on: about `size` bytes, at least one record."""
+    def read(self, segment: int, position: int, size: int) -> Sequence[Record]:
         file = self._files[segment]
         records = file.read_some(position, size)
         if file is not self._newest:
             self._touch(segment)
-        return [
-            SegmentRecord(record.offset, record.length, record.index, record.payload) for record in records
-        ]
+        return records
 
     def _touch(self, segment: int) -> None:
         # The least recently used file is closed.
@@ -288,7 +275,7 @@ class Segments:
         self.following: int | None = None
         self._number = number
 
-    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[SegmentRecord]]:
+    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[Record]]:
         """Iterate over the records of the next file. Raises `DamagedFile` if messages are missing."""
         assert reader.header is not None
         first = reader.header.number
@@ -302,27 +289,23 @@ class Segments:
             )
         self.following = first
         for records in reader.batches():
-            entries = [self._entry(reader.path, record) for record in records]
-            for entry in entries:
-                if entry.first != self.following:
+            for record in records:
+                if record.kind != CHUNK or record.group != self._number:
                     raise DamagedFile(
                         reader.path,
-                        f"message {self.following} should come next, and it is {entry.first}",
+                        f"a record of kind {record.kind} of stream {record.group} does not belong here",
                         "restore the data folder from a copy",
-                        offset=entry.position,
+                        offset=record.offset,
                     )
-                self.following = entry.first + int.from_bytes(entry.payload[8:12], "big")
-            yield entries
-
-    def _entry(self, path: str, record: Record) -> SegmentRecord:
-        if record.kind != CHUNK or record.group != self._number:
-            raise DamagedFile(
-                path,
-                f"a record of kind {record.kind} of stream {record.group} does not belong here",
-                "restore the data folder from a copy",
-                offset=record.offset,
-            )
-        return SegmentRecord(record.offset, record.length, record.index, record.payload, record.term)
+                if record.index != self.following:
+                    raise DamagedFile(
+                        reader.path,
+                        f"message {self.following} should come next, and it is {record.index}",
+                        "restore the data folder from a copy",
+                        offset=record.offset,
+                    )
+                self.following = record.index + int.from_bytes(record.payload[8:12], "big")
+            yield records
 
 
 def _name(file: LogFile) -> str:

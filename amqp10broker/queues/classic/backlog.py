@@ -114,28 +114,6 @@ class Page:
 class Backlog:
     """The messages of one level not delivered. `counting`: `size` is kept: only a limit of bytes needs it."""
 
-    __slots__ = (
-        "_head",
-        "_head_expiries",
-        "_head_first",
-        "_head_positions",
-        "_head_size",
-        "_level",
-        "_looked",
-        "_pages",
-        "_store",
-        "_tail",
-        "_tail_expiries",
-        "_tail_positions",
-        "_tail_size",
-        "_times",
-        "again",
-        "count",
-        "counting",
-        "next",
-        "size",
-    )
-
     def __init__(self, level: int, store: Store) -> None:
         self._level = level
         self._store = store

@@ -31,28 +31,6 @@ class ClassicConsumer:
         settled_ms: when it last settled a delivery; None: never.
     """
 
-    __slots__ = (
-        "browses",
-        "cancelled",
-        "counted",
-        "credit",
-        "cursor",
-        "delivery_count",
-        "epoch",
-        "exclusive",
-        "handed_out",
-        "held_ms",
-        "name",
-        "priority",
-        "queued",
-        "ref",
-        "room",
-        "settled",
-        "settled_ms",
-        "turn",
-        "unsettled",
-    )
-
     shown: Final = ()
     """It does not follow its queue to another node (`Deliver.shown`)."""
 
@@ -88,7 +66,6 @@ class ClassicConsumer:
         self.settled_ms: int | None = None
 
     def part(self, waiting: ReadyMessages) -> ConsumerStatus:
-        """Return its state for reports."""
         held = 0 if self.settled or self.browses else len(self.unsettled)
         part = ConsumerStatus(
             self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name
@@ -101,7 +78,6 @@ class ClassicConsumer:
         return part._replace(looking=looking, browses=self.browses)
 
     def grant(self, credit: int, room: int) -> None:
-        """Set credit and room, and with them the length of a turn."""
         self.turn = turn_within(credit)
         self.room = room
 
@@ -131,7 +107,6 @@ class Consumers:
         return len(self._all) + len(self.browsers())
 
     def find(self, ref: ConsumerRef) -> ClassicConsumer | None:
-        """Return a consumer unless it browses."""
         return self._all.get(ref)
 
     def find_any(self, ref: ConsumerRef) -> ClassicConsumer | None:
@@ -146,7 +121,6 @@ class Consumers:
 
     @property
     def waiting(self) -> bool:
-        """Whether a consumer would take a message now."""
         return bool(self._rings)
 
     def may_join(self, *, exclusive: bool) -> bool:
@@ -282,8 +256,6 @@ def has_passed(waiting: ReadyMessages, cursor: Cursor, ends: Sequence[int]) -> b
 
 
 class Search:
-    """One search of a consumer through a queue."""
-
     def __init__(
         self, waiting: ReadyMessages, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:

@@ -54,8 +54,6 @@ class _DelayedPage(NamedTuple):
 
 
 class DelayedMessages:
-    """A classic queue's messages for later delivery."""
-
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
     def __init__(self, store: Store) -> None:
@@ -90,7 +88,6 @@ class DelayedMessages:
         self._put_out()
 
     def next_due(self) -> int | None:
-        """Return the first due time in ms; None: there are no messages."""
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 

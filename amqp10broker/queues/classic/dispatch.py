@@ -16,8 +16,6 @@ from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 
 
 class Serving:
-    """The distribution of one queue."""
-
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -28,7 +26,6 @@ class Serving:
         looked: Callable[[], None],
         scan_max: int = SCAN_MAX,
     ) -> None:
-        """Create the service of consumers. `looked`: called when selecting and browsing ones have looked."""
         self.scan_max = scan_max
         self.unfinished = False
         self._looked = looked
@@ -173,7 +170,6 @@ class Serving:
         size: int,
         now_ms: int,
     ) -> None:
-        """Deliver messages to a consumer that has credit for them, and room for all but the last."""
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)
         self.delivered_ms = now_ms

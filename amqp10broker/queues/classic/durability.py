@@ -20,8 +20,6 @@ MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 
 
 class ClassicInJournal(DurabilityBackend[ClassicQueue]):
-    """The backend of one durable classic queue."""
-
     def __init__(
         self,
         make: MakeQueue,

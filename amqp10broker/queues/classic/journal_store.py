@@ -126,8 +126,6 @@ class _Level:
 
 
 class ClassicStore(Store):
-    """The store of one classic queue."""
-
     durable = True
     in_memory = False
 

@@ -53,7 +53,6 @@ class Intake:
 
     @property
     def first_ticket(self) -> int | None:
-        """The ticket of the first publish that waits to be safe; None: no publish waits."""
         return self._unsafe[0][0] if self._unsafe else None
 
     @property
@@ -197,7 +196,6 @@ class Intake:
         return unsafe[0][0] if unsafe else None
 
     def refuse_unsafe(self, *, failed: bool) -> None:
-        """Refuse all publishes that are not safe."""
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))

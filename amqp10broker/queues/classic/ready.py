@@ -305,7 +305,6 @@ class ReadyMessages:
         return taken
 
     def take_out(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
-        """Take messages at growing places of a window, at least one."""
         taken = self.seen(level, window, places)
         before = len(level.returned)
         level.take_out(window, places)
@@ -353,7 +352,6 @@ class ReadyMessages:
         return level.backlog.first_expiry()
 
     def clear(self) -> Iterator[tuple[Level, Sequence[int]]]:
-        """Remove all messages, and return their positions by level."""
         for level in self.levels:
             positions = [position for position, _ in level.returned]
             level.returned.clear()

@@ -23,8 +23,6 @@ DROPPED_MAX: Final = 4096
 
 
 class Disposal:
-    """The removal of one queue's messages."""
-
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -65,7 +63,6 @@ class Disposal:
             self._store.forget(level, positions)
 
     def give_up(self, reason: DeadLetterReason, messages: list[Message]) -> None:
-        """Dead-letter messages, or drop them."""
         exchange = self.settings.dead_letter_exchange
         strategy = DISABLED if exchange is None else AT_MOST_ONCE
         self._counters.given_up[reason, strategy] += len(messages)
@@ -85,7 +82,6 @@ class Disposal:
             self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
 
     def remove(self, reason: DeadLetterReason, gone: Sequence[Keyed]) -> None:
-        """Dead-letter messages and remove them from the store."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [message for _, message in gone])
         self.forget([key for key, _ in gone])
@@ -253,7 +249,6 @@ def _smaller(one: int | None, other: int | None) -> int | None:
 
 
 def rejects(settings: QueueSettings) -> bool:
-    """Return whether publishes may be refused for length."""
     return settings.overflow is not Overflow.DROP_HEAD and is_limited(settings)
 
 

@@ -77,7 +77,6 @@ class Store:
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
-        """Store consecutive messages with their expiries as a page."""
         return self.pack(level, messages, expiries)
 
     def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
@@ -90,7 +89,6 @@ class Store:
         return True
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """Load and remove a page: its messages and expiries."""
         assert isinstance(handle, _Packed)
         return decode_batch(handle.messages), handle.expiries
 

@@ -77,8 +77,6 @@ class Browser:
 
 
 class Browsers:
-    """All browsing consumers of a queue."""
-
     def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
         self._name = name
         self._messages = messages
@@ -191,7 +189,6 @@ class Browsers:
         self._outbox.tell(browser.ref.reply_to, reply)
 
     def show(self) -> None:
-        """Show new messages to all browsers as far as their credit goes."""
         left = self.scan_max
         self.unfinished = False
         for browser in self.by_ref.values():
@@ -269,7 +266,6 @@ class Browsers:
             self._outbox.withdraw(self.by_ref.pop(ref))
 
     def clear(self) -> None:
-        """Forget all browsers, which go on at another leader."""
         self.by_ref.clear()
         self.unfinished = False
 

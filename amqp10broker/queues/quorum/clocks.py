@@ -42,7 +42,6 @@ class Clocks:
             self._judge()
 
     def forget(self, node: int) -> None:
-        """A node is a member no more."""
         self._measured.pop(node, None)
         self._judge()
 
@@ -105,7 +104,6 @@ class LogTime:
         return min(time_ms - self._node.correction_ms, slow)
 
     def ahead_ms(self, clock_ms: int) -> int:
-        """Return by how much the time is ahead of the clock."""
         return max(0, self._slow(clock_ms) - clock_ms - self._node.correction_ms)
 
     def _slow(self, clock_ms: int) -> int:

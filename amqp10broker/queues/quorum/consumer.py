@@ -66,31 +66,6 @@ class QuorumConsumer:
         selection: its filters and progress; None: it gets the first message.
     """
 
-    __slots__ = (
-        "active",
-        "cancelled",
-        "counted",
-        "credit",
-        "delivery_count",
-        "epoch",
-        "given_up",
-        "handed_out",
-        "name",
-        "number",
-        "priority",
-        "queued",
-        "ref",
-        "room",
-        "selection",
-        "settled",
-        "settled_ms",
-        "silent",
-        "suspended",
-        "timeout_ms",
-        "turn",
-        "unsettled",
-    )
-
     shown: Final = ()
     """Its progress is part of the state, and no node has to record it (`Deliver.shown`)."""
 
@@ -146,7 +121,6 @@ class QuorumConsumer:
 
     @property
     def busy(self) -> bool:
-        """Whether it holds deliveries that its client has to settle."""
         return bool(self.unsettled) and not self.settled
 
 
@@ -159,8 +133,6 @@ def delivered_at(held: int) -> int:
 
 
 class ConsumerRotation:
-    """Consumers that can take a message now, in rotation by priority."""
-
     __slots__ = ("_by_priority",)
 
     def __init__(self) -> None:
@@ -178,7 +150,6 @@ class ConsumerRotation:
         return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
 
     def add(self, consumer: QuorumConsumer) -> None:
-        """Add a consumer behind the others of its priority."""
         if not consumer.queued:
             consumer.queued = True
             self._by_priority.setdefault(consumer.priority, RoundRobin()).add(consumer)
@@ -195,7 +166,6 @@ class ConsumerRotation:
         self._by_priority.clear()
 
     def in_order(self) -> list[QuorumConsumer]:
-        """Return all consumers, those of one priority in the order of rotation."""
         return [each for _, group in sorted(self._by_priority.items()) for each in group]
 
 
@@ -245,7 +215,6 @@ class Activity:
             self._set(holder, active=True)
 
     def take_changed(self) -> list[QuorumConsumer]:
-        """Return the consumers with another `active` than at the last call."""
         changed, self._changed = self._changed, []
         return changed
 

@@ -82,7 +82,6 @@ class QuorumConsumers:
         holder: QuorumConsumer | None,
         suspects: dict[tuple[int, int], int | None],
     ) -> None:
-        """Restore the state of a snapshot; the consumers are in `by_ref` already."""
         self.suspects = suspects
         for consumer in self.by_ref.values():
             self._suspend(consumer)
@@ -169,7 +168,6 @@ class QuorumConsumers:
         )
 
     def forget_suspects(self, node: int, incarnation: int) -> None:
-        """Remove this incarnation of a node, and earlier ones, from the suspects."""
         for key in [each for each in self.suspects if each[0] == node and each[1] <= incarnation]:
             del self.suspects[key]
         self._find_give_up()
@@ -272,7 +270,6 @@ class QuorumConsumers:
         self.serve()
 
     def credit(self, command: Credit) -> None:
-        """Apply a consumer's credit, which may have grown or shrunk."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None or consumer.cancelled:
             return
@@ -349,7 +346,6 @@ class QuorumConsumers:
         return self._messages.ready.length if sees else 0
 
     def selected(self, command: Selected) -> None:
-        """Hand out what the leader found for consumers that select."""
         selecting = self.selecting
         left: list[Place] = []
         for look in command.looks:
@@ -391,7 +387,6 @@ class QuorumConsumers:
         self.serve()
 
     def give_back(self, command: GiveBack) -> None:
-        """Take back deliveries for which the consumer has no credit."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
@@ -439,7 +434,6 @@ class QuorumConsumers:
             self.serve()
 
     def serve(self) -> None:
-        """Hand out ready messages while any consumer can take one: one each in rotation."""
         if self.selecting.able:
             self._serve_in_turns()
             return
@@ -593,7 +587,6 @@ class QuorumConsumers:
         return deliver, count - len(keys)
 
     def facts(self, ref: ConsumerRef, missed: int) -> ConsumerFacts:
-        """Return the state of a consumer for a node that can no longer catch up by effects."""
         consumer = self.by_ref[ref]
         single = self._messages.settings.single_active_consumer
         tells = single and consumer.counted and not consumer.cancelled
@@ -607,7 +600,6 @@ class QuorumConsumers:
         )
 
     def time_out(self) -> None:
-        """Return deliveries that were held for too long, and compute when this is due again."""
         now = self._messages.now_ms
         for consumer in list(self.by_ref.values()):
             limit = self._timeout_of(consumer)

@@ -75,8 +75,6 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
 
 
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
-    """The backend of a quorum queue without a data folder."""
-
     def apply(self, commands: list[Command], now_ms: int) -> None:
         if commands:
             if self.queue.browsers.by_ref or Subscribe in map(type, commands):

@@ -39,7 +39,6 @@ class EntryIndex:
         self._terms: list[tuple[int, int, Kind]] = []
 
     def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
-        """Add the entry behind the last, or the first of all."""
         terms = self._terms
         if not terms or terms[-1][1] != term or terms[-1][2] is not kind:
             terms.append((index, term, kind))
@@ -82,7 +81,6 @@ class EntryIndex:
         self._terms.clear()
 
     def forget_until(self, index: int) -> None:
-        """Remove entries up to this one, which will not be read any more."""
         while self._stretches and self._stretches[0].end <= index + 1:
             del self._stretches[0]
         if self._stretches and self._stretches[0].first <= index:
@@ -95,7 +93,6 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        """Return the last entry in this file and those before it; None if there is none."""
         ends = [each.end for each in self._stretches if each.file <= file]
         return max(ends) - 1 if ends else None
 
@@ -111,7 +108,6 @@ class EntryIndex:
                 yield max(first, behind + 1), term, kind
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Iterate over (index, file, offset) of entries."""
         at = bisect_right(self._stretches, first, key=_FIRST) - 1
         while first <= last:
             stretch = self._stretches[at]

@@ -24,14 +24,14 @@ class _Put(NamedTuple):
     messages: int
 
 
-class JournalBodies:
+class JournalBodies(PagedBodies):
     """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again.
     Messages may be missing, since their present record comes later in the journal.
     """
 
     def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
+        super().__init__(spool)
         self.recovering = False
-        self._messages = PagedBodies(spool)
         self._extents = Extents(journal)
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
@@ -43,38 +43,32 @@ class JournalBodies:
         # Extents join consecutive indexes; here the messages that were put one after the other.
         self._end = 0
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
     def put(self, first: int, messages: Sequence[Message]) -> None:
-        self._messages.put(first, messages)
+        super().put(first, messages)
         self._noted.append(_Put(first, len(messages)))
 
     def put_again(self, index: int, message: Message) -> None:
         if index in self._dropped:
             self._dropped.discard(index)
-            self._messages.drop([index])
+            super().drop([index])
         if not self.recovering:
-            self._messages.put_again(index, message)
+            super().put_again(index, message)
             self._noted.append(_Put(index, 1))
-        elif index not in self._messages:
-            self._messages.put_again(index, message)
+        elif index not in self:
+            super().put_again(index, message)
             self._unplaced.add(index)
-
-    def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        return self._messages.fetch(indexes)
 
     def drop(self, indexes: Sequence[int]) -> None:
         if self.recovering:
-            indexes = [index for index in indexes if index in self._messages]
+            indexes = [index for index in indexes if index in self]
         if self._readers:
             self._dropped.update(indexes)
         else:
-            self._messages.drop(indexes)
+            super().drop(indexes)
         self._noted.append(indexes)
 
     def clear(self) -> None:
-        self._messages.clear()
+        super().clear()
         self._dropped.clear()
         self._noted.clear()
         if not self._abandoned:
@@ -93,7 +87,7 @@ class JournalBodies:
             first, bytes_ = start, 0
             run: list[Message] = []
             for index in range(start, end):
-                (message,) = self._messages.fetch([index])
+                (message,) = self.fetch([index])
                 if run and (bytes_ + len(message[1]) > size or len(run) == RELOCATED_MAX):
                     yield first, run
                     first, run, bytes_ = index, [], 0
@@ -104,7 +98,7 @@ class JournalBodies:
     def read_done(self) -> None:
         self._readers -= 1
         if not self._readers and self._dropped:
-            self._messages.drop(sorted(self._dropped))
+            super().drop(sorted(self._dropped))
             self._dropped.clear()
 
     def abandon(self) -> None:
@@ -127,7 +121,7 @@ class JournalBodies:
                 place = place_of.get(each.first)
                 if place is not None:
                     self._place(file, each.first, each.messages, place.length)
-                elif each.first in self._messages:
+                elif each.first in self:
                     unplaced[each.first] = None
             elif each:
                 for first, end in ranges_of(sorted(each)):
@@ -144,9 +138,9 @@ class JournalBodies:
         settled delivery that was given back may have another head.
         """
         for index, message in enumerate(messages, place.first):
-            if index in self._messages:
-                self._messages.drop([index])
-            self._messages.put_again(index, message)
+            if index in self:
+                super().drop([index])
+            super().put_again(index, message)
             self._unplaced.discard(index)
         self._place(file, place.first, place.messages, place.length)
 
@@ -164,7 +158,7 @@ class JournalBodies:
 
     def unplaced(self) -> list[tuple[int, int]]:
         """Return runs (first, end) of messages that recovery found in no record of their own: append them."""
-        runs = ranges_of(sorted(index for index in self._unplaced if index in self._messages))
+        runs = ranges_of(sorted(index for index in self._unplaced if index in self))
         self._unplaced.clear()
         return runs
 
@@ -173,29 +167,23 @@ class JournalBodies:
         behind them stay: a later state may include them, though their entries are not read again.
         """
         for place in places:
-            stale = [
-                each for each in range(place.first, place.first + place.messages) if each in self._messages
-            ]
+            stale = [each for each in range(place.first, place.first + place.messages) if each in self]
             if stale:
-                self._messages.drop(stale)
+                super().drop(stale)
                 self._extents.remove(place.first, place.first + place.messages)
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """End recovery, remove all other messages, and return the indexes of missing ones."""
         self.recovering = False
         self._noted.clear()
-        wanted, there = sorted(indexes), self._messages.indexes()
+        wanted, there = sorted(indexes), self.indexes()
         missing: set[int] = set()
         if wanted != there:  # deliveries that were settled behind the last record of their messages
             missing = set(wanted).difference(there)
-            self._messages.drop(sorted(set(there).difference(wanted)))
+            super().drop(sorted(set(there).difference(wanted)))
             wanted = sorted(set(wanted))
         at = 0
         for first, end in (*ranges_of(wanted), (1 << 64, 1 << 64)):
             self._extents.remove(at, first)
             at = end
         return sorted(missing)
-
-
-BodyStore = PagedBodies | JournalBodies
-"""The contents of a queue's messages by index."""

@@ -17,8 +17,8 @@ from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import DueMessage
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
@@ -35,8 +35,6 @@ PREFETCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A dead message for the internal consumer."""
-
     key: int
     message: Message
     reason: DeadLetterReason
@@ -52,8 +50,6 @@ def at_least_once(settings: QueueSettings) -> bool:
 
 
 class PendingDeadLetters:
-    """Dead messages that have not arrived, oldest first."""
-
     __slots__ = ("_handed_out", "entries", "size_bytes")
 
     def __init__(self) -> None:
@@ -70,7 +66,6 @@ class PendingDeadLetters:
         self.size_bytes += size
 
     def next(self, prefetch: int) -> list[tuple[int, DeadLetterReason]]:
-        """Return the next messages for the internal consumer, up to its prefetch."""
         room = prefetch - len(self._handed_out)
         if room <= 0 or len(self.entries) == len(self._handed_out):
             return []
@@ -123,9 +118,7 @@ _HEAD: Final = itemgetter(0)
 
 
 class Messages:
-    """All messages of one queue, by index."""
-
-    def __init__(self, settings: QueueSettings, bodies: BodyStore, now_ms: int) -> None:
+    def __init__(self, settings: QueueSettings, bodies: PagedBodies, now_ms: int) -> None:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
@@ -225,7 +218,6 @@ class Messages:
         return self.ready.line_up(due, self.next_index)
 
     def read(self, indexes: Sequence[int]) -> list[Message]:
-        """Return messages as consumers receive them, with their delivery counts and annotations."""
         messages = self.bodies.fetch(indexes)
         if self.counts:
             find, shows_0 = self.counts.get, self.settings.shows_no_failures
@@ -247,7 +239,6 @@ class Messages:
     def decide(
         self, held: Sequence[tuple[int, int]], delivery_outcome: DeliveryOutcome, annotations: bytes = b""
     ) -> None:
-        """Apply a client's outcome to deliveries that a consumer held, in this order."""
         if not held:
             return
         if delivery_outcome is DeliveryOutcome.ACCEPT:
@@ -343,7 +334,6 @@ class Messages:
         self.gone(indexes)
 
     def expire(self) -> None:
-        """Remove the expired messages at the head of each line."""
         for indexes, sizes in self.ready.take_expired(self.expired_at):
             self.expired_ms = self.now_ms
             self._die(DeadLetterReason.EXPIRED, indexes, sizes)

@@ -110,7 +110,6 @@ class NodeLinks:
         return True
 
     def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:
-        """Store an effect that has to be repeated if it gets lost."""
         link = self.by_node.get(reply_to[:2])
         if link is not None:
             link.kept.append((self.entry, reply_to, effect))

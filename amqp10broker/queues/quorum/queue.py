@@ -6,7 +6,7 @@ consumers, their credit and their unsettled deliveries are part of it, and so is
 replicated one with members that apply its committed entries: all of them reach the same state.
 
 The state refers to messages by index: each message that was ever published has one, growing. `ready` holds
-the order of waiting messages, a `BodyStore` their contents, `messages` all else about them, and `consumers`
+the order of waiting messages, a `PagedBodies` their contents, `messages` all else about them, and `consumers`
 their consumers.
 """
 
@@ -69,7 +69,6 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
@@ -79,15 +78,13 @@ _LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue(QueueMachine):
-    """The state of a quorum queue, changed by `apply` only."""
-
     def __init__(
         self,
         name: str,
         *,
         settings: QueueSettings = DEFAULTS,
         now_ms: int,
-        bodies: BodyStore | None = None,
+        bodies: PagedBodies | None = None,
     ) -> None:
         super().__init__(name)
         self.version = 1
@@ -148,7 +145,6 @@ class QuorumQueue(QueueMachine):
 
     @property
     def dlx(self) -> int:
-        """Dead messages that have not arrived yet."""
         return len(self.messages.pending)
 
     @property
@@ -209,7 +205,6 @@ class QuorumQueue(QueueMachine):
         return min((when for when in times if when is not None), default=None)
 
     def show_on(self) -> bool:
-        """Show browsers further messages; return whether there are still more than were shown."""
         if self.browsers.unfinished:
             self.browsers.show()
         return self.browsers.unfinished

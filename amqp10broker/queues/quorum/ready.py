@@ -92,7 +92,6 @@ class ReadyIndexes:
         """Turns of the high level since the last of the normal one."""
 
     def line_of(self, priority: int | None) -> int:
-        """Return the position of a priority's level in `lines`."""
         if self.levels == FAIR_LEVELS:
             return 1 if priority is not None and priority > PRIORITY else 2
         return self.levels - min(PRIORITY if priority is None else priority, self.levels - 1)
@@ -114,7 +113,6 @@ class ReadyIndexes:
 
     @property
     def next_delayed(self) -> int | None:
-        """When the first delayed message is ready or expires, in ms."""
         later = self.later.next_due if self.later.count else None
         if not self._delayed:
             return later
@@ -130,7 +128,6 @@ class ReadyIndexes:
         return False
 
     def deadline(self) -> int | None:
-        """Return when the first message expires or stops being delayed, in ms."""
         times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
@@ -177,7 +174,6 @@ class ReadyIndexes:
         return self.lines[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
-        """Return whether a message waits with a key below the bound of its line."""
         return any(
             line.length and line.head_key < bound for line, bound in zip(self.lines, bounds, strict=True)
         )
@@ -238,12 +234,10 @@ class ReadyIndexes:
         self.size_bytes += sum(sizes)
 
     def put_back_unknown(self, index: int, size: int, expiry: int, line: int) -> None:
-        """Put a message with a forgotten place back to about where it was."""
         self.lines[line].put_back([(index, size, expiry)])
         self.size_bytes += size
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
-        """Take one message with a key below the bound of its line."""
         lines = self.lines
         self._use(
             [
@@ -407,7 +401,6 @@ class ReadyIndexes:
         return indexes, sizes
 
     def take_due(self, now_ms: int) -> list[Delayed]:
-        """Take the delayed returns that are due, in that order."""
         due: list[Delayed] = []
         while self._delayed and self._delayed[0][0] <= now_ms:
             entry = heappop(self._delayed)
@@ -416,7 +409,6 @@ class ReadyIndexes:
         return due
 
     def clear(self) -> list[int]:
-        """Take all messages, delayed ones too, and return their indexes."""
         indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
         for line in self.lines[1:-1]:
             indexes += line.clear()
@@ -440,7 +432,6 @@ class ReadyIndexes:
         return indexes
 
     def numbers(self) -> tuple[int, int]:
-        """Return the number of returns so far, and the turns of the high level in a row."""
         return self._returns_made, self._high_turns
 
     def indexes_of_returns(self) -> list[int]:
@@ -457,7 +448,6 @@ class ReadyIndexes:
         return sorted(self._delayed)
 
     def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return the places and expiries of messages that consumers hold, by index."""
         return sorted(self._places.items()), sorted(self._expiries.items())
 
     def restore(

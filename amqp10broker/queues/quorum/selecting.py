@@ -56,8 +56,6 @@ class Again:
 
 
 class Selecting:
-    """All consumers of a queue that select."""
-
     __slots__ = ("_messages", "able", "again", "by_ref")
 
     def __init__(self, messages: Messages) -> None:
@@ -80,7 +78,6 @@ class Selecting:
         return parts
 
     def add(self, consumer: QuorumConsumer, wanted: bytes) -> None:
-        """Add a consumer with its cursor at the start."""
         consumer.selection = ConsumerSelection(
             wanted, [*[0] * len(self._messages.ready.lines), self.again.next]
         )
@@ -133,7 +130,6 @@ class Selecting:
         return True
 
     def ends(self) -> list[int]:
-        """Return the cursor of a consumer that has looked at everything."""
         return [*self._messages.ready.ends(self._messages.next_index), self.again.next]
 
     def bounds(self, priority: int) -> list[int] | None:
@@ -150,7 +146,6 @@ class Selecting:
         return bounds
 
     def forget_passed(self) -> None:
-        """Forget places that all consumers have looked at again."""
         if self.again.places:
             self._forget_passed()
 

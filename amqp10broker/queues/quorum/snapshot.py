@@ -40,6 +40,7 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.extents import ranges_of
 from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,
@@ -47,7 +48,6 @@ from amqp10broker.queues.quorum.consumer import (
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -242,7 +242,7 @@ def version_of(data: bytes) -> int:
     return int(_VERSION.decode_part(data)[0].version)
 
 
-def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
+def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -> QuorumQueue:
     """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
     the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
     `BadBytes` if the data is not a snapshot.

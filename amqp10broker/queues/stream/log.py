@@ -15,11 +15,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_files import FileShelf, SegmentRecord
+from amqp10broker.message.batch import decode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.stream_files import CHUNK, FileShelf
 
 INDEX_BYTES: Final = 64 * 1024
 """Distance of index entries: a chunk is found by reading on from the entry before it."""
@@ -71,19 +74,40 @@ READ_BYTES: Final = 256 * 1024
 SEGMENT_BYTES: Final = 500_000_000
 
 _START: Final = Struct(">QIB")
+_OFFSET: Final = attrgetter("offset")
 
 Place = tuple[int, int]
 """First offset of a segment, and a position in it."""
 
 
-class Chunk(NamedTuple):
-    """Messages that were written together. `timestamp_ms`: never less than that of the chunk before."""
+class Chunk:
+    """Messages that were written together, decoded on first use. `timestamp_ms`: never less than that of the
+    chunk before.
+    """
 
-    first: int
-    end: int
-    timestamp_ms: int
-    filter: bytes
-    data: bytes
+    __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
+
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        timestamp_ms: int,
+        filter_bytes: bytes,
+        content: bytes | list[Message],
+        size_bytes: int,
+    ) -> None:
+        self.first = first
+        self.end = end
+        self.timestamp_ms = timestamp_ms
+        self.filter = filter_bytes
+        self.size_bytes = size_bytes
+        self._content = content
+
+    @property
+    def messages(self) -> list[Message]:
+        if isinstance(self._content, bytes):
+            self._content = decode_batch(self._content)
+        return self._content
 
 
 class StreamLog:
@@ -113,9 +137,9 @@ class StreamLog:
             segment = self.segments[-1]
             for entry in entries:
                 timestamp_ms, count, _ = _START.unpack_from(entry.payload)
-                segment.add(entry.position, entry.length, entry.first, count, timestamp_ms)
+                segment.add(entry.offset, entry.length, entry.index, count, timestamp_ms)
                 self._last_ms = timestamp_ms
-                self.number = entry.number
+                self.number = entry.term
             segment.size = size
             self.next_offset = segment.next
             yield sum(entry.length for entry in entries)
@@ -190,9 +214,9 @@ class StreamLog:
         while position < segment.size and (entries := self.shelf.read(segment.first, position, READ_BYTES)):
             for entry in entries:
                 _, count, _ = _START.unpack_from(entry.payload)
-                if entry.first + count > offset or entry.first >= self.committed:
-                    return segment.first, entry.position
-                position = entry.position + entry.length
+                if entry.index + count > offset or entry.index >= self.committed:
+                    return segment.first, entry.offset
+                position = entry.offset + entry.length
         return segment.first, position
 
     def offset_at(self, timestamp_ms: int) -> int:
@@ -263,14 +287,14 @@ class StreamLog:
             first, position = self._firsts[at], self.segments[at].start
 
     def _committed_of(
-        self, entries: Sequence[SegmentRecord], first: int, position: int
+        self, entries: Sequence[Record], first: int, position: int
     ) -> tuple[Sequence[Chunk], Place]:
         chunks: list[Chunk] = []
         for entry in entries:
-            if entry.first >= self.committed:
+            if entry.index >= self.committed:
                 break
             chunks.append(_chunk(entry))
-            position = entry.position + entry.length
+            position = entry.offset + entry.length
         return chunks, (first, position)
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
@@ -301,24 +325,23 @@ class StreamLog:
         self.shelf.delete()
 
 
-def _chunk(entry: SegmentRecord) -> Chunk:
+def _chunk(entry: Record) -> Chunk:
     payload = entry.payload
     timestamp_ms, count, filter_bytes = _START.unpack_from(payload)
     start = _START.size + filter_bytes
-    return Chunk(
-        entry.first, entry.first + count, timestamp_ms, payload[_START.size : start], payload[start:]
-    )
+    end, data = entry.index + count, payload[start:]
+    return Chunk(entry.index, end, timestamp_ms, payload[_START.size : start], data, len(data))
 
 
 class MemoryShelf:
     """The segments of one stream, as `FileShelf`: durable as soon as they are written."""
 
     def __init__(self) -> None:
-        self.segments: dict[int, list[SegmentRecord]] = {}
-        self._newest: list[SegmentRecord] = []
+        self.segments: dict[int, list[Record]] = {}
+        self._newest: list[Record] = []
         self._end = 0
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
         return iter(())
 
     def prepare(self, first: int) -> Sequence[int]:
@@ -333,7 +356,7 @@ class MemoryShelf:
         position = self._end
         data = b"".join(payload)
         length = RECORD_BYTES + len(data)
-        self._newest.append(SegmentRecord(position, length, first, data))
+        self._newest.append(Record(0, CHUNK, number, first, data, 0, position, length))
         self._end = position + length
         return position, length
 
@@ -343,11 +366,11 @@ class MemoryShelf:
     def write(self) -> None:
         pass
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
+    def read(self, segment: int, position: int, size: int) -> Sequence[Record]:
         entries = self.segments[segment]
-        start = bisect_left(entries, (position,))
+        start = bisect_left(entries, position, key=_OFFSET)
         stop = start + 1
-        while stop < len(entries) and entries[stop].position + entries[stop].length <= position + size:
+        while stop < len(entries) and entries[stop].offset + entries[stop].length <= position + size:
             stop += 1
         return entries[start:stop]
 

@@ -55,8 +55,8 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import ConsumerStatus, QueueStats, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
-from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.consumer import StreamConsumer
+from amqp10broker.queues.stream.log import Chunk, StreamLog
 
 CHUNK_MESSAGES_MIN: Final = 32
 CHUNK_MESSAGES_MAX: Final = 512
@@ -98,7 +98,7 @@ class StreamQueue(QueueMachine):
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the commit, and since when the oldest waits to be appended.
         self._waits_ms = self._pending_ms = 0
-        self._recent: deque[OpenChunk] = deque()
+        self._recent: deque[Chunk] = deque()
         self._recent_bytes = 0
         self._consumers: dict[ConsumerRef, StreamConsumer] = {}
         self._turns: deque[StreamConsumer] = deque()
@@ -225,12 +225,11 @@ class StreamQueue(QueueMachine):
             # Consumers at the end also get the log's time, which does not go back when the clock does.
             written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data, number)
             size_bytes = sum(map(len, data))
-            opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
+            opened = Chunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
             self._remember(opened)
         self._retain(now_ms)
 
     def commit(self, now_ms: int) -> None:
-        """Confirm messages that the log has committed, and deliver them."""
         committed = self.log.committed
         unconfirmed = self._unconfirmed
         if unconfirmed and unconfirmed[-1][0] <= committed:
@@ -262,13 +261,11 @@ class StreamQueue(QueueMachine):
         self._pending.append(command)
 
     def publish_part(self, command: Publish, number: int, now_ms: int) -> None:
-        """Publish a part of a commit as one chunk of any size with this number."""
         if not self.deleted:
             self._numbers[len(self._pending)] = number
         self._publish(command, now_ms)
 
     def refuse_waiting(self, *, failed: bool = False) -> None:
-        """Refuse publishes that are not committed."""
         for _, command in self._unconfirmed:
             self._refuse(command, failed=failed)
         for command in self._pending:
@@ -277,7 +274,7 @@ class StreamQueue(QueueMachine):
         self._pending.clear()
         self._numbers.clear()
 
-    def _remember(self, chunk: OpenChunk) -> None:
+    def _remember(self, chunk: Chunk) -> None:
         recent = self._recent
         recent.append(chunk)
         self._recent_bytes += chunk.size_bytes
@@ -379,9 +376,8 @@ class StreamQueue(QueueMachine):
         )
 
     def _limit(self, consumer: StreamConsumer) -> int:
+        # The offset below which the consumer can read now.
         return min(self.log.committed, consumer.end)
-
-    # The offset below which the consumer can read now.
 
     def _serve(self, now_ms: int) -> None:
         turns = self._turns

@@ -73,7 +73,6 @@ class Contents:
                 store.restore([record])
 
     def faults(self) -> Iterator[StorageError]:
-        """Return the missing parts of queues, after all records."""
         for number, store in self._stores.items():
             if isinstance(store, QuorumStore):
                 try:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import trio
@@ -39,6 +41,7 @@ from amqp10broker.storage.record import Record
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")
+_GROUP: Final = attrgetter("group")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
@@ -208,20 +211,13 @@ class JournalTask:
         self.recovered.set()
 
     def _hand_out(self, batch: Sequence[Record]) -> int:
-        kept: JournalOwner | None = None
-        start = of_deleted_queues = 0
-        group = -1
-        for index in range(len(batch) + 1):
-            if index < len(batch) and batch[index].group == group:
-                continue
-            if kept is not None:
-                kept.restore(batch[start:index])
+        of_deleted_queues = 0
+        for group, records in groupby(batch, key=_GROUP):
+            part, kept = list(records), self._kept.get(group)
+            if kept is None:
+                of_deleted_queues += len(part)
             else:
-                of_deleted_queues += index - start
-            if index < len(batch):
-                group = batch[index].group
-                kept = self._kept.get(group)
-                start = index
+                kept.restore(part)
         return of_deleted_queues
 
     async def _clean_always(self) -> None:

@@ -29,10 +29,7 @@ MESSAGE_BYTES: Final = 64
 
 
 class SessionCommits:
-    """Of one session or channel; see `sessions.commits.Commits`."""
-
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
-        """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
         self.safe = True

@@ -197,15 +197,12 @@ class DeadLetterWorker:
 
 
 class AtLeastOnce:
-    """The at-least-once dead lettering of one queue: a worker, started for the first dead message."""
-
     def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
         self._start = start
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
 
     def offer(self, dead: Sequence[DeadMessage], settings: QueueSettings) -> None:
-        """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)
             if self._destination is None:
@@ -214,7 +211,6 @@ class AtLeastOnce:
         self._worker.offer(dead)
 
     def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
-        """Notify the worker of a changed exchange, or of removed messages."""
         worker = self._worker
         if worker is None:
             return

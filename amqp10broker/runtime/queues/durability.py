@@ -53,8 +53,6 @@ class QueueContext(BrokerContext):
 
 
 class Backends:
-    """Makes them, for all queues of a broker."""
-
     def __init__(
         self,
         node_context: QueueContext,
@@ -71,7 +69,6 @@ class Backends:
     def make(
         self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
     ) -> DurabilityBackend[Any]:
-        """Make the backend of a queue. `journal_task`: has the journal for its messages; None: in memory."""
         return self._makers[spec.type](spec, journal_task, wake, publish)
 
     def _classic(

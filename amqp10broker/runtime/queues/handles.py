@@ -27,8 +27,6 @@ others have the process between two steps: a message may go to thousands."""
 
 
 class BatchHandle(ABC):
-    """A `QueueHandle` that takes several commands at once."""
-
     @abstractmethod
     def post_all(self, commands: list[Command]) -> None: ...
 
@@ -37,8 +35,6 @@ class BatchHandle(ABC):
 
 
 class OwnQueue(BatchHandle):
-    """A queue whose state is at this node."""
-
     @property
     @abstractmethod
     def queue(self) -> QueueMachine:

@@ -30,8 +30,6 @@ _log = Log("amqp10broker.queues")
 
 
 class Participant(BatchHandle):
-    """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
-
     @property
     @abstractmethod
     def task(self) -> QueueTask | None:
@@ -107,7 +105,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def busy(self) -> bool:
-        """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.backend.busy
 
     def post_all(self, commands: list[Command]) -> None:
@@ -255,7 +252,6 @@ class QueueTask(OwnQueue, Participant):
         return self
 
     def take_put(self) -> list[Command]:
-        """Take the waiting commands, which the caller executes now."""
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
@@ -318,7 +314,6 @@ class QueueTask(OwnQueue, Participant):
         self._wake()
 
     def tell_decided(self) -> None:
-        """Publish the effects of what was decided."""
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -389,7 +384,6 @@ class QueueTask(OwnQueue, Participant):
         self.backend.delete()
 
     def storage_failed(self) -> None:
-        """Storage has failed: notify waiting callers."""
         self.backend.storage_failed()
         for each in self.backend.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
@@ -414,7 +408,6 @@ class QueueTask(OwnQueue, Participant):
             backend.delete()
 
     def restart(self) -> None:
-        """Replace an untrusted state by another one, from storage."""
         self.queue.break_down(self._at_work)
         self._tell_at_once()
         self._at_work = []
