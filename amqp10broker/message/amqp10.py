@@ -112,7 +112,6 @@ class MessageReader:
         return message, properties
 
     def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
-        """Read thoroughly, and return the decoded properties, too."""
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]
@@ -230,7 +229,7 @@ def _remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
 
 
 def header_of(head: bytes) -> Header:
-    """Return the header in a message's head. It is shared: do not change it."""
+    """The header in a message's head. It is shared: do not change it."""
     return _header(head)
 
 

@@ -35,7 +35,7 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
 
 
 def body_start(bare: bytes) -> int:
-    """Return where the body begins, or would: behind properties and application-properties, if present."""
+    """Where the body begins, or would: behind properties and application-properties."""
     if bare.startswith((_DATA8, _DATA32)):
         return 0
     pos = 0
@@ -92,7 +92,6 @@ def data_section(content: bytes) -> bytes:
 
 
 def is_encoded_body(content: bytes) -> bool:
-    """Return whether bytes are body sections of AMQP 1.0, with or without a footer, and nothing else."""
     try:
         sections = locate(content)
         return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER

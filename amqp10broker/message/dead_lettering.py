@@ -97,8 +97,6 @@ def deaths_of(head: bytes) -> tuple[Death, ...]:
 
 
 class _History(NamedTuple):
-    """The common parts of AMQP 0-9-1 messages that differ in other properties only."""
-
     names: bytes
     headers: bytes
     hidden_keys: bytes
@@ -108,8 +106,6 @@ class _History(NamedTuple):
 
 
 class Dying:
-    """Dead-letters messages that leave a queue together."""
-
     __slots__ = ("_cause", "_histories")
 
     def __init__(self, cause: Cause) -> None:

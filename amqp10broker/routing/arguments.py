@@ -66,7 +66,7 @@ def canonical(value: object) -> object:
 
 
 def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return the canonical form of a whole table, independent of the order of keys."""
+    """The canonical form of a whole table, independent of the order of keys."""
     return tuple((str(key), canonical(arguments[key])) for key in sorted(arguments))
 
 
@@ -129,7 +129,6 @@ def _encode(form: object, parts: list[bytes]) -> None:
 
 
 def type_name(value: object) -> str:
-    """Return RabbitMQ's name for the type of a field value: ``longstr``, ``signedint``, ``bool``."""
     name = _TYPE_NAMES.get(type(value).__name__)
     if name is not None:
         return name
@@ -155,7 +154,6 @@ def type_name(value: object) -> str:
 
 
 def plain_text(value: object) -> str:
-    """Format a value for the quotes of an error text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, bool):

@@ -27,9 +27,7 @@ def stripped(name: str) -> str:
 
 
 def check_not_direct_reply_to(queue: str) -> None:
-    """Refuse to bind, or to delete, the queue of a direct reply-to consumer. Raises `AccessRefused` if it is
-    such a queue, or the pseudo-queue.
-    """
+    """Refuse to bind, or to delete, the queue of a direct reply-to consumer."""
     if queue == DIRECT_REPLY_TO or queue.startswith(DIRECT_REPLY_TO + "."):
         raise AccessRefused(
             f"queue '{queue}'", f"operation not permitted on the direct reply-to queue '{queue}'"
@@ -37,7 +35,6 @@ def check_not_direct_reply_to(queue: str) -> None:
 
 
 def check_length(what: str, name: str) -> None:
-    """Refuse names and keys that AMQP 0-9-1 cannot write. Raises `InvalidArgument` if more than 255 bytes."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES_MAX:
         raise InvalidArgument(

@@ -25,14 +25,11 @@ NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 def no_headers() -> Mapping[str, object]:
-    """Return the headers of a message that has none, or the arguments of a binding without any."""
     return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a binding."""
-
     kind: Literal["queue", "exchange"]
     name: str
 
@@ -124,8 +121,6 @@ ExchangeTypeFactory = Callable[[Mapping[str, object], Choose], ExchangeType]
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSpec:
-    """A declaration of an exchange."""
-
     name: str
     type: str = "direct"
     durable: bool = True
@@ -166,11 +161,9 @@ class Exchange:
         )
 
     def counted(self) -> dict[str, int]:
-        """Return the counters by their names."""
         return {"published": self.published, "unroutable": self.unroutable, "returned": self.returned}
 
     def count(self, messages: int, *, routed: bool) -> None:
-        """Count messages that were sent to it; `routed` if they reached a queue."""
         self.published += messages
         if not routed:
             self.unroutable += messages

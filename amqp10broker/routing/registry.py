@@ -31,8 +31,6 @@ from amqp10broker.routing.topic import TopicExchange
 
 
 class LocalRandomExchange:
-    """Queues, and the function that chooses among them."""
-
     cacheable = False
     per_key = False
 
@@ -66,8 +64,6 @@ class LocalRandomExchange:
 
 
 class DirectExchange:
-    """Destinations by binding key; the routing key equals it."""
-
     cacheable = True
     per_key = True
 
@@ -140,8 +136,6 @@ def _installed() -> Iterable[EntryPoint]:
 
 
 class Registry:
-    """Factories by the name that clients declare."""
-
     def __init__(self, find_entry_points: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
         self._factories = dict(_OWN)
         self._find_entry_points = find_entry_points

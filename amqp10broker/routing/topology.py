@@ -75,8 +75,6 @@ def in_turn() -> Choose:
 
 
 class Topology:
-    """The exchanges and bindings of a virtual host."""
-
     def __init__(
         self,
         vhost: str,
@@ -113,7 +111,6 @@ class Topology:
         return self._exchanges.get(name)
 
     def lookup_exchange(self, name: str) -> Exchange:
-        """Return an exchange. Raises `NotFound` if there is none of that name."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise NotFound(f"exchange '{name}'", f"no exchange '{name}' in vhost '{self.vhost}'")
@@ -158,7 +155,6 @@ class Topology:
         return replace(spec, name=name, arguments=frozen)
 
     def put_exchange(self, spec: ExchangeSpec) -> None:
-        """Create an exchange as `plan_exchange` returned it."""
         alternate = alternate_of(spec.name, self.vhost, spec.arguments)
         if alternate is None:
             alternate = self._policy_alternate(spec.name)
@@ -171,7 +167,6 @@ class Topology:
         self.version += 1
 
     def drop_exchange(self, name: str) -> None:
-        """Remove an exchange without bindings."""
         del self._exchanges[name]
         self.version += 1
 
@@ -238,7 +233,6 @@ class Topology:
         return True
 
     def put_binding(self, binding: Binding) -> None:
-        """Create a binding that `plan_bind` has checked."""
         source = self._exchanges[binding.source]
         self._bindings.add(binding)
         source.table.add(binding)
@@ -246,7 +240,6 @@ class Topology:
         self.version += 1
 
     def drop_binding(self, binding: Binding) -> None:
-        """Remove a binding, which must exist."""
         source = self._exchanges[binding.source]
         self._bindings.remove(binding)
         source.table.remove(binding)
@@ -306,13 +299,11 @@ class Topology:
     def find_identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding | None:
-        """Return a binding by its names and `Binding.arguments_identity`; None if there is none."""
         return self._bindings.identified(source, kind, destination, routing_key, arguments)
 
     def lookup_identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding:
-        """Return an existing binding, by the same arguments as `find_identified`."""
         binding = self._bindings.identified(source, kind, destination, routing_key, arguments)
         assert binding is not None, f"{destination} is not bound to {source} with {routing_key!r}"
         return binding

@@ -61,8 +61,6 @@ class Section(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageField:
-    """A field of a message: its section and its name."""
-
     section: Section
     name: str
     """In the header one of `HEADER`, in properties one of `PROPERTIES`, in application-properties any key."""

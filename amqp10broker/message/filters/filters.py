@@ -56,8 +56,6 @@ ENTRIES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FieldTest:
-    """A condition on one field."""
-
     passes: Callable[[Any], bool]
     """Takes the value in the message, or `ABSENT`."""
     required: bytes = b""
@@ -85,7 +83,6 @@ _kind = KINDS.get
 
 
 def parse_properties(value: Any) -> dict[MessageField, FieldTest]:
-    """Read the value of a filter ``amqp:properties-filter``."""
     tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not Symbol or key not in _TYPES:
@@ -101,7 +98,6 @@ def parse_properties(value: Any) -> dict[MessageField, FieldTest]:
 
 
 def parse_application_properties(value: Any) -> dict[MessageField, FieldTest]:
-    """Read the value of a filter ``amqp:application-properties-filter``."""
     tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not str:
@@ -210,9 +206,8 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """Build a filter from parts; `of_sql` and `of_properties` call this. `uses_time`: `run` takes the
-        time in milliseconds behind the values. `required`: bytes that the properties of a passing message
-        contain; may be empty.
+        """`uses_time`: `run` takes the time in milliseconds behind the values. `required`: bytes that a
+        passing message contains.
         """
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
@@ -309,8 +304,6 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFilter:
-    """A filter that is not in place, and the reason."""
-
     name: str
     reason: str
     selects: bool
@@ -319,7 +312,7 @@ class RefusedFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterSet:
-    """The result of reading a filter-set."""
+    """The result of reading a filter-set. `in_place`: the entries that are, as they were sent."""
 
     filters: Filters
     in_place: dict[Symbol, Described]
@@ -348,7 +341,6 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
 
 
 def is_selector(value: object) -> bool:
-    """Return whether a value of a filter-set is a selector, valid or not."""
     return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 

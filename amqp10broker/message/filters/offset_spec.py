@@ -90,7 +90,6 @@ _INTEGERS_091: Final = frozenset(
 
 
 def from_amqp10(value: Any) -> OffsetSpec:
-    """Read the value of a filter ``rabbitmq:stream-offset-spec``."""
     kind = type(value)
     if kind is t10.Timestamp:
         return AtTime(int(value))
@@ -119,9 +118,7 @@ def end_from_amqp10(value: Any) -> int:
 
 
 def from_amqp091(value: Any) -> OffsetSpec:
-    """Read the value of a consumer argument ``x-stream-offset``. Raises `FilterError` if it
-    is not in the table above; the reason names what is allowed.
-    """
+    """Read a consumer argument ``x-stream-offset``. Raises `FilterError`, with what is allowed."""
     kind = type(value)
     spec: OffsetSpec | None = None
     if kind is t091.Timestamp:

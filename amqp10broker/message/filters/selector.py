@@ -66,7 +66,6 @@ _TOKEN: Final = re.compile(
 
 
 def compile_selector(text: str) -> SqlFilter:
-    """Compile the text of a selector; a `FilterError` has the position of the error."""
     return compile_expression(parse_tokens(_tokenize(text), _DIALECT))
 
 

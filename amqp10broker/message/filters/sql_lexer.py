@@ -29,8 +29,6 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the text."""
-
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
     """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot,
@@ -68,12 +66,10 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 
 
 def has_control_character(text: str) -> bool:
-    """Return whether a text contains one of the characters 0 to 31 and 127."""
     return _CONTROL.search(text) is not None
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of an expression, and one of kind END behind them."""
     check_length(text)
     tokens: list[Token] = []
     position = 0
@@ -90,7 +86,6 @@ def tokenize(text: str) -> list[Token]:
 
 
 def check_length(text: str) -> None:
-    """Raise `FilterError` for a text that is too long, or has a lone surrogate."""
     if len(text) > CHARACTERS_MAX:
         raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
     if (surrogate := _SURROGATE.search(text)) is not None:
@@ -98,7 +93,6 @@ def check_length(text: str) -> None:
 
 
 def check_tokens(tokens: Sequence[Token]) -> None:
-    """Raise `FilterError` for an expression with too many tokens."""
     if len(tokens) > TOKENS_MAX:
         raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
 

@@ -66,9 +66,7 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """Return a function that matches texts. `escape`: a character that makes the next one literal; None for
-    no such.
-    """
+    """`escape`: makes the next character literal; None: no character does."""
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:
         return _exactly(segments[0])
@@ -95,7 +93,6 @@ def compile_like(pattern: str, escape: str | None) -> Matcher:
 
 
 def longest_part(pattern: str, escape: str | None) -> str:
-    """Return the longest text that every match contains."""
     parts = [""]
     for characters in _split(pattern, escape):
         parts.append("")

@@ -233,7 +233,6 @@ _READERS: Final[list[Reader]] = [_BY_LETTER.get(chr(code), _read_unknown) for co
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """Encode a field table with its length. Raises `EncodeError`."""
     return _write_table(table, 0)
 
 

@@ -15,16 +15,12 @@ _DONE: Final = 1
 
 
 class Confirm(NamedTuple):
-    """One basic.ack, or basic.nack, to send."""
-
     tag: int
     multiple: bool
     nack: bool
 
 
 class ConfirmTracker:
-    """The pending confirms of a channel in confirm mode."""
-
     __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
 
     def __init__(self) -> None:

@@ -80,8 +80,6 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """The inputs of a connection's state machine."""
-
     SEND_START = auto()
     RECEIVE_START_OK = auto()
     SEND_SECURE = auto()
@@ -161,12 +159,7 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make a connection before its first frame.
-
-        Args:
-            unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
-                `content_bytes_max` is always allowed.
-        """
+        """`unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always allowed."""
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
         self.channel_max = CHANNEL_MAX
@@ -191,16 +184,13 @@ class Connection091:
 
     @property
     def publishing(self) -> bool:
-        """Whether the client is in the middle of a content that is wanted."""
         return self._reader.publishing
 
     @property
     def unfinished(self) -> Budget:
-        """The bound on the stored bytes of incomplete contents."""
         return self._reader.unfinished
 
     def discard(self, opened: ContentOpened) -> None:
-        """Drop a content that is not wanted: stored parts are freed, and its further frames are skipped."""
         self._reader.discard(opened)
 
     # --- bytes in ---------------------------------------------------------------------------------
@@ -222,7 +212,7 @@ class Connection091:
 
     @property
     def more(self) -> bool:
-        """Whether `receive` has left bytes for its next call, so that one call does not take long."""
+        """Whether `receive` has left bytes for its next call."""
         return self._reader.more and self.state is ConnectionState.RUNNING
 
     @property
@@ -231,7 +221,6 @@ class Connection091:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return b"".join((self._reader.unread, *self._early))
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
@@ -345,7 +334,6 @@ class Connection091:
         locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send start, the answer to the protocol header."""
         self._move(ConnectionInput.SEND_START)
         self._write(
             ConnectionStart(
@@ -377,7 +365,6 @@ class Connection091:
         return self._notify(ConnectionBlocked(cut_reply_text(reason)))
 
     def unblocked(self) -> bool:
-        """Notify the client that its publishes are read again; return False if it does not support that."""
         return self._notify(ConnectionUnblocked())
 
     def _notify(self, method: Method) -> bool:
@@ -391,7 +378,6 @@ class Connection091:
             self._write(ConnectionUpdateSecretOk())
 
     def abandon(self) -> None:
-        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, error: Amqp091Error) -> None:
@@ -400,7 +386,6 @@ class Connection091:
             self._send_close(error)
 
     def close(self, code: ReplyCode, text: str) -> None:
-        """Close on the broker's initiative; without effect on a connection that is closing already."""
         self.fail(AmqpHardError(code, text))
 
     def close_ok(self) -> None:
@@ -451,8 +436,6 @@ def _close_received(method: ConnectionClose) -> CloseReceived:
 
 
 class ClosingReader:
-    """Finds connection.close and connection.close-ok in the remaining bytes."""
-
     __slots__ = ("_deaf", "_rest", "_skip")
 
     def __init__(self) -> None:

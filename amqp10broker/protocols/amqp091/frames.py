@@ -195,7 +195,6 @@ class FrameReader:
 
     @property
     def publishing(self) -> bool:
-        """Whether a content that may be wanted has begun and is not complete."""
         return any(not content.discarded for content in self._contents.values())
 
     def discard(self, opened: ContentOpened) -> None:
@@ -216,7 +215,6 @@ class FrameReader:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return b"".join(self._pieces)
 
     def take_rest(self) -> bytes:

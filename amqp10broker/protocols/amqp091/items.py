@@ -11,8 +11,6 @@ from amqp10broker.protocols.amqp091.methods import Method
 
 @dataclass(slots=True)
 class MethodFrame:
-    """A method of any class without content."""
-
     channel: int
     method: Method
 
@@ -44,8 +42,6 @@ class PublishRun:
 
 
 class AckRun:
-    """Consecutive basic.ack of one channel: delivery tag and multiple of each."""
-
     __slots__ = ("channel", "tags")
 
     def __init__(self, channel: int) -> None:
@@ -78,6 +74,4 @@ class ContentTooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat frame of the peer."""
-
     channel: int = 0

@@ -67,7 +67,6 @@ class BasicProperties:
 
 
 def decode_properties(data: bytes) -> BasicProperties:
-    """Decode the property flags and values of a content header. Raises `DecodeError`."""
     properties = BasicProperties()
     end = len(data)
     try:
@@ -133,7 +132,6 @@ def read_flags(data: bytes) -> tuple[int, int]:
 
 
 def misfit(pos: int, end: int) -> DecodeError:
-    """Return the error for values that end at `pos` in data that ends at `end`."""
     return DecodeError(f"content properties take {pos} bytes, not the {end} of the content header")
 
 

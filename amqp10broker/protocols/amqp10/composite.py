@@ -81,8 +81,6 @@ def composite(name: str, descriptor: int, types: str = "") -> Callable[[type[T]]
 
 
 class FieldType(NamedTuple):
-    """How a field is read and written, and what an error calls its type."""
-
     readers: list[Reader]
     write: Callable[[Any], bytes]
     words: str
@@ -172,7 +170,6 @@ def _compile_encoder(cls: type[Composite]) -> Callable[[Composite], bytes]:
 
 
 def _compose(prefix: bytes, parts: list[bytes]) -> bytes:
-    """Encode a composite: `prefix` (0x00 and the descriptor), then fields without trailing nulls."""
     while parts and parts[-1] == NULL:
         parts.pop()
     if not parts:
@@ -263,9 +260,7 @@ def _overrun(name: str, pos: int, stop: int) -> DecodeError:
 def _fault(
     error: Exception, data: bytes, start: int, stop: int, name: str, spec: list[tuple[str, str]]
 ) -> DecodeError:
-    """Return the error to raise for one of `FAULTS` in the fields of a composite. `start`: of the first
-    field; the offending one is found by walking from there.
-    """
+    """Find the offending field by walking from `start`, where the first field is."""
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")
     index, pos = 0, start

@@ -78,8 +78,6 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """The inputs of a connection end's state machine."""
-
     RECEIVE_SASL_HEADER = auto()
     SEND_SASL_HEADER = auto()
     SASL_OK = auto()
@@ -139,9 +137,7 @@ class Connection:
         mechanisms: tuple[str, ...] = (),
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make an unopened connection end. `frame_size_max`: bytes, the largest frame we take, at
-        least 512.
-        """
+        """`frame_size_max`: bytes, the largest frame we take, at least 512."""
         self.server = server
         self.state = ConnectionState.START
         self.remote_open: Open | None = None

@@ -29,8 +29,6 @@ links together, each may have one.
 
 
 class HeldFrames:
-    """The held frames of all links of a session."""
-
     __slots__ = ("_unfinished", "by_remote")
 
     def __init__(self, unfinished: Unfinished) -> None:
@@ -64,7 +62,6 @@ class HeldFrames:
         return True
 
     def release(self, link: SenderLink | ReceiverLink) -> Sequence[LinkFrame]:
-        """Return the frames of a link, which is not held any more."""
         frames: Sequence[LinkFrame] = ()
         for handle, held in list(self.by_remote.items()):
             if held.link is link:
@@ -80,8 +77,6 @@ class HeldFrames:
 
 
 class Held:
-    """The held frames of one link."""
-
     __slots__ = ("frames", "held_bytes", "link")
 
     def __init__(self, link: SenderLink | ReceiverLink) -> None:
@@ -93,7 +88,6 @@ class Held:
         return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
 
     def lets_pass(self, frame: LinkFrame) -> bool:
-        """Return whether a frame is to be handled now."""
         if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:
             return False
         return type(frame) is not Detach and type(frame) is not Attach

@@ -297,7 +297,6 @@ class Links:
         return unsent
 
     def on_detach(self, detach: Detach, events: list[SessionEvent]) -> None:
-        """Handle the peer's detach. Raises `AmqpSessionError` if the state does not permit it."""
         link = self.by_remote.get(detach.handle)
         if link is None:
             # A second detach of the peer is harmless, and RabbitMQ accepts it.

@@ -131,7 +131,6 @@ class Inbound:
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
     ) -> None:
-        """Take one transfer frame. Raises `AmqpLinkError`, `AmqpSessionError`."""
         partial = link.partial
         if partial is None:
             check_first(transfer)
@@ -209,7 +208,6 @@ class Inbound:
         self.unsettled.pop(partial.delivery_id, None)
 
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
-        """Count deliveries as finished, which may grant new credit."""
         credit = link.credit
         credit.finish(deliveries)
         if credit.granted is not None:
@@ -226,7 +224,6 @@ class Inbound:
             self.grants[link] = None
 
     def drop(self, link: ReceiverLink) -> None:
-        """Remove the unsettled deliveries of a link that is gone."""
         self.drop_partial(link)
         unsettled = self.unsettled
         for number in [number for number, owner in unsettled.items() if owner is link]:
@@ -234,7 +231,6 @@ class Inbound:
         self.grants.pop(link, None)
 
     def drop_partial(self, link: ReceiverLink) -> None:
-        """Drop an incomplete delivery because nothing more comes on the link."""
         if link.partial is not None:
             self._end_partial(link, link.partial)
 
@@ -251,7 +247,6 @@ def _in_flight(delivery_id: int) -> AmqpSessionError:
 
 
 def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
-    """Return the transfers of a run from the index `first` up to but not with `stop`."""
     part = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
     part.delivery_ids = run.delivery_ids[first:stop]
     part.tags = run.tags[first:stop]
@@ -260,7 +255,6 @@ def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
 
 
 def ones_of_run(run: TransferRun) -> Iterator[TransferRun]:
-    """Split a run into runs of one transfer each."""
     return (part_of_run(run, at, at + 1) for at in range(len(run.delivery_ids)))
 
 

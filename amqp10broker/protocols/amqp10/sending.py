@@ -266,7 +266,6 @@ class Outbound:
         self.turns.clear()
 
     def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
-        """Remove the unsettled deliveries of a link that is gone; return those that were not begun."""
         if link.queued:
             self.turns.remove(link)
             link.queued = False

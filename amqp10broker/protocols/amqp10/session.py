@@ -57,8 +57,6 @@ class SessionState(Enum):
 
 
 class SessionInput(Enum):
-    """The inputs of a session end's state machine."""
-
     SEND_BEGIN = auto()
     RECEIVE_BEGIN = auto()
     SEND_END = auto()
@@ -85,8 +83,6 @@ OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 
 
 class Session:
-    """One end of a session, in either role (2.5)."""
-
     def __init__(
         self,
         channel: int,
@@ -167,7 +163,6 @@ class Session:
         self.incoming.flow_due = False
 
     def receive_begin(self, channel: int, begin: Begin) -> None:
-        """Apply the peer's begin, whichever came first."""
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
         self.incoming.next_incoming_id = begin.next_outgoing_id
@@ -176,7 +171,6 @@ class Session:
         self.links.handle_max = min(self.links.handle_max, begin.handle_max)
 
     def end(self, error: AmqpError | None = None) -> None:
-        """Send end; all links are gone with it."""
         self._flush()
         if self.state is SessionState.MAPPED and error is not None:
             self._move(SessionInput.SEND_END_ERROR)
@@ -192,7 +186,6 @@ class Session:
     # --- frames in --------------------------------------------------------------------------------
 
     def receive(self, items: Sequence[object]) -> list[SessionEvent]:
-        """Handle frame bodies of this session in order; see `receive_each`."""
         return list(self.receive_each(items))
 
     def release(self, link: SenderLink | ReceiverLink) -> Iterator[SessionEvent]:
@@ -377,7 +370,6 @@ class Session:
     # --- flow -------------------------------------------------------------------------------------
 
     def send_session_flow(self) -> None:
-        """Send the session's windows in a flow without a link."""
         self._output.write(self._flow())
         self.incoming.flow_due = False
 

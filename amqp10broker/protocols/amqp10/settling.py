@@ -330,7 +330,6 @@ class Settling:
     def settle_received(
         self, delivery_ids: Sequence[int], state: State | None, *, settled: bool = True
     ) -> None:
-        """Send the outcome of deliveries that we received to the peer."""
         if settled:
             pop = self._received.pop
             for delivery_id in delivery_ids:

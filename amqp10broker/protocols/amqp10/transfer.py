@@ -75,15 +75,11 @@ def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
 
 @dataclass(eq=False, slots=True)
 class TransferFrame:
-    """One transfer that is not of a learned layout, with its payload."""
-
     performative: Transfer
     payload: bytes
 
 
 class TransferLayout:
-    """The common part of the transfers of one sender."""
-
     __slots__ = (
         "channel",
         "handle",
@@ -185,7 +181,6 @@ def _is_posting(state: object) -> bool:
 
 
 def encode_uint(value: int) -> bytes:
-    """Encode a uint in the fewest bytes."""
     if value == 0:
         return b"\x43"
     if value < 256:
@@ -233,7 +228,6 @@ def delivery_tag(key: int) -> bytes:
 
 
 def payload_bytes(items: Sequence[object]) -> int:
-    """Return the bytes of payload of the transfers among frame bodies."""
     total = 0
     for item in items:
         if type(item) is TransferRun:
