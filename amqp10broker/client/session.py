@@ -42,12 +42,13 @@ from amqp10broker.protocols.amqp10.performatives import (
     Modified,
     Rejected,
     Released,
+    Role,
     SenderSettleMode,
     Source,
     Target,
     TerminusExpiryPolicy,
 )
-from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session, SessionState
+from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 
@@ -396,7 +397,7 @@ class ClientSession:
         check_text("name", name)
         link = self.engine.links.attach(
             self._link_name(address, name),
-            ROLE_SENDER,
+            Role.SENDER,
             source=Source(),
             target=Target(address=address),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
@@ -445,7 +446,7 @@ class ClientSession:
             source = Source(address=address, filter=fields("filters", filters))
         link = self.engine.links.attach(
             self._link_name(address, name),
-            ROLE_RECEIVER,
+            Role.RECEIVER,
             source=source,
             target=Target(),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,

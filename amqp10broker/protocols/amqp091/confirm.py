@@ -8,6 +8,7 @@ and the smallest that waits is found by a search for a byte. Confirms are collec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 _WAITING: Final = 0
@@ -98,7 +99,7 @@ class ConfirmTracker:
         """
         if not self.acks and not self.nacks:
             return []
-        acks, nacks = sorted(self.acks, key=_start), sorted(self.nacks)
+        acks, nacks = sorted(self.acks, key=attrgetter("start")), sorted(self.nacks)
         self.acks.clear()
         self.nacks.clear()
         self.acked += sum(map(len, acks))
@@ -121,10 +122,6 @@ class ConfirmTracker:
         if merged:
             confirms.append(Confirm(highest, merged > 1, False))
         return confirms + singles
-
-
-def _start(run: range) -> int:
-    return run.start
 
 
 def _as_range(seqs: Sequence[int]) -> range | None:

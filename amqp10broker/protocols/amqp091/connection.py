@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
@@ -55,7 +56,6 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
     decode_method,
 )
-from amqp10broker.protocols.budget import Budget
 
 CHANNEL_MAX: Final = 65535
 """The largest number that the wire allows, for a connection without another limit."""
@@ -167,11 +167,11 @@ class Connection091:
         self.client_properties: dict[str, Any] = {}
         self.capabilities: frozenset[str] = frozenset()
         self.fault: Amqp091Error | None = None
-        self._reader = FrameReader(
+        self.reader = FrameReader(
             FRAME_MIN_SIZE, content_bytes_max=content_bytes_max, unfinished_bytes_max=unfinished_bytes_max
         )
-        self._reader.singly_max = frames_singly_max
-        self._reader.open = False
+        self.reader.singly_max = frames_singly_max
+        self.reader.open = False
         self._closing = ClosingReader()
         self._offered = ConnectionTune()
         self._early: list[bytes] = []
@@ -181,17 +181,6 @@ class Connection091:
         out = bytes(self._out)
         self._out.clear()
         return out
-
-    @property
-    def publishing(self) -> bool:
-        return self._reader.publishing
-
-    @property
-    def unfinished(self) -> Budget:
-        return self._reader.unfinished
-
-    def discard(self, opened: ContentOpened) -> None:
-        self._reader.discard(opened)
 
     # --- bytes in ---------------------------------------------------------------------------------
 
@@ -213,15 +202,15 @@ class Connection091:
     @property
     def more(self) -> bool:
         """Whether `receive` has left bytes for its next call."""
-        return self._reader.more and self.state is ConnectionState.RUNNING
+        return self.reader.more and self.state is ConnectionState.RUNNING
 
     @property
     def frames_read(self) -> int:
-        return self._reader.frames
+        return self.reader.frames
 
     @property
     def unread(self) -> bytes:
-        return b"".join((self._reader.unread, *self._early))
+        return b"".join((self.reader.unread, *self._early))
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         if self._early:
@@ -238,14 +227,14 @@ class Connection091:
                     self._receive_closing(data, events)
                 return
             # One frame at a time: each may change what the bytes after it mean.
-            items = self._reader.feed(data, stop_after_first=True)
+            items = self.reader.feed(data, stop_after_first=True)
             data = b""
             if not items:
                 return
             self._on_channel_0(items[0], events)
-        self._dispatch(self._reader.feed(data), events)
-        if self._reader.fault is not None and self.state is ConnectionState.RUNNING:
-            raise self._reader.fault
+        self._dispatch(self.reader.feed(data), events)
+        if self.reader.fault is not None and self.state is ConnectionState.RUNNING:
+            raise self.reader.fault
 
     def _dispatch(self, items: list[Item], events: list[ConnectionEvent]) -> None:
         groups: dict[int, list[Item]] = {}
@@ -257,12 +246,11 @@ class Connection091:
                     group = groups[channel] = []
                     events.append(ChannelItems(channel, group))
                 group.append(item)
-            else:
-                if not isinstance(item, Heartbeat):
-                    groups.clear()
-                    self._on_channel_0(item, events)
-                    if self.state is not ConnectionState.RUNNING:
-                        return  # frames of the client behind its close do not count
+            elif not isinstance(item, Heartbeat):
+                groups.clear()
+                self._on_channel_0(item, events)
+                if self.state is not ConnectionState.RUNNING:
+                    return  # frames of the client behind its close do not count
 
     def _on_channel_0(self, item: Item, events: list[ConnectionEvent]) -> None:
         if isinstance(item, Heartbeat):
@@ -281,7 +269,13 @@ class Connection091:
         self._move(received)
         match method:
             case ConnectionStartOk():
-                self._on_start_ok(method, events)
+                self.client_properties = method.client_properties
+                capabilities = method.client_properties.get("capabilities")
+                if isinstance(capabilities, dict):
+                    self.capabilities = frozenset(
+                        name for name, value in capabilities.items() if value is True
+                    )
+                events.append(StartOkReceived(method.mechanism, method.response, method.client_properties))
             case ConnectionSecureOk():
                 events.append(SecureOkReceived(method.response))
             case ConnectionTuneOk():
@@ -295,19 +289,12 @@ class Connection091:
             case _:
                 raise AssertionError(f"{method.NAME} has a row and no meaning here")
 
-    def _on_start_ok(self, method: ConnectionStartOk, events: list[ConnectionEvent]) -> None:
-        self.client_properties = method.client_properties
-        capabilities = method.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.capabilities = frozenset(name for name, value in capabilities.items() if value is True)
-        events.append(StartOkReceived(method.mechanism, method.response, method.client_properties))
-
     def _on_tune_ok(self, method: ConnectionTuneOk, events: list[ConnectionEvent]) -> None:
         offered = self._offered
         frame_min = min(FRAME_MIN_SIZE, offered.frame_max or FRAME_MIN_SIZE)
         _check_negotiated("frame_max", method.frame_max, frame_min, offered.frame_max)
         _check_negotiated("channel_max", method.channel_max, 1, offered.channel_max)
-        self.frame_max = self._reader.frame_max = method.frame_max
+        self.frame_max = self.reader.frame_max = method.frame_max
         self.channel_max = method.channel_max or CHANNEL_MAX
         self.heartbeat_s = method.heartbeat
         events.append(TuneDone(self.channel_max, self.frame_max, self.heartbeat_s))
@@ -357,7 +344,7 @@ class Connection091:
 
     def open_ok(self) -> None:
         self._move(ConnectionInput.SEND_OPEN_OK)
-        self._reader.open = True
+        self.reader.open = True
         self._write(ConnectionOpenOk())
 
     def blocked(self, reason: str) -> bool:
@@ -400,7 +387,7 @@ class Connection091:
         self.fault = error
         self._write(ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
         # The faulty frame is the first of the rest, and may be one that does not count: skip it.
-        self._early.insert(0, self._reader.take_rest())
+        self._early.insert(0, self.reader.take_rest())
 
     def _move(self, moved_by: ConnectionInput) -> None:
         target = CONNECTION_TRANSITIONS.get((self.state, moved_by))
@@ -465,16 +452,10 @@ class ClosingReader:
             if buf[stop - 1] != FRAME_END:
                 self._deaf = True
             elif counts:
-                _add_if_it_counts(buf[pos + HEADER_BYTES : stop - 1], found)
+                with suppress(AmqpHardError):  # one fault has been reported already
+                    method = decode_method(buf[pos + HEADER_BYTES : stop - 1])
+                    if isinstance(method, ConnectionClose | ConnectionCloseOk):
+                        found.append(method)
             pos = stop
         self._rest = b"" if self._deaf else buf[pos:]
         return found
-
-
-def _add_if_it_counts(payload: bytes, found: list[ConnectionClose | ConnectionCloseOk]) -> None:
-    try:
-        method = decode_method(payload)
-    except AmqpHardError:
-        return  # one fault has been reported already
-    if isinstance(method, ConnectionClose | ConnectionCloseOk):
-        found.append(method)

@@ -94,9 +94,6 @@ class PublishLayout:
             self._row = None
         return stop
 
-    def forget(self) -> None:
-        self.prefix = self.properties = b""
-
     def read_rows(self, buf: bytes, pos: int, end: int, run: PublishRun) -> int:
         """Add the messages at `pos` that are like the last one; return where the first other byte is."""
         row = self._row

@@ -51,7 +51,9 @@ class HeldFrames:
         if held is None:
             if type(frame) is not Attach:
                 return False
-            held = next((each for each in self.by_remote.values() if each.is_named_in(frame)), None)
+            named = (frame.name, SenderLink if frame.role else ReceiverLink)
+            waiting = self.by_remote.values()
+            held = next((each for each in waiting if (each.link.name, type(each.link)) == named), None)
             if held is None:
                 return False
             self.by_remote[handle] = held
@@ -83,9 +85,6 @@ class Held:
         self.link = link
         self.frames: list[LinkFrame] = []
         self.held_bytes = 0
-
-    def is_named_in(self, attach: Attach) -> bool:
-        return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
 
     def lets_pass(self, frame: LinkFrame) -> bool:
         if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:

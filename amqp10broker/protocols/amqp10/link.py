@@ -123,9 +123,6 @@ class SenderLink(Link):
         self.left: Sequence[int] = ()
         self.txn_id: bytes | None = None
 
-    def pending_deliveries(self) -> int:
-        return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
-
     def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
         """Take back all but the first `keep` deliveries that have not begun: keys and messages."""
         taken: list[tuple[int, Parts]] = []
