@@ -7,7 +7,7 @@ from typing import Any, Final
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import X_EXCHANGE, X_ROUTING_KEY, decode_head
 from amqp10broker.message.message import Message
-from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, to_amqp091
+from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, value_to_amqp091
 from amqp10broker.protocols.amqp091.codec import plain
 from amqp10broker.protocols.amqp091.properties import read_headers
 from amqp10broker.protocols.amqp10.codec import decode, skip
@@ -119,7 +119,7 @@ def routing_headers(message: Message) -> dict[str, object]:
             if name is not None and converted is not DROPPED:
                 headers[name] = plain(converted)
     for key, value in decode_head(head)[1].items():
-        converted = to_amqp091(value)
+        converted = value_to_amqp091(value)
         if key not in (X_EXCHANGE, X_ROUTING_KEY) and converted is not DROPPED:
             headers[str(key)] = plain(converted)
     return headers

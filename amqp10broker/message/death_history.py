@@ -125,11 +125,11 @@ def from_header(value: Any) -> tuple[Death, ...]:
 
 
 def from_annotation(value: Any) -> tuple[Death, ...]:
-    return _all(_from_map, value) if type(value) in (list, Array) and not _described(value) else ()
-
-
-def _described(value: Any) -> bool:
-    return type(value) is Array and bool(value.descriptors)
+    return (
+        _all(_from_map, value)
+        if type(value) in (list, Array) and not getattr(value, "descriptors", ())
+        else ()
+    )
 
 
 def _all(read: Any, items: Any) -> tuple[Death, ...]:

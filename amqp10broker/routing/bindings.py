@@ -76,9 +76,6 @@ class Bindings:
     def count(self, source: str) -> int:
         return len(self._by_source.get(source, ()))
 
-    def has_source(self, source: str) -> bool:
-        return source in self._by_source
-
     def identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding | None:

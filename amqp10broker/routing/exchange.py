@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.routing.arguments import arguments_hash, arguments_identity, canonical_table
+from amqp10broker.routing.arguments import canonical_table, table_hash
 
 Headers = Callable[[], Mapping[str, object]]
 """Returns a message's headers; called only by kinds that use them, so that they are decoded only then."""
@@ -72,14 +72,14 @@ class Binding:
 
     @property
     def arguments_hash(self) -> str:
-        """A hash of the arguments for the binding's path; empty without arguments."""
-        return arguments_hash(self.arguments)
+        """Six characters for the binding's path; empty without arguments."""
+        return table_hash(self.arguments, 4)
 
     @property
     def arguments_identity(self) -> str:
-        """A collision-free hash of the arguments (`arguments.arguments_identity`), computed once."""
+        """A collision-free hash of the arguments of 22 characters, computed once."""
         if self.arguments and not self._arguments_identity:
-            object.__setattr__(self, "_arguments_identity", arguments_identity(self.arguments))
+            object.__setattr__(self, "_arguments_identity", table_hash(self.arguments, 16))
         return self._arguments_identity
 
 

@@ -66,14 +66,7 @@ class MessageField:
     """In the header one of `HEADER`, in properties one of `PROPERTIES`, in application-properties any key."""
 
 
-class Absent:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Final = Absent()
+ABSENT: Final = object()
 """Stands for an absent value, where that differs from null."""
 
 _PROPERTIES_SECTION: Final = b"\x00\x53\x73"

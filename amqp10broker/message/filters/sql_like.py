@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_lexer import has_control_character
+from amqp10broker.message.filters.sql_lexer import CONTROL
 
 Matcher = Callable[[str], bool]
 
@@ -105,7 +105,7 @@ def longest_part(pattern: str, escape: str | None) -> str:
 
 
 def _split(pattern: str, escape: str | None) -> list[list[str | None]]:
-    if has_control_character(pattern):
+    if CONTROL.search(pattern):
         raise FilterError("a control character in the pattern of LIKE")
     segments: list[list[str | None]] = [[]]
     characters = iter(pattern)
