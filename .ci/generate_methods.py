@@ -23,8 +23,6 @@ LINE_LENGTH = 110
 ACCESS = """
 <class name="access" index="30">
   <method name="request" index="10">
-    <chassis name="server"/>
-    <response name="request-ok"/>
     <field name="realm" type="shortstr"/>
     <field name="exclusive" type="bit"/>
     <field name="passive" type="bit"/>
@@ -33,7 +31,6 @@ ACCESS = """
     <field name="read" type="bit"/>
   </method>
   <method name="request-ok" index="11">
-    <chassis name="client"/>
     <field name="ticket" type="short"/>
   </method>
 </class>
@@ -141,8 +138,6 @@ class Method:
     name: str
     method_id: int
     content: bool
-    receivers: list[str]
-    responses: list[str]
     fields: list[Field]
 
     @property
@@ -156,15 +151,6 @@ class Method:
     @property
     def kept(self) -> list[Field]:
         return [field for field in self.fields if not field.reserved]
-
-    @property
-    def summary(self) -> str:
-        """What the class is, in a line."""
-        to = {("server",): "client to server", ("client",): "server to client"}.get(
-            tuple(self.receivers), "either way"
-        )
-        answer = f"; answered by {' or '.join(self.responses)}" if self.responses else ""
-        return f"{self.dotted}, {to}{', with content' if self.content else ''}{answer}."
 
 
 def camel(name: str) -> str:
@@ -193,8 +179,6 @@ class Definitions:
             method.attrib["name"],
             int(method.attrib["index"]),
             method.get("content") == "1",
-            sorted(chassis.attrib["name"] for chassis in method.iterfind("chassis")),
-            [response.attrib["name"] for response in method.iterfind("response")],
             [self._field(field) for field in method.iterfind("field")],
         )
 
@@ -210,9 +194,8 @@ def render_class(method: Method) -> Iterator[str]:
     decoration = f'@method("{method.dotted}", {method.class_id}, {method.method_id}, "{types}"'
     yield f"{decoration}{', content=True' if method.content else ''})".replace(', "")', ")")
     yield f"class {method.python_class}(Method):"
-    yield f'    """{method.summary}"""'
-    if method.kept:
-        yield ""
+    if not method.kept:
+        yield "    pass"
     for one in method.kept:
         yield f"    {one.attribute}: {one.python_type} = {one.default}"
 

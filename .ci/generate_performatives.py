@@ -301,7 +301,7 @@ def python_type(field: Field) -> str:
 
 
 def field_type(field: Field) -> str:
-    """The row of `composite.FIELD_TYPES`, or the role, that says how a field is encoded."""
+    """The row of `fields.FIELD_TYPES`, or the role, that says how a field is encoded."""
     if field.multiple:
         return "symbols"
     if field.requires == "message-id":

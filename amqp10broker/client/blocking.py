@@ -197,7 +197,6 @@ class Client(ClientBase[Sender, Receiver]):
         return self.core.closed_in_order
 
     def abort(self) -> None:
-        """Close the socket at once. The broker treats the connection as lost."""
         if self._socket.fileno() >= 0:
             self._selector.close()
             self._socket.close()

@@ -79,7 +79,6 @@ class BulkEnd(ReceiverEnd):
         self._engine.grant(self.link, 0, echo=True)
 
     def settle_kept(self, outcome: Outcome) -> None:
-        """Send one outcome for all messages that are `unsettled`."""
         self.unsettled = self._settle_all(self.unsettled, outcome)
 
     def release_surplus(self) -> None:
@@ -137,23 +136,19 @@ class BulkReceiver:
         self._client.wait(WaitFor(until, lambda: self.end.failure, timeout_s, what))
 
     def take(self) -> list[bytes]:
-        """Return the encoded messages that have arrived, in order."""
         taken = self.end.payloads
         self.end.payloads = []
         return taken
 
     def accept(self) -> None:
-        """Accept all messages that have arrived; it is written as far as possible without waiting."""
         self.end.settle_kept(ACCEPTED)
         self._client.write_soon()
 
     def release(self) -> None:
-        """Return all messages that have arrived to their places in the queue; raises as `accept`."""
         self.end.settle_kept(RELEASED)
         self.release_surplus()
 
     def release_surplus(self) -> None:
-        """Return the messages that were not kept; raises as `accept`."""
         self.end.release_surplus()
         self._client.write_soon()
 

@@ -76,7 +76,6 @@ class ClientCore:
 
     @property
     def opened(self) -> bool:
-        """Whether both open frames have been exchanged, and no close."""
         return self._connection.state is ConnectionState.OPENED and not self._refused
 
     @property
@@ -166,7 +165,6 @@ class ClientCore:
             self._first.append(HEARTBEAT)
 
     def fail(self, failure: ClientError) -> None:
-        """Mark the transport as broken; the first reason counts."""
         if self.failure is None:
             self.failure = failure
 
@@ -188,7 +186,6 @@ class ClientCore:
                 return
 
     def receive_end(self) -> None:
-        """Process the end of the stream: the broker closed the socket."""
         self._connection.abandon()
         if self._closing:
             return

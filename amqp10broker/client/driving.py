@@ -71,7 +71,6 @@ class ClientBase(ABC, Generic[S, R]):
 
     @property
     def client(self) -> ClientBase[S, R]:
-        """The client itself: links have this property, too, so that the steps of both are driven alike."""
         return self
 
     @abstractmethod
@@ -142,9 +141,7 @@ def open_client(
 
 
 def begin_session(client: ClientBase[S, R], *, timeout_s: float | None = None) -> Steps[ClientSession]:
-    """Begin another session, for links that do not share a window with the others. Raises `ClientError` if
-    the connection has ended, or the broker allows no more sessions.
-    """
+    """Begin another session, for links that do not share a window with the others."""
     session = client.core.begin()
     yield _begun(session, timeout_s)
     return session
@@ -223,7 +220,6 @@ def receiver(
 
 
 def flush(client: ClientBase[S, R], timeout_s: float | None = None) -> Steps[None]:
-    """Write all pending output to the socket."""
     written = client.writing()
     yield WaitFor(
         lambda: written() and client.core.failure is None,
@@ -235,9 +231,6 @@ def flush(client: ClientBase[S, R], timeout_s: float | None = None) -> Steps[Non
 
 
 def close(client: ClientBase[S, R], timeout_s: float = CLOSE_TIMEOUT_S) -> Steps[None]:
-    """Write pending output, close the connection, and wait for the answer; unsettled messages return to the
-    queue.
-    """
     client.core.close()
     written = client.writing()
     yield WaitFor(lambda: client.core.closed and written(), never, timeout_s, "close frame")

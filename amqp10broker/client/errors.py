@@ -110,8 +110,6 @@ class MessageTooLargeError(ClientError):
 
 
 class NotAcceptedError(ClientError):
-    """The broker did not accept a message."""
-
     def __init__(self, outcome: Outcome) -> None:
         error = outcome.error if isinstance(outcome, Rejected) else None
         super().__init__(
@@ -168,9 +166,7 @@ def place_of(host: str, port: int) -> str:
 
 
 def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
-    """Make the error for a TCP connection that could not be made. `error`: an OSError of the socket, or a
-    ValueError: the host is not a name, or the port not a port.
-    """
+    """`error`: an OSError of the socket, or a ValueError: host or port is not one."""
     if isinstance(error, OSError):
         why = f"{error.strerror or error}; start the broker, or correct host and port"
     elif 0 < port <= PORT_MAX:

@@ -26,24 +26,18 @@ from amqp10broker.client.session import Delivery, ReceiverEnd, SenderEnd
 
 
 class SenderBase(LinkBase):
-    """A link for sending."""
-
     def __init__(self, client: ClientBase[Any, Any], end: SenderEnd) -> None:
         super().__init__(client)
         self.end: SenderEnd = end
 
 
 class ReceiverBase(LinkBase):
-    """A link for receiving."""
-
     def __init__(self, client: ClientBase[Any, Any], end: ReceiverEnd) -> None:
         super().__init__(client)
         self.end: ReceiverEnd = end
 
     def grant(self, credit: int) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants. Raises
-        `ValueError` if the credit is out of range.
-        """
+        """Set the number of messages that the broker may send from now on; replaces earlier grants."""
         self.end.grant(credit)
         self.client.write_soon()
 
@@ -61,9 +55,7 @@ class ReceiverBase(LinkBase):
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages; it is written as far as possible without waiting. Raises `ValueError`
-        if the outcome is not valid, or cannot be encoded.
-        """
+        """Send the outcome of messages; it is written as far as possible without waiting."""
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self.client.write_soon()
 

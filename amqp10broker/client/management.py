@@ -68,5 +68,4 @@ class Management:
         return int(properties.subject), message.body
 
     def close(self) -> None:
-        """End the session with both links; the connection stays."""
         self._client.end_session(self._session, timeout_s=self._timeout_s)

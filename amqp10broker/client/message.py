@@ -94,7 +94,6 @@ class Message:
 
 
 def data_message(body: bytes) -> bytes:
-    """Encode a message with one data section and nothing else."""
     size = len(body)
     if size < 256:
         return b"%b%c%b" % (_DATA8, size, body)
@@ -102,7 +101,6 @@ def data_message(body: bytes) -> bytes:
 
 
 def decode_message(payload: bytes) -> Message:
-    """Decode an encoded message. Raises `DecodeError` if the bytes are not a message."""
     message = Message(None, kind=BodyKind.NONE)
     data: list[bytes] = []
     pos = 0
@@ -162,9 +160,7 @@ def _section(code: int, value: Any) -> bytes:
 
 
 def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """Return the descriptor of the section that begins at `pos`, and the position of its value. Raises
-    `DecodeError` if no section begins there.
-    """
+    """Return the descriptor of the section that begins at `pos`, and the position of its value."""
     if payload[pos] != 0:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
     descriptor, start = decode(payload, pos + 1, end)

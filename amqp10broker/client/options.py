@@ -63,7 +63,5 @@ class ClientOptions:
         fields("properties", self.properties)
 
     def to_host(self, host: str) -> Self:
-        """Return options for a connection to this host: its name is sent in the open frame unless `hostname`
-        is set.
-        """
+        """`host` is sent in the open frame unless `hostname` is set."""
         return self if self.hostname is not None else replace(self, hostname=host)

@@ -63,7 +63,6 @@ class BatchesUnderWay:
         return min(self._end.in_flight, sum(map(len, waiting)))
 
     def at_most(self, count: int) -> bool:
-        """Whether no more than `count` messages are without an outcome."""
         return self.count() <= count
 
     def outcomes(self) -> list[Outcome | None]:

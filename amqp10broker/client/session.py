@@ -42,12 +42,13 @@ from amqp10broker.protocols.amqp10.performatives import (
     Modified,
     Rejected,
     Released,
+    Role,
     SenderSettleMode,
     Source,
     Target,
     TerminusExpiryPolicy,
 )
-from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session, SessionState
+from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 
@@ -72,11 +73,6 @@ class Delivery:
 
 
 class LinkEnd:
-    """The base of both kinds of link end.
-
-    Methods that send frames raise `ClientError` once the link, its session or its connection has ended.
-    """
-
     def __init__(self, session: ClientSession, link: SenderLink | ReceiverLink, address: str | None) -> None:
         self.address = address
         self.attached = False
@@ -205,9 +201,6 @@ class SenderEnd(LinkEnd):
         return len(outcomes) < len(keys) or not all(key in outcomes for key in keys)
 
     def abandon(self, keys: range) -> list[Outcome | None]:
-        """Withdraw the messages that have not begun to be written, forget the others; return as
-        `take_outcomes`.
-        """
         outcomes = self.take_outcomes(keys)
         back = self.link.withdraw(0)
         others = [(key, parts) for key, parts in back if key not in keys]
@@ -272,9 +265,7 @@ class ReceiverEnd(LinkEnd):
         return self.link.peer_available
 
     def set_credit_limit(self, credit_limit: int) -> None:
-        """Change the level to which credit is topped up; a rise is granted at once, a reduction takes effect
-        gradually.
-        """
+        """A rise is granted at once, a reduction takes effect gradually."""
         self._credit_limit = credit_limit
         self.link.credit.limit = credit_limit
         if credit_limit and self.attached:
@@ -294,9 +285,8 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
-        credit that cannot be used at once is given back; `drained` becomes true. Raises `ValueError` if the
-        credit is out of range.
+        """As `links.ReceiverBase.grant`. `drain`: credit without messages is given back; `drained` becomes
+        true.
         """
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
@@ -325,9 +315,7 @@ class ReceiverEnd(LinkEnd):
         self.set_credit_limit(self._credit_limit)
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages to the broker. Messages that were sent settled are skipped. Raises
-        `ValueError` if the outcome is not valid, or cannot be encoded.
-        """
+        """Send the outcome of messages; those that were sent settled are skipped."""
         self.check()
         check_outcome(outcome)
         ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
@@ -349,7 +337,6 @@ class ReceiverEnd(LinkEnd):
         """Credit and `available` have been updated by the engine already."""
 
     def on_detached(self, event: LinkDetached) -> None:
-        """Unsettled deliveries that were not taken return to the queue with the link's end."""
         super().on_detached(event)
         self.ready = deque(delivery for delivery in self.ready if delivery.settled)
 
@@ -359,20 +346,13 @@ _LINK_NAME_ADDRESS_CHARS: Final = 60
 
 
 class ClientSession:
-    """One session of a `ClientCore`, with its link ends."""
-
     def __init__(
         self,
         engine: Session,
         connection_failure: Callable[[], ClientError | None],
         next_number: Callable[[], int],
     ) -> None:
-        """Begin a session.
-
-        Args:
-            connection_failure: returns why the connection has ended, None while it has not.
-            next_number: returns a number that is unique in the connection.
-        """
+        """`connection_failure`: returns why the connection has ended, None while it has not."""
         self.engine = engine
         self._connection_failure = connection_failure
         self._next_number = next_number
@@ -417,7 +397,7 @@ class ClientSession:
         check_text("name", name)
         link = self.engine.links.attach(
             self._link_name(address, name),
-            ROLE_SENDER,
+            Role.SENDER,
             source=Source(),
             target=Target(address=address),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
@@ -466,7 +446,7 @@ class ClientSession:
             source = Source(address=address, filter=fields("filters", filters))
         link = self.engine.links.attach(
             self._link_name(address, name),
-            ROLE_RECEIVER,
+            Role.RECEIVER,
             source=source,
             target=Target(),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
@@ -502,9 +482,6 @@ class ClientSession:
     # --- input and output, for the core ------------------------------------------------------------
 
     def receive(self, items: list[object]) -> None:
-        """Process frame bodies of this session. Raises `AmqpConnectionError` if the broker broke a rule of
-        the connection.
-        """
         for event in self.engine.receive(items):
             self._on_event(event)
 
@@ -563,7 +540,6 @@ class ClientSession:
 
 
 def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:
-    """Make the error for an end or close frame of the broker."""
     return kind(
         f"{what}{said(error)}",
         condition=None if error is None else str(error.condition),

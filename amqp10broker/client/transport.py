@@ -22,10 +22,7 @@ def check_port(port: int) -> None:
 
 
 def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
-    """Do the TLS handshake within the socket's own time-out. A failure closes the socket. Raises `TlsError`
-    if no trust, no TLS at the other end, or no common version, and `TimedOutError` if the other end does not
-    answer.
-    """
+    """Do the TLS handshake within the socket's own time-out. A failure closes the socket."""
     try:
         return context.wrap_socket(sock, server_hostname=host)
     except TimeoutError as error:
@@ -41,7 +38,6 @@ def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int)
 
 
 def tls_failed(host: str, port: int, error: OSError) -> TlsError:
-    """Make the error for a handshake that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(
             f"the certificate of {place_of(host, port)} is not trusted: {error.verify_message}; give the "
@@ -55,8 +51,8 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """Return the received bytes, up to about `READ_BYTES`; empty at the end of the stream. Raises
-    `BlockingIOError` if nothing has arrived; under TLS one of the others in `WOULD_BLOCK`.
+    """Return up to about `READ_BYTES`; empty at the end. Raises one of `WOULD_BLOCK` if nothing has
+    arrived.
     """
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:

@@ -36,8 +36,6 @@ class UrlError(BrokerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """The parts of a URL, percent-encoding removed; None for a part that is absent."""
-
     host: str
     port: int
     tls: bool
@@ -153,7 +151,6 @@ def _decoded(part: str) -> str:
 
 
 def text_fault(text: str) -> UrlError | None:
-    """Return the error of a text that is to name an object of a broker; None if the text is valid."""
     if "\0" in text:
         return UrlError("has a character 0 in it", "leave it out")
     if _SURROGATE.search(text):
@@ -171,7 +168,6 @@ def queue_address(queue: str) -> str:
 
 
 def exchange_address(exchange: str, routing_key: str) -> str:
-    """Return the address of an exchange with a routing key; for the default exchange, that of the queue."""
     if not exchange:
         return queue_address(routing_key)
     if not routing_key:

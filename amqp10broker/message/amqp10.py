@@ -112,7 +112,6 @@ class MessageReader:
         return message, properties
 
     def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
-        """Read thoroughly, and return the decoded properties, too."""
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]
@@ -129,21 +128,14 @@ class MessageReader:
                 text = f"failed to parse message: {text}"
             raise AmqpLinkError(Condition.DECODE_ERROR, text) from error
         properties = sections.properties
-        if properties is not None and properties.user_id is not None:
-            self._check_user(properties.user_id)
-        return (head, payload[sections.bare :] if sections.bare else payload), properties
-
-    @staticmethod
-    def extra_keys(head: bytes) -> tuple[str, ...]:
-        return extra_keys(head)
-
-    def _check_user(self, user_id: bytes) -> None:
-        if user_id != self._user.encode() and not self._impersonator:
+        user_id = None if properties is None else properties.user_id
+        if user_id is not None and user_id != self._user.encode() and not self._impersonator:
             raise AmqpLinkError(
                 Condition.UNAUTHORIZED_ACCESS,
                 f"user_id property set to '{user_id.decode('utf-8', 'backslashreplace')}' "
                 f"but authenticated user was '{self._user}'",
             )
+        return (head, payload[sections.bare :] if sections.bare else payload), properties
 
     def _decode_head(
         self, payload: bytes, header_at: tuple[int, int] | None, annotations_at: tuple[int, int] | None
@@ -224,18 +216,15 @@ def has_own_deaths(annotations: dict[Any, Any]) -> bool:
     return next(iter(annotations), None) == X_OPT_DEATHS
 
 
-def _remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
+def remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """Cache what is computed of a head: most messages have one of few heads. Long ones are not cached."""
     remembered = lru_cache(maxsize=_CACHE_ENTRIES)(compute)
     return lambda head: remembered(head) if len(head) <= HEAD_BYTES_MAX else compute(head)
 
 
+@remembering
 def header_of(head: bytes) -> Header:
-    """Return the header in a message's head. It is shared: do not change it."""
-    return _header(head)
-
-
-@_remembering
-def _header(head: bytes) -> Header:
+    """The header in a message's head. It is shared: do not change it."""
     header, _ = decode_composite(head)
     assert isinstance(header, Header)
     return header
@@ -249,7 +238,7 @@ def extra_keys(head: bytes) -> tuple[str, ...]:
     return _extra_keys(head) if X_CC.encode() in head else ()
 
 
-@_remembering
+@remembering
 def _extra_keys(head: bytes) -> tuple[str, ...]:
     value = decode_head(head)[1].get(X_CC, ())
     if not isinstance(value, list | tuple | Array) or not all(type(key) is str for key in value):
@@ -261,24 +250,15 @@ def _extra_keys(head: bytes) -> tuple[str, ...]:
 
 
 def acquired_head(head: bytes, failed: bool) -> bytes:
-    return _failed(head) if failed else _acquired(head)
+    return (_acquired if len(head) <= HEAD_BYTES_MAX else _acquired.__wrapped__)(head, failed)
 
 
-@_remembering
-def _acquired(head: bytes) -> bytes:
-    return _after_delivery(head, 0)
-
-
-@_remembering
-def _failed(head: bytes) -> bytes:
-    return _after_delivery(head, 1)
-
-
-def _after_delivery(head: bytes, failures: int) -> bytes:
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _acquired(head: bytes, failed: bool) -> bytes:
     header, end = decode_composite(head)
     assert isinstance(header, Header)
     header.first_acquirer = False
-    header.delivery_count = (header.delivery_count or 0) + failures
+    header.delivery_count = (header.delivery_count or 0) + failed
     return header.encode() + head[end:]
 
 

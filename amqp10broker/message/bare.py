@@ -7,7 +7,7 @@ from typing import Any, Final
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import X_EXCHANGE, X_ROUTING_KEY, decode_head
 from amqp10broker.message.message import Message
-from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, to_amqp091
+from amqp10broker.message.values import DROPPED, name_of, simple_to_amqp091, value_to_amqp091
 from amqp10broker.protocols.amqp091.codec import plain
 from amqp10broker.protocols.amqp091.properties import read_headers
 from amqp10broker.protocols.amqp10.codec import decode, skip
@@ -35,7 +35,7 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
 
 
 def body_start(bare: bytes) -> int:
-    """Return where the body begins, or would: behind properties and application-properties, if present."""
+    """Where the body begins, or would: behind properties and application-properties."""
     if bare.startswith((_DATA8, _DATA32)):
         return 0
     pos = 0
@@ -92,7 +92,6 @@ def data_section(content: bytes) -> bytes:
 
 
 def is_encoded_body(content: bytes) -> bool:
-    """Return whether bytes are body sections of AMQP 1.0, with or without a footer, and nothing else."""
     try:
         sections = locate(content)
         return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER
@@ -120,7 +119,7 @@ def routing_headers(message: Message) -> dict[str, object]:
             if name is not None and converted is not DROPPED:
                 headers[name] = plain(converted)
     for key, value in decode_head(head)[1].items():
-        converted = to_amqp091(value)
+        converted = value_to_amqp091(value)
         if key not in (X_EXCHANGE, X_ROUTING_KEY) and converted is not DROPPED:
             headers[str(key)] = plain(converted)
     return headers

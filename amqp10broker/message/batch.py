@@ -26,7 +26,7 @@ _HEAD: Final = itemgetter(0)
 
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
-    """Encode messages, at least one, as pieces of bytes, to be written in this order."""
+    """Encode messages, at least one, as pieces to be written in this order."""
     count = len(messages)
     contents = [content for _, content in messages]
     lengths = _encode_lengths(contents)

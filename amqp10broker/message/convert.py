@@ -52,12 +52,8 @@ from amqp10broker.message.values import (
     simple_to_amqp10,
     urn_of,
     uuid_of,
-)
-from amqp10broker.message.values import (
-    to_amqp091 as value_to_amqp091,
-)
-from amqp10broker.message.values import (
-    to_amqp10 as value_to_amqp10,
+    value_to_amqp091,
+    value_to_amqp10,
 )
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
 from amqp10broker.protocols.amqp091.properties import (
@@ -69,7 +65,7 @@ from amqp10broker.protocols.amqp091.properties import (
 from amqp10broker.protocols.amqp091.types import ByteArray
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, ULong
 
 ENCODED_BODY: Final = "amqp-1.0"
 """The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""
@@ -162,7 +158,7 @@ def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes,
     if properties.headers:
         _headers_to_amqp10(properties.headers, times, annotations, application)
     if properties.type is not None and not encoded:
-        annotations[X_BASIC_TYPE] = _text(properties.type)
+        annotations[X_BASIC_TYPE] = valid_text(properties.type)
     annotations[X_EXCHANGE] = exchange
     annotations[X_ROUTING_KEY] = routing_key
     if X_OPT_DEATHS in annotations:
@@ -212,11 +208,11 @@ def _properties_to_amqp10(given: BasicProperties) -> bytes:
     properties = Properties(
         message_id=_id_to_amqp10(given.message_id),
         user_id=None if given.user_id is None else _bytes(given.user_id),
-        reply_to=None if given.reply_to is None else _address(_text(given.reply_to)),
+        reply_to=None if given.reply_to is None else _address(valid_text(given.reply_to)),
         correlation_id=_id_to_amqp10(given.correlation_id),
         content_type=_symbol(given.content_type),
         content_encoding=_symbol(given.content_encoding),
-        group_id=None if given.app_id is None else _text(given.app_id),
+        group_id=None if given.app_id is None else valid_text(given.app_id),
     )
     if given.timestamp is not None:
         time = milliseconds(given.timestamp)
@@ -231,7 +227,8 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _text(text: str) -> str:
+def valid_text(text: str) -> str:
+    """Replace the surrogates that stand for bytes which are not UTF-8."""
     return text if text.isascii() else _bytes(text).decode("utf-8", "replace")
 
 
@@ -274,12 +271,12 @@ def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
         expiration=None if header.ttl is None else str(header.ttl),
     )
     headers: dict[str, Any] = {}
-    if encoded:
-        properties.type = ENCODED_BODY
-    else:
-        properties.type = _short(annotations.get(X_BASIC_TYPE))
+    properties.type = ENCODED_BODY if encoded else name_of(annotations.get(X_BASIC_TYPE))
     if application:
-        _application_to_headers(application, headers)
+        for key, value in application.items():
+            name, simple = name_of(key), simple_to_amqp091(value)
+            if name is not None and simple is not DROPPED:
+                headers[name] = simple
     if annotations:
         _annotations_to_headers(annotations, headers)
     if given is not None:
@@ -308,14 +305,6 @@ def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, b
     return ones[:at], ones[at + OFFSET_BYTES :]
 
 
-def _application_to_headers(application: dict[Any, Any] | Map, headers: dict[str, Any]) -> None:
-    for key, value in application.items():
-        name = name_of(key)
-        simple = simple_to_amqp091(value)
-        if name is not None and simple is not DROPPED:
-            headers[name] = simple
-
-
 def _annotations_to_headers(annotations: dict[Any, Any], headers: dict[str, Any]) -> None:
     for key, value in annotations.items():
         name = name_of(key)
@@ -335,20 +324,16 @@ def _annotations_to_headers(annotations: dict[Any, Any], headers: dict[str, Any]
 def _properties_to_amqp091(given: Properties, properties: BasicProperties, headers: dict[str, Any]) -> None:
     properties.message_id = _id_to_amqp091(given.message_id, X_MESSAGE_ID, headers)
     properties.correlation_id = _id_to_amqp091(given.correlation_id, X_CORRELATION_ID, headers)
-    properties.content_type = _short(given.content_type)
-    properties.content_encoding = _short(given.content_encoding)
-    properties.app_id = _short(given.group_id)
+    properties.content_type = name_of(given.content_type)
+    properties.content_encoding = name_of(given.content_encoding)
+    properties.app_id = name_of(given.group_id)
     if given.user_id is not None and len(given.user_id) <= NAME_BYTES_MAX:
         properties.user_id = given.user_id.decode("utf-8", "surrogateescape")
     if isinstance(given.reply_to, str):
-        properties.reply_to = _short(_queue_name(given.reply_to))
+        properties.reply_to = name_of(_queue_name(given.reply_to))
     if given.creation_time is not None:
         time = seconds(given.creation_time)
         properties.timestamp = None if time is DROPPED else time
-
-
-def _short(text: Any) -> str | None:
-    return name_of(text)
 
 
 def _shortened(text: str) -> str:
@@ -365,7 +350,7 @@ def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | No
     if isinstance(value, bytes):
         headers[header] = ByteArray(value)
         return None
-    text = _short(value)
+    text = name_of(value)
     if text is None:
         headers[header] = str(value)
     return text

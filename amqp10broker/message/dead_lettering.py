@@ -43,7 +43,7 @@ from amqp10broker.protocols.amqp091.codec import (
     encode_shortstr,
     encode_table,
 )
-from amqp10broker.protocols.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
+from amqp10broker.protocols.amqp091.properties import EXPIRATION, HEADERS, locate
 from amqp10broker.protocols.amqp10.types import Array, Symbol
 
 REMEMBERED_MAX: Final = 4096
@@ -77,39 +77,12 @@ class DeadLettered(NamedTuple):
     """With this event, which is the first."""
 
 
-def dead_lettered(head: bytes, cause: Cause) -> DeadLettered:
-    """Return the new head and route of one message that leaves a queue; `Dying.of` does the same for many."""
-    return Dying(cause).of(head)
-
-
-def deaths_of(head: bytes) -> tuple[Death, ...]:
-    """Return the broker's records of a message, newest first; records that a client published do not
-    count.
-    """
-    if head[0] == amqp091.MARK:
-        times = amqp091.death_times(head)
-        if not times:
-            return ()
-        headers = read_headers(amqp091.split_head(head)[1])
-        return with_times(from_header(headers.get(X_DEATH)), times)
-    annotations = decode_head(head)[1]
-    return from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
-
-
-class _History(NamedTuple):
-    """The common parts of AMQP 0-9-1 messages that differ in other properties only."""
-
-    names: bytes
-    headers: bytes
-    hidden_keys: bytes
-    times: bytes
-    routing_keys: tuple[str, ...]
-    deaths: tuple[Death, ...]
+# The common parts of AMQP 0-9-1 messages that differ in other properties only: names, headers, hidden keys,
+# times of the records, routing keys, records.
+_History = tuple[bytes, bytes, bytes, bytes, tuple[str, ...], tuple[Death, ...]]
 
 
 class Dying:
-    """Dead-letters messages that leave a queue together."""
-
     __slots__ = ("_cause", "_histories")
 
     def __init__(self, cause: Cause) -> None:
@@ -154,24 +127,21 @@ class Dying:
             if len(self._histories) >= REMEMBERED_MAX:
                 self._histories.clear()
             history = self._histories[of] = self._history(*of)
+        names, headers, hidden, times, keys, deaths = history
         properties = b"".join(
             (
                 ((flags | HEADERS) & ~EXPIRATION).to_bytes(2, "big"),
                 given[values : headers_at.start],
-                history.headers,
+                headers,
                 given[headers_at.stop : expiration_at.start],
                 given[expiration_at.stop :],
             )
         )
         count = amqp091.delivery_count(head)
         dead = amqp091.join_head(
-            history.names,
-            properties,
-            delivery_count=count,
-            hidden_keys=history.hidden_keys,
-            death_times=history.times,
+            names, properties, delivery_count=count, hidden_keys=hidden, death_times=times
         )
-        return DeadLettered(dead, history.routing_keys, history.deaths)
+        return DeadLettered(dead, keys, deaths)
 
     def _history(
         self, names: bytes, headers_given: bytes, expiration: bytes, hidden: bytes, times: bytes
@@ -194,7 +164,7 @@ class Dying:
             routing_key = cause.routing_key
             headers.pop(_CC, None)
             hidden = b""
-        return _History(
+        return (
             encode_shortstr(_short(cause.exchange)) + encode_shortstr(_short(routing_key)),
             encode_table(headers),
             hidden,

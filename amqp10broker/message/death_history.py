@@ -42,7 +42,7 @@ class Death:
     """The message's own time to live, which dead-lettering removed."""
 
     def to_table(self) -> dict[str, Any]:
-        """Encode as an item of x-death, which has one time: the first."""
+        """An item of x-death, which has one time: the first."""
         table: dict[str, Any] = {
             "count": Int64(self.count),
             "reason": self.reason,
@@ -112,7 +112,6 @@ def times_of(deaths: Sequence[Death]) -> bytes:
 
 
 def with_times(deaths: tuple[Death, ...], times: bytes) -> tuple[Death, ...]:
-    """Return records of an x-death with their exact times; unchanged without times."""
     if len(times) != len(deaths) * _TIMES.size:
         return deaths
     return tuple(
@@ -122,17 +121,15 @@ def with_times(deaths: tuple[Death, ...], times: bytes) -> tuple[Death, ...]:
 
 
 def from_header(value: Any) -> tuple[Death, ...]:
-    """Return the records in an x-death header; none if a client wrote a value of another shape."""
     return _all(_from_table, value) if type(value) is list else ()
 
 
 def from_annotation(value: Any) -> tuple[Death, ...]:
-    """Return the records in an x-opt-deaths annotation; none if it has another shape."""
-    return _all(_from_map, value) if type(value) in (list, Array) and not _described(value) else ()
-
-
-def _described(value: Any) -> bool:
-    return type(value) is Array and bool(value.descriptors)
+    return (
+        _all(_from_map, value)
+        if type(value) in (list, Array) and not getattr(value, "descriptors", ())
+        else ()
+    )
 
 
 def _all(read: Any, items: Any) -> tuple[Death, ...]:

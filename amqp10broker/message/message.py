@@ -50,7 +50,6 @@ Message: TypeAlias = HeadAndContent
 
 
 def is_amqp091(message: Message) -> bool:
-    """Return whether the message is in the encoding of AMQP 0-9-1, not of AMQP 1.0."""
     return message[0][0] == amqp091.MARK
 
 
@@ -71,7 +70,6 @@ def redelivered(message: Message) -> bool:
 
 
 def acquired(message: Message, *, failed: bool) -> Message:
-    """Return the message after one consumer had it."""
     head, content = message
     if head[0] == amqp091.MARK:
         return amqp091.acquired_head(head, failed), content

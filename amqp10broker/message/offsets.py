@@ -12,12 +12,11 @@ chunk, so a head is made once for all messages of a chunk that share one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
 from typing import Final
 
-from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, encode_head
+from amqp10broker.message.amqp10 import decode_head, encode_head, remembering
 from amqp10broker.message.convert import OFFSET_BYTES, X_STREAM_OFFSET, all_to_amqp10
 from amqp10broker.message.filters.bloom import X_STREAM_FILTER_VALUE, filter_value
 from amqp10broker.message.message import Message
@@ -33,7 +32,6 @@ _TIME_BYTES: Final = 8
 _OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
 """The bytes between the time and the offset, including the constructor of the latter."""
 _FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
-_CACHE_ENTRIES: Final = 4096
 _HEAD: Final = itemgetter(0)
 _pack_offset = Struct(">Q").pack
 _pack_time = Struct(">q").pack
@@ -65,10 +63,6 @@ def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], tim
     ]
 
 
-def kept_head(head: bytes) -> bytes:
-    return _cached(head) if len(head) <= HEAD_BYTES_MAX else _without_offset(head)
-
-
 def filter_values(messages: Sequence[Message]) -> set[str | None]:
     """Return the different ``x-stream-filter-value`` of stored messages; None: some have none."""
     # Most messages have none, and searching the bytes for its name is the fastest check.
@@ -78,25 +72,19 @@ def filter_values(messages: Sequence[Message]) -> set[str | None]:
     }
 
 
-def _without_offset(head: bytes) -> bytes:
+@remembering
+def kept_head(head: bytes) -> bytes:
     header, annotations = decode_head(head)
     annotations.pop(X_STREAM_OFFSET, None)
     annotations[X_STREAM_OFFSET] = _PLACEHOLDER
     return encode_head(header, annotations)[:-OFFSET_BYTES]
 
 
+@remembering
 def _timed_start(head: bytes) -> bytes:
-    return _cached_timed(head) if len(head) <= HEAD_BYTES_MAX else _without_time(head)
-
-
-def _without_time(head: bytes) -> bytes:
     header, annotations = decode_head(head + _ANY_OFFSET)
     annotations.pop(X_OPT_ENQUEUED_TIME, None)
     del annotations[X_STREAM_OFFSET]
     annotations[X_OPT_ENQUEUED_TIME] = _NO_TIME
     annotations[X_STREAM_OFFSET] = _PLACEHOLDER
     return encode_head(header, annotations)[: -(_TIME_BYTES + len(_OFFSET_KEY) + OFFSET_BYTES)]
-
-
-_cached = lru_cache(maxsize=_CACHE_ENTRIES)(_without_offset)
-_cached_timed = lru_cache(maxsize=_CACHE_ENTRIES)(_without_time)

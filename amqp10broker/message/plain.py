@@ -11,7 +11,7 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest
 from amqp10broker.message.amqp091 import split_head
-from amqp10broker.message.convert import to_amqp091
+from amqp10broker.message.convert import to_amqp091, valid_text
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
@@ -40,7 +40,7 @@ def plain_message(message: Message) -> PlainMessage:
     routing_key, _ = decode_shortstr(names, pos)
     properties = decode_properties(given)
     shown = {name: _shown(value) for name in NAMES if (value := getattr(properties, name)) is not None}
-    return PlainMessage(_text(exchange), _text(routing_key), shown, redelivered, body)
+    return PlainMessage(valid_text(exchange), valid_text(routing_key), shown, redelivered, body)
 
 
 def encoded_properties(given: Mapping[str, Any]) -> bytes:
@@ -55,7 +55,7 @@ def encoded_properties(given: Mapping[str, Any]) -> bytes:
 
 def _shown(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_text(key): _shown(item) for key, item in value.items()}
+        return {valid_text(key): _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_shown(item) for item in value]
     if isinstance(value, bool) or value is None:
@@ -65,11 +65,7 @@ def _shown(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, str):
-        return _text(value)
+        return valid_text(value)
     if isinstance(value, Decimal):
         return str(value)
     return bytes(value).decode("utf-8", "replace")
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -23,7 +23,7 @@ from amqp10broker.message.amqp10 import (
 from amqp10broker.message.death_history import X_DEATH
 from amqp10broker.message.delay import X_OPT_DELIVERY_TIME, milliseconds_in
 from amqp10broker.message.message import Message
-from amqp10broker.message.values import DROPPED, name_of, to_amqp091
+from amqp10broker.message.values import DROPPED, name_of, value_to_amqp091
 from amqp10broker.protocols.amqp091.properties import decode_properties, encode_properties
 from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp10.codec import decode, encode
@@ -93,7 +93,7 @@ def _head091(head: bytes, counts: dict[Symbol, int], failures: int, more: dict[A
     properties = decode_properties(given)
     headers = dict(properties.headers or {})
     for key, value in more.items():
-        name, converted = name_of(key), to_amqp091(value)
+        name, converted = name_of(key), value_to_amqp091(value)
         if name is not None and name not in _OURS and converted is not DROPPED:
             headers[name] = converted
     headers.update((str(key), Int64(count)) for key, count in counts.items())

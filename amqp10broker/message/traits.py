@@ -1,15 +1,11 @@
-"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay.
-
-Most messages have one of few heads, so each short head is read once.
-"""
+"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, header_of
+from amqp10broker.message.amqp10 import header_of, remembering
 from amqp10broker.message.delay import Delay, delay_of, may_be_delayed
 from amqp10broker.protocols.amqp091.properties import (
     EXPIRATION,
@@ -20,8 +16,6 @@ from amqp10broker.protocols.amqp091.properties import (
     is_persistent,
     read_flags,
 )
-
-_CACHE_ENTRIES: Final = 4096
 
 
 class Traits(NamedTuple):
@@ -34,7 +28,8 @@ class Traits(NamedTuple):
     """None: it may be delivered at once."""
 
 
-def _read(head: bytes) -> Traits:
+@remembering
+def traits_of(head: bytes) -> Traits:
     if head[0] != amqp091.MARK:
         header = header_of(head)
         delay = delay_of(head) if may_be_delayed(head) else None
@@ -47,10 +42,3 @@ def _read(head: bytes) -> Traits:
     properties = decode_properties(given)
     ttl = None if properties.expiration is None else int(properties.expiration)
     return Traits(properties.delivery_mode == PERSISTENT, properties.priority, ttl, delay)
-
-
-_remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_read)
-
-
-def traits_of(head: bytes) -> Traits:
-    return _remembered(head) if len(head) <= HEAD_BYTES_MAX else _read(head)

@@ -15,15 +15,7 @@ from uuid import UUID
 from amqp10broker.protocols.amqp091 import types as t091
 from amqp10broker.protocols.amqp10 import types as t10
 
-
-class Dropped:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "DROPPED"
-
-
-DROPPED: Final = Dropped()
+DROPPED: Final = object()
 """Stands for a value that has no counterpart."""
 
 TEXT_BYTES_MAX: Final = 4096
@@ -59,16 +51,16 @@ def simple_to_amqp10(value: Any) -> Any:
     return DROPPED if convert is None else convert(value)
 
 
-def to_amqp10(value: Any) -> Any:
+def value_to_amqp10(value: Any) -> Any:
     """Convert a header to a message-annotation: tables become maps, arrays become lists."""
     if type(value) is dict:
         return {
-            t10.Symbol(key) if key.isascii() else key: converted
+            t10.Symbol(key) if key.isascii() else key: found
             for key, item in value.items()
-            if (converted := to_amqp10(item)) is not DROPPED
+            if (found := value_to_amqp10(item)) is not DROPPED
         }
     if type(value) is list:
-        return [converted for item in value if (converted := to_amqp10(item)) is not DROPPED]
+        return [found for item in value if (found := value_to_amqp10(item)) is not DROPPED]
     return simple_to_amqp10(value)
 
 
@@ -76,7 +68,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _text(value: str) -> str | bytes:
+def _text_or_binary(value: str) -> str | bytes:
     # A character takes up to four bytes.
     if len(value) * 4 <= TEXT_BYTES_MAX:
         return value
@@ -96,7 +88,7 @@ def _decimal64(value: Decimal) -> t10.Decimal64:
 
 
 _SIMPLE_TO_10: Final[dict[type, Callable[[Any], Any]]] = {
-    str: _text,
+    str: _text_or_binary,
     bytes: _same,
     t091.ByteArray: bytes,
     bool: _same,
@@ -124,7 +116,7 @@ def simple_to_amqp091(value: Any) -> Any:
     return DROPPED if convert is None else convert(value)
 
 
-def to_amqp091(value: Any, depth: int = 1) -> Any:
+def value_to_amqp091(value: Any, depth: int = 1) -> Any:
     """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables."""
     kind = type(value)
     if kind in (dict, t10.Map):
@@ -132,16 +124,16 @@ def to_amqp091(value: Any, depth: int = 1) -> Any:
     if kind in (list, t10.Array):
         if depth >= t091.DEPTH_MAX or (kind is t10.Array and value.descriptors):
             return DROPPED
-        return [converted for item in value if (converted := to_amqp091(item, depth + 1)) is not DROPPED]
+        return [found for item in value if (found := value_to_amqp091(item, depth + 1)) is not DROPPED]
     return simple_to_amqp091(value)
 
 
 def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
     """Make a table of those pairs that have a text as key and a value with a counterpart."""
     return {
-        name: converted
+        name: found
         for key, item in pairs
-        if (name := name_of(key)) is not None and (converted := to_amqp091(item, depth + 1)) is not DROPPED
+        if (name := name_of(key)) is not None and (found := value_to_amqp091(item, depth + 1)) is not DROPPED
     }
 
 

@@ -281,7 +281,7 @@ class Catalog:
                 return key[2] in self.vhosts[key[1]].queues
             case "binding":
                 _, vhost, *names = key
-                return self.vhosts[vhost].topology.find_identified(*names) is not None
+                return self.vhosts[vhost].topology.all_bindings.identified(*names) is not None
             case _:
                 return True
 
@@ -309,7 +309,9 @@ class Catalog:
             case "binding":
                 _, vhost, *names = key
                 topology = self.vhosts[vhost].topology
-                topology.drop_binding(topology.lookup_identified(*names))
+                binding = topology.all_bindings.identified(*names)
+                assert binding is not None, f"there is no binding {names}"
+                topology.drop_binding(binding)
             case "exchange":
                 self.vhosts[key[1]].topology.drop_exchange(key[2])
             case "permission":

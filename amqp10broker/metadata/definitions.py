@@ -287,7 +287,7 @@ class _Loader:
 
     def _is_bound(self, vhost: str, binding: Binding) -> bool:
         original = self._original.find_vhost(vhost)
-        return original is not None and original.topology.has_binding(binding)
+        return original is not None and binding in original.topology.all_bindings
 
     def _vhost_name(self, entry: DefinitionEntry) -> str:
         return entry.text("vhost") if self._vhost is None else entry.text("vhost", self._vhost)

@@ -132,7 +132,7 @@ class DeclareSubscription:
         declared = self.queue.plan(catalog)
         vhost = catalog.lookup_vhost(self.queue.vhost)
         binding = Binding(TOPIC_EXCHANGE, Destination("queue", declared.answer.name), self.topic)
-        if vhost.topology.has_binding(binding):
+        if binding in vhost.topology.all_bindings:
             return declared
         lasting = self.queue.durable and self.queue.owner is None
         put = Put(binding_key(vhost.name, binding), binding, lasting)

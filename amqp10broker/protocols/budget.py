@@ -20,9 +20,7 @@ class Budget:
         self.within = within
 
     def take(self, size: int) -> Budget | None:
-        """Hold so many bytes more. Returns the budget that has not so many left, and nothing was taken; None:
-        they are held.
-        """
+        """Hold so many bytes more; or return the budget that has not so many left, and hold none."""
         if self.held_bytes + size > self.bytes_max:
             return self
         if self.within is not None and (short := self.within.take(size)) is not None:
@@ -31,7 +29,6 @@ class Budget:
         return None
 
     def give_back(self, size: int) -> None:
-        """So many bytes are not held any more."""
         self.held_bytes -= size
         if self.within is not None:
             self.within.give_back(size)
@@ -56,7 +53,6 @@ class UserBudgets:
         self._by_user: WeakValueDictionary[str, Budget] = WeakValueDictionary()
 
     def of(self, user: str) -> Budget:
-        """What all connections of a user have together."""
         found = self._by_user.get(user)
         if found is None:
             found = Budget(self._user_bytes_max, f"for user '{user}' on this node", self._node)

@@ -20,8 +20,6 @@ _AMQP_0_X: Final = b"AMQP\x00\x00"
 
 
 class Protocol(Enum):
-    """What is spoken on a connection."""
-
     AMQP_10 = auto()
     AMQP_091 = auto()
 

@@ -34,7 +34,6 @@ def diff(a: int, b: int) -> int:
 
 
 def less(a: int, b: int) -> bool:
-    """Return whether `a` comes before `b`."""
     return diff(a, b) < 0
 
 

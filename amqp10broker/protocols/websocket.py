@@ -55,7 +55,6 @@ class WebSocketLayer:
 
     @property
     def open(self) -> bool:
-        """Whether neither side has closed it."""
         return self._protocol.state is OPEN
 
     @property
@@ -64,7 +63,6 @@ class WebSocketLayer:
         return self._protocol.close_rcvd is not None
 
     def speaks(self, protocol: Spoken) -> None:
-        """Say what is spoken, for where frames end."""
         self._measure = _amqp10 if protocol is Spoken.AMQP_10 else _amqp091
 
     # --- in ---------------------------------------------------------------------------------------
@@ -102,14 +100,12 @@ class WebSocketLayer:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Close in order, unless it is closed."""
         if self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             self._collect()
 
     @property
     def has_output(self) -> bool:
-        """Whether it has something to say by itself."""
         return bool(self._pong or self._close)
 
     def take_output(self) -> bytes:

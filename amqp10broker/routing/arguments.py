@@ -66,26 +66,14 @@ def canonical(value: object) -> object:
 
 
 def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return the canonical form of a whole table, independent of the order of keys."""
+    """The canonical form of a whole table, independent of the order of keys."""
     return tuple((str(key), canonical(arguments[key])) for key in sorted(arguments))
 
 
-def arguments_hash(arguments: Mapping[str, object]) -> str:
-    """Return a short text that names a table of arguments in the path of a binding. Returns six characters
-    (base64url without padding of 32 bits), the same in every process and on every machine; the empty text for
-    an empty table.
+def table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
+    """Return a hash of a table in base64url without padding, the same in every process and on every machine;
+    the empty text for an empty table.
     """
-    return _table_hash(arguments, 4)
-
-
-def arguments_identity(arguments: Mapping[str, object]) -> str:
-    """Return a text that two tables have in common exactly if they are equal. Returns 22 characters
-    (base64url without padding of 128 bits); the empty text for an empty table.
-    """
-    return _table_hash(arguments, 16)
-
-
-def _table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
     if not arguments:
         return ""
     parts: list[bytes] = []
@@ -129,7 +117,6 @@ def _encode(form: object, parts: list[bytes]) -> None:
 
 
 def type_name(value: object) -> str:
-    """Return RabbitMQ's name for the type of a field value: ``longstr``, ``signedint``, ``bool``."""
     name = _TYPE_NAMES.get(type(value).__name__)
     if name is not None:
         return name
@@ -155,7 +142,6 @@ def type_name(value: object) -> str:
 
 
 def plain_text(value: object) -> str:
-    """Format a value for the quotes of an error text."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, bool):

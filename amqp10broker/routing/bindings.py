@@ -29,14 +29,12 @@ class Destinations:
         return bool(self._counts)
 
     def add(self, destination: Destination) -> None:
-        """Count one more binding to a destination."""
         count = self._counts.get(destination, 0)
         self._counts[destination] = count + 1
         if not count:
             self._listed = None
 
     def remove(self, destination: Destination) -> None:
-        """Count one binding less; the last one removes the destination."""
         count = self._counts[destination]
         if count > 1:
             self._counts[destination] = count - 1
@@ -51,8 +49,6 @@ class Destinations:
 
 
 class Bindings:
-    """Every binding of a virtual host."""
-
     def __init__(self) -> None:
         self._by_source: dict[str, dict[Identity, Binding]] = {}
         self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
@@ -78,11 +74,7 @@ class Bindings:
             del self._with_arguments[_hashed(binding)]
 
     def count(self, source: str) -> int:
-        """Return the number of bindings from an exchange."""
         return len(self._by_source.get(source, ()))
-
-    def has_source(self, source: str) -> bool:
-        return source in self._by_source
 
     def identified(
         self, source: str, kind: str, destination: str, routing_key: str, arguments: str

@@ -60,7 +60,6 @@ class ConsistentHashExchange:
         self._shares: list[tuple[Destination, int, int]] | None = None
 
     def check_binding(self, binding: Binding) -> None:
-        """Requires an integer of at least 1, the weight, as binding key."""
         key = binding.routing_key
         if not _INTEGER.fullmatch(key):
             problem = f"The binding key must be an integer, not '{key}'"

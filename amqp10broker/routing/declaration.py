@@ -9,7 +9,7 @@ from typing import Final
 
 from amqp10broker.errors import AccessRefused, Inequivalent, InvalidArgument
 from amqp10broker.routing.arguments import canonical, plain_text, type_name
-from amqp10broker.routing.exchange import Exchange
+from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 
 NAME_BYTES_MAX: Final = 255
 """The limit of an AMQP 0-9-1 short string; its clients could not receive a longer name."""
@@ -27,9 +27,7 @@ def stripped(name: str) -> str:
 
 
 def check_not_direct_reply_to(queue: str) -> None:
-    """Refuse to bind, or to delete, the queue of a direct reply-to consumer. Raises `AccessRefused` if it is
-    such a queue, or the pseudo-queue.
-    """
+    """Refuse to bind, or to delete, the queue of a direct reply-to consumer."""
     if queue == DIRECT_REPLY_TO or queue.startswith(DIRECT_REPLY_TO + "."):
         raise AccessRefused(
             f"queue '{queue}'", f"operation not permitted on the direct reply-to queue '{queue}'"
@@ -37,7 +35,6 @@ def check_not_direct_reply_to(queue: str) -> None:
 
 
 def check_length(what: str, name: str) -> None:
-    """Refuse names and keys that AMQP 0-9-1 cannot write. Raises `InvalidArgument` if more than 255 bytes."""
     size = len(name.encode("utf-8", "surrogatepass"))
     if size > NAME_BYTES_MAX:
         raise InvalidArgument(
@@ -62,16 +59,7 @@ def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str 
     return str(value)
 
 
-def check_equivalent(
-    exchange: Exchange,
-    vhost: str,
-    *,
-    type: str,
-    durable: bool,
-    auto_delete: bool,
-    internal: bool,
-    arguments: Mapping[str, object],
-) -> None:
+def check_equivalent(exchange: Exchange, vhost: str, spec: ExchangeSpec) -> None:
     """Compare a declaration with the existing exchange. The alternate is the only argument that counts.
     Raises `Inequivalent` if they differ; the text has the first difference.
     """
@@ -83,19 +71,15 @@ def check_equivalent(
             f" received {received} but current is {current}",
         )
 
-    for argument, given, kept in (
-        ("type", type, exchange.type),
-        ("durable", durable, exchange.durable),
-        ("auto_delete", auto_delete, exchange.auto_delete),
-        ("internal", internal, exchange.internal),
-    ):
+    for argument in ("type", "durable", "auto_delete", "internal"):
+        given, kept = getattr(spec, argument), getattr(exchange, argument)
         if given != kept:
             raise differ(argument, f"'{plain_text(given)}'", f"'{plain_text(kept)}'")
-    received = _alternate_text(arguments)
+    received = _alternate_text(spec.arguments)
     current = _alternate_text(exchange.arguments)
     if (received == "none") != (current == "none"):
         raise differ(ALTERNATE_EXCHANGE, received, current)
-    now, before = arguments.get(ALTERNATE_EXCHANGE), exchange.arguments.get(ALTERNATE_EXCHANGE)
+    now, before = spec.arguments.get(ALTERNATE_EXCHANGE), exchange.arguments.get(ALTERNATE_EXCHANGE)
     if canonical(now) != canonical(before):
         raise differ(ALTERNATE_EXCHANGE, f"'{plain_text(now)}'", f"'{plain_text(before)}'")
 

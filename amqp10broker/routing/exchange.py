@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.routing.arguments import arguments_hash, arguments_identity, canonical_table
+from amqp10broker.routing.arguments import canonical_table, table_hash
 
 Headers = Callable[[], Mapping[str, object]]
 """Returns a message's headers; called only by kinds that use them, so that they are decoded only then."""
@@ -25,14 +25,11 @@ NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 def no_headers() -> Mapping[str, object]:
-    """Return the headers of a message that has none, or the arguments of a binding without any."""
     return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The destination of a binding."""
-
     kind: Literal["queue", "exchange"]
     name: str
 
@@ -75,14 +72,14 @@ class Binding:
 
     @property
     def arguments_hash(self) -> str:
-        """A hash of the arguments for the binding's path; empty without arguments."""
-        return arguments_hash(self.arguments)
+        """Six characters for the binding's path; empty without arguments."""
+        return table_hash(self.arguments, 4)
 
     @property
     def arguments_identity(self) -> str:
-        """A collision-free hash of the arguments (`arguments.arguments_identity`), computed once."""
+        """A collision-free hash of the arguments of 22 characters, computed once."""
         if self.arguments and not self._arguments_identity:
-            object.__setattr__(self, "_arguments_identity", arguments_identity(self.arguments))
+            object.__setattr__(self, "_arguments_identity", table_hash(self.arguments, 16))
         return self._arguments_identity
 
 
@@ -124,8 +121,6 @@ ExchangeTypeFactory = Callable[[Mapping[str, object], Choose], ExchangeType]
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSpec:
-    """A declaration of an exchange."""
-
     name: str
     type: str = "direct"
     durable: bool = True
@@ -166,11 +161,9 @@ class Exchange:
         )
 
     def counted(self) -> dict[str, int]:
-        """Return the counters by their names."""
         return {"published": self.published, "unroutable": self.unroutable, "returned": self.returned}
 
     def count(self, messages: int, *, routed: bool) -> None:
-        """Count messages that were sent to it; `routed` if they reached a queue."""
         self.published += messages
         if not routed:
             self.unroutable += messages

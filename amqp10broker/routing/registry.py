@@ -30,15 +30,32 @@ from amqp10broker.routing.headers import HeadersExchange
 from amqp10broker.routing.topic import TopicExchange
 
 
-class LocalRandomExchange:
-    """Queues, and the function that chooses among them."""
-
-    cacheable = False
+class FanoutExchange:
+    cacheable = True
     per_key = False
 
-    def __init__(self, choose: Choose) -> None:
-        self._choose = choose
+    def __init__(self) -> None:
         self._destinations = Destinations()
+
+    def check_binding(self, binding: Binding) -> None:
+        """Any binding is valid; key and arguments only make bindings distinct."""
+
+    def add(self, binding: Binding) -> None:
+        self._destinations.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        self._destinations.remove(binding.destination)
+
+    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
+        return self._destinations.listed()
+
+
+class LocalRandomExchange(FanoutExchange):
+    cacheable = False
+
+    def __init__(self, choose: Choose) -> None:
+        super().__init__()
+        self._choose = choose
 
     def check_binding(self, binding: Binding) -> None:
         """Requires an empty key, because a key would promise a choice that is not made, and a queue as
@@ -52,12 +69,6 @@ class LocalRandomExchange:
             return
         raise InvalidArgument(f"exchange '{binding.source}'", problem)
 
-    def add(self, binding: Binding) -> None:
-        self._destinations.add(binding.destination)
-
-    def remove(self, binding: Binding) -> None:
-        self._destinations.remove(binding.destination)
-
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
         listed = self._destinations.listed()
         if len(listed) < 2:
@@ -66,8 +77,6 @@ class LocalRandomExchange:
 
 
 class DirectExchange:
-    """Destinations by binding key; the routing key equals it."""
-
     cacheable = True
     per_key = True
 
@@ -92,26 +101,6 @@ class DirectExchange:
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
         found = self._by_key.get(routing_key)
         return found.listed() if found is not None else ()
-
-
-class FanoutExchange:
-    cacheable = True
-    per_key = False
-
-    def __init__(self) -> None:
-        self._destinations = Destinations()
-
-    def check_binding(self, binding: Binding) -> None:
-        """Any binding is valid; key and arguments only make bindings distinct."""
-
-    def add(self, binding: Binding) -> None:
-        self._destinations.add(binding.destination)
-
-    def remove(self, binding: Binding) -> None:
-        self._destinations.remove(binding.destination)
-
-    def route(self, routing_key: str, headers: Headers, properties: Headers) -> tuple[Destination, ...]:
-        return self._destinations.listed()
 
 
 if TYPE_CHECKING:
@@ -140,8 +129,6 @@ def _installed() -> Iterable[EntryPoint]:
 
 
 class Registry:
-    """Factories by the name that clients declare."""
-
     def __init__(self, find_entry_points: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
         self._factories = dict(_OWN)
         self._find_entry_points = find_entry_points

@@ -68,8 +68,6 @@ class _TrieNode:
 
 
 class TopicExchange:
-    """Exact keys in a dictionary, patterns in a tree."""
-
     cacheable = True
     per_key = True
 

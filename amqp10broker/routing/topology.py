@@ -75,8 +75,6 @@ def in_turn() -> Choose:
 
 
 class Topology:
-    """The exchanges and bindings of a virtual host."""
-
     def __init__(
         self,
         vhost: str,
@@ -99,7 +97,7 @@ class Topology:
         self._registry = registry
         self._policy_alternate = policy_alternate
         self._exchanges: dict[str, Exchange] = {}
-        self._bindings = Bindings()
+        self.all_bindings = Bindings()
         for name, kind, internal in PREDECLARED:
             table = registry.create(kind, NOTHING, self._choose)
             self._exchanges[name] = Exchange(name, kind, True, False, internal, NOTHING, table)
@@ -113,7 +111,6 @@ class Topology:
         return self._exchanges.get(name)
 
     def lookup_exchange(self, name: str) -> Exchange:
-        """Return an exchange. Raises `NotFound` if there is none of that name."""
         exchange = self._exchanges.get(name)
         if exchange is None:
             raise NotFound(f"exchange '{name}'", f"no exchange '{name}' in vhost '{self.vhost}'")
@@ -136,15 +133,7 @@ class Topology:
         self._refuse_default(name)
         exchange = self._exchanges.get(name)
         if exchange is not None:
-            check_equivalent(
-                exchange,
-                self.vhost,
-                type=spec.type,
-                durable=spec.durable,
-                auto_delete=spec.auto_delete,
-                internal=spec.internal,
-                arguments=arguments,
-            )
+            check_equivalent(exchange, self.vhost, spec)
             return None
         if name.startswith(RESERVED_PREFIX):
             raise ReservedName(
@@ -158,7 +147,6 @@ class Topology:
         return replace(spec, name=name, arguments=frozen)
 
     def put_exchange(self, spec: ExchangeSpec) -> None:
-        """Create an exchange as `plan_exchange` returned it."""
         alternate = alternate_of(spec.name, self.vhost, spec.arguments)
         if alternate is None:
             alternate = self._policy_alternate(spec.name)
@@ -171,7 +159,6 @@ class Topology:
         self.version += 1
 
     def drop_exchange(self, name: str) -> None:
-        """Remove an exchange without bindings."""
         del self._exchanges[name]
         self.version += 1
 
@@ -207,7 +194,7 @@ class Topology:
             )
         if name not in self._exchanges:
             return None
-        if if_unused and self._bindings.has_source(name):
+        if if_unused and self.all_bindings.count(name):
             raise InUse(f"exchange '{name}'", f"exchange '{name}' in vhost '{self.vhost}' in use")
         return self._removal((), [name])
 
@@ -232,23 +219,21 @@ class Topology:
         elif not self._queue_exists(destination.name):
             raise NotFound(str(destination), f"no {destination} in vhost '{self.vhost}'")
         check_length("binding key", binding.routing_key)
-        if binding in self._bindings:
+        if binding in self.all_bindings:
             return False
         source.table.check_binding(binding)
         return True
 
     def put_binding(self, binding: Binding) -> None:
-        """Create a binding that `plan_bind` has checked."""
         source = self._exchanges[binding.source]
-        self._bindings.add(binding)
+        self.all_bindings.add(binding)
         source.table.add(binding)
         source.exchange_destinations += binding.destination.kind == "exchange"
         self.version += 1
 
     def drop_binding(self, binding: Binding) -> None:
-        """Remove a binding, which must exist."""
         source = self._exchanges[binding.source]
-        self._bindings.remove(binding)
+        self.all_bindings.remove(binding)
         source.table.remove(binding)
         source.exchange_destinations -= binding.destination.kind == "exchange"
         self.version += 1
@@ -265,13 +250,13 @@ class Topology:
         # A missing exchange or queue is not an error, in either method: the binding was deleted with it.
         # Clients unbind when they tidy up, after the last unbind has deleted an auto-delete exchange.
         self._refuse_unbindable(binding)
-        return self._removal([binding], ()) if binding in self._bindings else None
+        return self._removal([binding], ()) if binding in self.all_bindings else None
 
     def plan_queues_gone(self, names: Iterable[str]) -> Removal:
         """Return the bindings of queues, and the exchanges that auto-delete themselves without them."""
         bindings: list[Binding] = []
         for name in names:
-            bindings += self._bindings.find(None, Destination("queue", name))
+            bindings += self.all_bindings.find(None, Destination("queue", name))
         return self._removal(bindings, ()) if bindings else _NO_REMOVAL
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
@@ -288,34 +273,17 @@ class Topology:
             and self._queue_exists(destination.name)
         ):
             found.append(Binding(DEFAULT_EXCHANGE, destination, destination.name))
-        found += self._bindings.find(source, destination)
+        found += self.all_bindings.find(source, destination)
         return found
 
     def find_binding(
         self, source: str, destination: Destination, routing_key: str, arguments_hash: str
     ) -> Binding | None:
         """Return the binding with this hash of its arguments (`Binding.arguments_hash`)."""
-        for binding in self._bindings.find(source, destination):
+        for binding in self.all_bindings.find(source, destination):
             if binding.routing_key == routing_key and binding.arguments_hash == arguments_hash:
                 return binding
         return None
-
-    def has_binding(self, binding: Binding) -> bool:
-        return binding in self._bindings
-
-    def find_identified(
-        self, source: str, kind: str, destination: str, routing_key: str, arguments: str
-    ) -> Binding | None:
-        """Return a binding by its names and `Binding.arguments_identity`; None if there is none."""
-        return self._bindings.identified(source, kind, destination, routing_key, arguments)
-
-    def lookup_identified(
-        self, source: str, kind: str, destination: str, routing_key: str, arguments: str
-    ) -> Binding:
-        """Return an existing binding, by the same arguments as `find_identified`."""
-        binding = self._bindings.identified(source, kind, destination, routing_key, arguments)
-        assert binding is not None, f"{destination} is not bound to {source} with {routing_key!r}"
-        return binding
 
     # Routing
 
@@ -406,7 +374,7 @@ class Topology:
                 name = binding.source
                 if self._exchanges[name].auto_delete:
                     taken[name] = taken.get(name, 0) + 1
-                    if taken[name] == self._bindings.count(name):
+                    if taken[name] == self.all_bindings.count(name):
                         doomed.append(name)
 
         take(bindings)
@@ -414,8 +382,8 @@ class Topology:
             name = doomed.pop()
             if name not in deleted:
                 deleted[name] = self._exchanges[name]
-                take(self._bindings.find(name, None))
-                take(self._bindings.find(None, Destination("exchange", name)))
+                take(self.all_bindings.find(name, None))
+                take(self.all_bindings.find(None, Destination("exchange", name)))
         return Removal(tuple(gone.values()), tuple(deleted.values()))
 
     def _refuse_default(self, name: str) -> None:

@@ -22,10 +22,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     Modified,
     Rejected,
     Released,
+    Role,
     Source,
     Target,
 )
-from amqp10broker.protocols.amqp10.session import ROLE_RECEIVER, ROLE_SENDER
 from tests.support.pairing import Pair, settle_mode
 from tests.support.rawframes import body_of, message
 
@@ -134,7 +134,7 @@ class PairMachine(RuleBasedStateMachine):
     def attach_sender(self, queue: str) -> None:
         self.names += 1
         link = self.pair.client.links.attach(
-            f"out-{self.names}", ROLE_SENDER, source=Source(address="client"), target=Target(address=queue)
+            f"out-{self.names}", Role.SENDER, source=Source(address="client"), target=Target(address=queue)
         )
         assert isinstance(link, SenderLink)
         self.senders[queue] = link
@@ -177,7 +177,7 @@ class PairMachine(RuleBasedStateMachine):
         self.names += 1
         link = self.pair.client.links.attach(
             f"in-{self.names}",
-            ROLE_RECEIVER,
+            Role.RECEIVER,
             source=Source(address=queue),
             target=Target(address="client"),
             snd_settle_mode=settle_mode(settled),
@@ -431,7 +431,7 @@ class PairMachine(RuleBasedStateMachine):
         self.names += 1
         link = self.pair.client.links.attach(
             f"in-{self.names}",
-            ROLE_RECEIVER,
+            Role.RECEIVER,
             source=Source(address=queue),
             target=Target(address="client"),
             snd_settle_mode=settle_mode(True),

@@ -113,9 +113,9 @@ async def test_nothing_listens_when_nobody_looks(broker: Broker) -> None:
     ]
     assert (first, other) == (again, first + 1)
     for number in (first, first, other):
-        assert engine.tap is not None
+        assert engine.output.tap is not None
         await ask(broker, "unwatch-link", watch=number)
-    assert engine.tap is None
+    assert engine.output.tap is None
     assert session.on_turn is None  # type: ignore[union-attr]
     refused = await asked(broker, "timeline", watch=first)
     assert (refused["ok"], refused["kind"]) == (False, "NotFound")
@@ -138,7 +138,7 @@ async def test_a_watch_that_nobody_asks_for_ends(monkeypatch: pytest.MonkeyPatch
         for count in range(5):
             await client.send(credit(1, count))
             await client.idle()
-        assert session.service.session.tap is None
+        assert session.service.session.output.tap is None
         refused = await asked(broker, "timeline", watch=number)
         assert refused["error"].startswith(f"no watch {number}: it was never begun, or nobody asked for it")
 

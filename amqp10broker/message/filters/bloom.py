@@ -26,7 +26,7 @@ from functools import lru_cache
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.amqp10 import decode_head, remembering
 from amqp10broker.message.convert import to_amqp10
 from amqp10broker.message.message import Message
 
@@ -40,7 +40,6 @@ X_STREAM_FILTER_VALUE: Final = "x-stream-filter-value"
 _HASHES_MAX: Final = 16
 _UNFILTERED: Final = 0x80
 _CACHE_ENTRIES: Final = 4096
-_HEAD_BYTES_MAX: Final = 1024
 _NAME: Final = X_STREAM_FILTER_VALUE.encode()
 
 
@@ -54,10 +53,10 @@ def filter_value(message: Message) -> str | None:
         return None
     if head[0]:
         head = to_amqp10((head, b""))[0]
-    return _filter_value(head) if len(head) <= _HEAD_BYTES_MAX else _filter_value.__wrapped__(head)
+    return _filter_value(head)
 
 
-@lru_cache(maxsize=_CACHE_ENTRIES)
+@remembering
 def _filter_value(head: bytes) -> str | None:
     value = decode_head(head)[1].get(X_STREAM_FILTER_VALUE)
     return value if type(value) is str and value else None

@@ -1,6 +1,8 @@
-"""The only error that reading a filter raises, for any bytes of a client; functions here do not list it."""
+"""The only error that reading a filter raises, for any bytes of a client; functions do not list it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class FilterError(ValueError):
@@ -13,3 +15,8 @@ class FilterError(ValueError):
         super().__init__(reason if position is None else f"{reason} (at character {position + 1})")
         self.reason = reason
         self.position = position
+
+
+def shown(value: Any) -> str:
+    """Show the beginning of a value that a client gave."""
+    return repr(value)[:100]

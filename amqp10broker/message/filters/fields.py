@@ -61,21 +61,12 @@ class Section(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MessageField:
-    """A field of a message: its section and its name."""
-
     section: Section
     name: str
     """In the header one of `HEADER`, in properties one of `PROPERTIES`, in application-properties any key."""
 
 
-class Absent:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-
-ABSENT: Final = Absent()
+ABSENT: Final = object()
 """Stands for an absent value, where that differs from null."""
 
 _PROPERTIES_SECTION: Final = b"\x00\x53\x73"

@@ -9,14 +9,14 @@ message filters and without an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters import offset_spec
 from amqp10broker.message.filters.bloom import BloomFilter
-from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.errors import FilterError, shown
 from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField, Section
 from amqp10broker.message.filters.offset_spec import OffsetSpec
 from amqp10broker.message.filters.required import text_bytes
@@ -56,8 +56,6 @@ ENTRIES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class FieldTest:
-    """A condition on one field."""
-
     passes: Callable[[Any], bool]
     """Takes the value in the message, or `ABSENT`."""
     required: bytes = b""
@@ -85,11 +83,10 @@ _kind = KINDS.get
 
 
 def parse_properties(value: Any) -> dict[MessageField, FieldTest]:
-    """Read the value of a filter ``amqp:properties-filter``."""
     tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not Symbol or key not in _TYPES:
-            raise FilterError(f"{_shown(key)} is no field of properties; give its name as a symbol")
+            raise FilterError(f"{shown(key)} is no field of properties; give its name as a symbol")
         allowed = _TYPES[key]
         if reference is not None and type(reference) not in allowed:
             names = " or ".join(kind.__name__ for kind in allowed)
@@ -101,11 +98,10 @@ def parse_properties(value: Any) -> dict[MessageField, FieldTest]:
 
 
 def parse_application_properties(value: Any) -> dict[MessageField, FieldTest]:
-    """Read the value of a filter ``amqp:application-properties-filter``."""
     tests: dict[MessageField, FieldTest] = {}
     for key, reference in _entries(value).items():
         if type(key) is not str:
-            raise FilterError(f"keys of application-properties are strings, not {_shown(key)}")
+            raise FilterError(f"keys of application-properties are strings, not {shown(key)}")
         if isinstance(reference, _COMPOUND):
             raise FilterError(f"a {type(reference).__name__} cannot be compared with")
         test = _PRESENT if reference is None else _test(reference)
@@ -116,7 +112,7 @@ def parse_application_properties(value: Any) -> dict[MessageField, FieldTest]:
 def _entries(value: Any) -> dict[Any, Any]:
     # Keys that a dict cannot distinguish are not all strings, nor all symbols.
     if not isinstance(value, dict):
-        raise FilterError(f"the value must be a map from names to values, not {_shown(value)}")
+        raise FilterError(f"the value must be a map from names to values, not {shown(value)}")
     if not 1 <= len(value) <= ENTRIES_MAX:
         raise FilterError(f"the map has {len(value)} entries; 1 to {ENTRIES_MAX} are allowed")
     return value
@@ -135,7 +131,7 @@ def _test(reference: Any) -> FieldTest:
         if reference.startswith("&s:"):
             return FieldTest(lambda value: _kind(type(value)) == TEXT and value.endswith(part), required)
         if not reference.startswith("&&"):
-            raise FilterError(f"{_shown(reference)} begins with neither '&p:', '&s:' nor '&&'")
+            raise FilterError(f"{shown(reference)} begins with neither '&p:', '&s:' nor '&&'")
         reference = reference[1:]
     kind = _kind(type(reference))
     if kind is None:
@@ -143,10 +139,6 @@ def _test(reference: Any) -> FieldTest:
         return FieldTest(lambda value: type(value) is exact and bool(value == reference))
     required = text_bytes(reference) if isinstance(reference, str | bytes) else b""
     return FieldTest(lambda value: _kind(type(value)) == kind and bool(value == reference), required)
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:100]
 
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
@@ -210,9 +202,8 @@ class MessageFilter:
         uses_time: bool = False,
         required: bytes = b"",
     ) -> None:
-        """Build a filter from parts; `of_sql` and `of_properties` call this. `uses_time`: `run` takes the
-        time in milliseconds behind the values. `required`: bytes that the properties of a passing message
-        contain; may be empty.
+        """`uses_time`: `run` takes the time in milliseconds behind the values. `required`: bytes that a
+        passing message contains.
         """
         self.entries: Mapping[Symbol, Described] = {}
         self._read = reader.read
@@ -309,8 +300,6 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class RefusedFilter:
-    """A filter that is not in place, and the reason."""
-
     name: str
     reason: str
     selects: bool
@@ -319,7 +308,7 @@ class RefusedFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterSet:
-    """The result of reading a filter-set."""
+    """The result of reading a filter-set. `in_place`: the entries that are, as they were sent."""
 
     filters: Filters
     in_place: dict[Symbol, Described]
@@ -334,92 +323,60 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
     with described values (part 3, section 3.5.8). `of_stream`: False for any other queue, where only message
     filters can be in place.
     """
-    builder = _Builder(of_stream=of_stream)
+    parsed: dict[str, Any] = {}
     in_place: dict[Symbol, Described] = {}
     refused: list[RefusedFilter] = []
     for name, value in () if filter_set is None else filter_set.items():
         try:
-            builder.add(name, value)
+            sort = _checked_sort(name, value, parsed, of_stream=of_stream)
+            parsed[sort] = _PARSERS[sort](value.value)
             in_place[name] = value
         except FilterError as error:
-            shown = str(name)[:_NAME_CHARACTERS_MAX]
-            refused.append(RefusedFilter(shown, str(error), is_selector(value)))
-    return FilterSet(builder.build(), in_place, tuple(refused))
+            refused.append(RefusedFilter(str(name)[:100], str(error), is_selector(value)))
+    messages: MessageFilter | None = None
+    tests: dict[MessageField, FieldTest] = {}
+    for sort, content in parsed.items():
+        if sort in (SQL, SELECTOR):
+            messages = MessageFilter.of_sql(content)
+        elif sort in (PROPERTIES, APPLICATION_PROPERTIES):
+            tests |= content
+    if tests:
+        messages = MessageFilter.of_properties(tests)
+    if messages is not None:
+        messages.entries = {
+            name: value for name, value in in_place.items() if _sort(value.descriptor) not in _OF_STREAMS
+        }
+    values = parsed.get(STREAM_FILTER)
+    bloom = None if values is None else BloomFilter(values, parsed.get(MATCH_UNFILTERED, False))
+    filters = Filters(parsed.get(OFFSET_SPEC), bloom, messages, parsed.get(END_OFFSET))
+    return FilterSet(filters, in_place, tuple(refused))
 
 
 def is_selector(value: object) -> bool:
-    """Return whether a value of a filter-set is a selector, valid or not."""
     return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 
-_NAME_CHARACTERS_MAX: Final = 100
-
-
-class _Builder:
-    def __init__(self, *, of_stream: bool) -> None:
-        self._of_stream = of_stream
-        self._seen: set[str] = set()
-        self._offset: OffsetSpec | None = None
-        self._end: int | None = None
-        self._values: tuple[str, ...] | None = None
-        self._match_unfiltered = False
-        self._sql: SqlFilter | None = None
-        self._tests: dict[MessageField, FieldTest] = {}
-        self._of_messages: dict[Symbol, Described] = {}
-
-    def add(self, name: Any, value: Any) -> None:
-        # Raises FilterError before any change if the entry cannot be in place.
-        if not isinstance(name, Symbol):
-            raise FilterError("the name of a filter is a symbol")
-        if not isinstance(value, Described):
-            raise FilterError("the value is not described; give it a descriptor that says which filter it is")
-        sort = _sort(value.descriptor)
-        if sort in self._seen:
-            raise FilterError(f"there is another {sort} before it")
-        if sort in _OF_STREAMS and not self._of_stream:
+def _checked_sort(name: Any, value: Any, before: Collection[str], *, of_stream: bool) -> str:
+    # Which filter an entry is, if it may be there with those before it.
+    if not isinstance(name, Symbol):
+        raise FilterError("the name of a filter is a symbol")
+    if not isinstance(value, Described):
+        raise FilterError("the value is not described; give it a descriptor that says which filter it is")
+    sort = _sort(value.descriptor)
+    if sort in before:
+        raise FilterError(f"there is another {sort} before it")
+    if sort in _OF_STREAMS:
+        if not of_stream:
             raise FilterError("only a stream has it")
-        content = value.value
-        if sort == OFFSET_SPEC:
-            self._offset = offset_spec.from_amqp10(content)
-        elif sort == END_OFFSET:
-            self._end = offset_spec.end_from_amqp10(content)
-        elif sort == STREAM_FILTER:
-            self._values = _filter_values(content)
-        elif sort == MATCH_UNFILTERED:
-            if type(content) is not bool:
-                raise FilterError("the value must be a boolean")
-            self._match_unfiltered = content
-        else:
-            self._check_alone(sort)
-            if sort == SQL:
-                if name != SQL_NAME:
-                    raise FilterError(f"an SQL filter must have the name {SQL_NAME}")
-                self._sql = compile_sql(_text(content))
-            elif sort == SELECTOR:
-                self._sql = compile_selector(_text(content))
-            else:
-                parse = parse_properties if sort == PROPERTIES else parse_application_properties
-                self._tests |= parse(content)
-            self._of_messages[name] = value
-        self._seen.add(sort)
-
-    def _check_alone(self, sort: str) -> None:
-        for way in _OF_MESSAGES:
-            if sort not in way and self._seen & way:
-                raise FilterError(
-                    "SQL filter, selector and property filters exclude each other, and one is before it"
-                )
-
-    def build(self) -> Filters:
-        messages: MessageFilter | None = None
-        if self._sql is not None:
-            messages = MessageFilter.of_sql(self._sql)
-        elif self._tests:
-            messages = MessageFilter.of_properties(self._tests)
-        if messages is not None:
-            messages.entries = self._of_messages
-        bloom = None if self._values is None else BloomFilter(self._values, self._match_unfiltered)
-        return Filters(self._offset, bloom, messages, self._end)
+        return sort
+    for way in _OF_MESSAGES:
+        if sort not in way and not way.isdisjoint(before):
+            raise FilterError(
+                "SQL filter, selector and property filters exclude each other, and one is before it"
+            )
+    if sort == SQL and name != SQL_NAME:
+        raise FilterError(f"an SQL filter must have the name {SQL_NAME}")
+    return sort
 
 
 def _sort(descriptor: Any) -> str:
@@ -429,7 +386,7 @@ def _sort(descriptor: Any) -> str:
             return name
     elif isinstance(descriptor, Symbol) and descriptor in _DESCRIPTORS:
         return str(descriptor)
-    raise FilterError(f"no filter has the descriptor {repr(descriptor)[:_NAME_CHARACTERS_MAX]}")
+    raise FilterError(f"no filter has the descriptor {shown(descriptor)}")
 
 
 def _text(content: Any) -> str:
@@ -444,3 +401,21 @@ def _filter_values(content: Any) -> tuple[str, ...]:
     if not len(values) or not all(type(value) is str for value in values):
         raise FilterError("the value must be a string or a list of strings")
     return tuple(dict.fromkeys(values))
+
+
+def _boolean(content: Any) -> bool:
+    if type(content) is not bool:
+        raise FilterError("the value must be a boolean")
+    return content
+
+
+_PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    OFFSET_SPEC: offset_spec.from_amqp10,
+    END_OFFSET: offset_spec.end_from_amqp10,
+    STREAM_FILTER: _filter_values,
+    MATCH_UNFILTERED: _boolean,
+    PROPERTIES: parse_properties,
+    APPLICATION_PROPERTIES: parse_application_properties,
+    SQL: lambda content: compile_sql(_text(content)),
+    SELECTOR: lambda content: compile_selector(_text(content)),
+}

@@ -20,7 +20,7 @@ import re
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.errors import FilterError, shown
 from amqp10broker.protocols.amqp091 import types as t091
 from amqp10broker.protocols.amqp10 import types as t10
 
@@ -90,7 +90,6 @@ _INTEGERS_091: Final = frozenset(
 
 
 def from_amqp10(value: Any) -> OffsetSpec:
-    """Read the value of a filter ``rabbitmq:stream-offset-spec``."""
     kind = type(value)
     if kind is t10.Timestamp:
         return AtTime(int(value))
@@ -98,14 +97,14 @@ def from_amqp10(value: Any) -> OffsetSpec:
         spec = _from_text(value)
         if spec is None:
             raise FilterError(
-                f"offset {_shown(value)} is neither 'first', 'last', 'next' nor an interval such as '10m' "
+                f"offset {shown(value)} is neither 'first', 'last', 'next' nor an interval such as '10m' "
                 "(Y, M, D, h, m, s)"
             )
         return spec
     if kind in _INTEGERS_10 and value >= 0:
         return Offset(int(value))
     raise FilterError(
-        f"offset {_shown(value)} must be a string, a symbol, a timestamp or an integer that is not negative"
+        f"offset {shown(value)} must be a string, a symbol, a timestamp or an integer that is not negative"
     )
 
 
@@ -114,14 +113,12 @@ def end_from_amqp10(value: Any) -> int:
     if type(value) in _INTEGERS_10 and value >= 0:
         return int(value)
     raise FilterError(
-        f"end offset {_shown(value)} must be an integer that is not negative, the first that is not wanted"
+        f"end offset {shown(value)} must be an integer that is not negative, the first that is not wanted"
     )
 
 
 def from_amqp091(value: Any) -> OffsetSpec:
-    """Read the value of a consumer argument ``x-stream-offset``. Raises `FilterError` if it
-    is not in the table above; the reason names what is allowed.
-    """
+    """Read a consumer argument ``x-stream-offset``. Raises `FilterError`, with what is allowed."""
     kind = type(value)
     spec: OffsetSpec | None = None
     if kind is t091.Timestamp:
@@ -131,10 +128,10 @@ def from_amqp091(value: Any) -> OffsetSpec:
     elif kind in _INTEGERS_091 and value >= 0:
         spec = Offset(int(value))
     if spec is None:
-        shown = int(value) if kind in _INTEGERS_091 else _shown(value) if kind is str else type_name(value)
+        given = int(value) if kind in _INTEGERS_091 else shown(value) if kind is str else type_name(value)
         raise FilterError(
             "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
-            f"a timestamp or an integer that is not negative, not {shown}"
+            f"a timestamp or an integer that is not negative, not {given}"
         )
     return spec
 
@@ -145,13 +142,6 @@ def _from_text(text: str) -> OffsetSpec | None:
         return word
     found = _INTERVAL.fullmatch(text)
     return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
-
-
-_SHOWN_CHARACTERS_MAX: Final = 100
-
-
-def _shown(value: Any) -> str:
-    return repr(value)[:_SHOWN_CHARACTERS_MAX]
 
 
 _NAMES: Final[dict[type, str]] = {

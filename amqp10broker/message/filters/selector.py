@@ -23,7 +23,7 @@ from amqp10broker.message.filters.fields import (
     Section,
 )
 from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression
-from amqp10broker.message.filters.sql_lexer import Token, TokenKind, check_length, check_tokens
+from amqp10broker.message.filters.sql_lexer import Token, TokenKind, tokens_of
 from amqp10broker.message.filters.sql_parser import Dialect, parse_tokens
 
 KEYWORDS: Final = frozenset(
@@ -66,8 +66,7 @@ _TOKEN: Final = re.compile(
 
 
 def compile_selector(text: str) -> SqlFilter:
-    """Compile the text of a selector; a `FilterError` has the position of the error."""
-    return compile_expression(parse_tokens(_tokenize(text), _DIALECT))
+    return compile_expression(parse_tokens(tokens_of(text, _TOKEN, _token, _no_token), _DIALECT))
 
 
 def _field(section: str | None, name: str, position: int) -> MessageField:
@@ -86,22 +85,6 @@ def _field(section: str | None, name: str, position: int) -> MessageField:
 
 
 _DIALECT: Final = Dialect(_field, "div")
-
-
-def _tokenize(text: str) -> list[Token]:
-    check_length(text)
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise FilterError(_no_token(text[position]), position)
-        if found["space"] is None:
-            tokens.append(_token(found, position))
-        position = found.end()
-    check_tokens(tokens)
-    tokens.append(Token(TokenKind.END, "the end", len(text)))
-    return tokens
 
 
 def _token(found: re.Match[str], position: int) -> Token:

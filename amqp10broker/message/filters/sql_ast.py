@@ -76,8 +76,6 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """LIKE; NOT LIKE is `Not` of it."""
-
     operand: Expression
     pattern: str
     escape: str | None
@@ -85,16 +83,12 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """IN; NOT IN is `Not` of it."""
-
     operand: Expression
     options: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class IsNull:
-    """IS NULL; IS NOT NULL is `Not` of it."""
-
     operand: Identifier
 
 
@@ -121,7 +115,6 @@ Expression: TypeAlias = (
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """Return the direct subexpressions of a node."""
     match node:
         case Literal() | Identifier() | Utc():
             return ()

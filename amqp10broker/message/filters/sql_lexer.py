@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -29,8 +29,6 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the text."""
-
     kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
     """The text of a keyword or symbol; the value of a literal; of an identifier, the part before the dot,
@@ -64,46 +62,42 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
-
-
-def has_control_character(text: str) -> bool:
-    """Return whether a text contains one of the characters 0 to 31 and 127."""
-    return _CONTROL.search(text) is not None
+CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 
 
 def tokenize(text: str) -> list[Token]:
-    """Return the tokens of an expression, and one of kind END behind them."""
-    check_length(text)
-    tokens: list[Token] = []
-    position = 0
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise FilterError(_no_token(text, position), position)
-        if found["space"] is None:
-            tokens.append(_token(found, text, position))
-        position = found.end()
-    check_tokens(tokens)
-    tokens.append(Token(TokenKind.END, "the end", len(text)))
-    return tokens
+    return tokens_of(text, _TOKEN, _token, _no_token)
 
 
-def check_length(text: str) -> None:
-    """Raise `FilterError` for a text that is too long, or has a lone surrogate."""
+def tokens_of(
+    text: str,
+    pattern: re.Pattern[str],
+    make: Callable[[re.Match[str], int], Token],
+    no_token: Callable[[str], str],
+) -> list[Token]:
+    """Return the tokens of an expression, and one of kind END behind them. `make` takes a match that is not
+    space, and its position; `no_token` makes the error for a character with which no token begins.
+    """
     if len(text) > CHARACTERS_MAX:
         raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
     if (surrogate := _SURROGATE.search(text)) is not None:
         raise FilterError("the expression is not valid Unicode", surrogate.start())
-
-
-def check_tokens(tokens: Sequence[Token]) -> None:
-    """Raise `FilterError` for an expression with too many tokens."""
+    tokens: list[Token] = []
+    position = 0
+    while position < len(text):
+        found = pattern.match(text, position)
+        if found is None:
+            raise FilterError(no_token(text[position]), position)
+        if found["space"] is None:
+            tokens.append(make(found, position))
+        position = found.end()
     if len(tokens) > TOKENS_MAX:
         raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
+    tokens.append(Token(TokenKind.END, "the end", len(text)))
+    return tokens
 
 
-def _token(found: re.Match[str], text: str, position: int) -> Token:
+def _token(found: re.Match[str], position: int) -> Token:
     if found["word"] is not None:
         return _word(found["section"], found["word"], position)
     if (symbol := found["symbol"]) is not None:
@@ -112,7 +106,7 @@ def _token(found: re.Match[str], text: str, position: int) -> Token:
         quote = string[0]
         return Token(TokenKind.LITERAL, string[1:-1].replace(quote * 2, quote), position)
     if (delimited := found["delimited"]) is not None:
-        if has_control_character(delimited):
+        if CONTROL.search(delimited):
             raise FilterError("a control character in a name", position)
         return Token(TokenKind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
     if found["hyphened"] is not None:
@@ -143,8 +137,7 @@ def _word(section: str | None, word: str, position: int) -> Token:
     return Token(TokenKind.IDENTIFIER, (section, word), position)
 
 
-def _no_token(text: str, position: int) -> str:
-    character = text[position]
+def _no_token(character: str) -> str:
     if character in "'\"":
         return "a string has no end"
     if character == "[":

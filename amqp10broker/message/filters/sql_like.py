@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_lexer import has_control_character
+from amqp10broker.message.filters.sql_lexer import CONTROL
 
 Matcher = Callable[[str], bool]
 
@@ -66,9 +66,7 @@ class _Segment:
 
 
 def compile_like(pattern: str, escape: str | None) -> Matcher:
-    """Return a function that matches texts. `escape`: a character that makes the next one literal; None for
-    no such.
-    """
+    """`escape`: makes the next character literal; None: no character does."""
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
     if len(segments) == 1:
         return _exactly(segments[0])
@@ -95,7 +93,6 @@ def compile_like(pattern: str, escape: str | None) -> Matcher:
 
 
 def longest_part(pattern: str, escape: str | None) -> str:
-    """Return the longest text that every match contains."""
     parts = [""]
     for characters in _split(pattern, escape):
         parts.append("")
@@ -108,7 +105,7 @@ def longest_part(pattern: str, escape: str | None) -> str:
 
 
 def _split(pattern: str, escape: str | None) -> list[list[str | None]]:
-    if has_control_character(pattern):
+    if CONTROL.search(pattern):
         raise FilterError("a control character in the pattern of LIKE")
     segments: list[list[str | None]] = [[]]
     characters = iter(pattern)

@@ -111,14 +111,10 @@ class Dialect:
 
 
 def parse(text: str) -> Expression:
-    """Parse an SQL filter; a `FilterError` has the position of the error."""
     return parse_tokens(tokenize(text), _SQL)
 
 
 def parse_tokens(tokens: Sequence[Token], dialect: Dialect) -> Expression:
-    """Parse tokens, of which the last one is END, in one of the languages; a `FilterError` has the position
-    of the error.
-    """
     return _Parser(tokens, dialect).parse()
 
 

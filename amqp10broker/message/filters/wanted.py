@@ -41,7 +41,6 @@ def encode_wanted(filters: Filters) -> bytes:
 
 
 def decode_wanted(data: bytes) -> Filters:
-    """Decode the bytes of `encode_wanted`."""
     try:
         entries, end = decode(data)
     except DecodeError as error:

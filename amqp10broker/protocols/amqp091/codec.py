@@ -30,15 +30,8 @@ from amqp10broker.protocols.numbers import EncodeError
 
 _U32: Final = struct.Struct(">I").unpack_from
 _I32: Final = struct.Struct(">i").unpack_from
-_I64: Final = struct.Struct(">q").unpack_from
-_U64: Final = struct.Struct(">Q").unpack_from
-_I16: Final = struct.Struct(">h").unpack_from
-_U16: Final = struct.Struct(">H").unpack_from
-_F32: Final = struct.Struct(">f").unpack_from
-_F64: Final = struct.Struct(">d").unpack_from
 _SCALED: Final = struct.Struct(">Bi").unpack_from
 _new_int: Final = int.__new__
-_new_float: Final = float.__new__
 
 # The exceptions for reading behind the end, or for text that is not UTF-8.
 _FAULTS: Final = (IndexError, struct.error, UnicodeDecodeError)
@@ -149,9 +142,12 @@ Reader = Callable[[bytes, int, int], tuple[Any, int]]
 """Takes data, the position behind the letter, and how many tables and arrays enclose the value."""
 
 
-def _integer(kind: type, unpack: Callable[[bytes, int], tuple[Any, ...]], width: int) -> Reader:
+def _number(kind: type[int | float], layout: str) -> Reader:
+    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+    new: Any = int.__new__ if issubclass(kind, int) else float.__new__
+
     def read(data: bytes, pos: int, depth: int) -> tuple[Any, int]:
-        return _new_int(kind, unpack(data, pos)[0]), pos + width
+        return new(kind, unpack(data, pos)[0]), pos + width
 
     return read
 
@@ -167,29 +163,8 @@ def _read_longstr(data: bytes, pos: int, depth: int) -> tuple[str | bytes, int]:
 
 
 def _read_byte_array(data: bytes, pos: int, depth: int) -> tuple[ByteArray, int]:
-    start = pos + 4
-    stop = start + _U32(data, pos)[0]
-    return ByteArray(data[start:stop]), stop
-
-
-def _read_boolean(data: bytes, pos: int, depth: int) -> tuple[bool, int]:
-    return data[pos] != 0, pos + 1
-
-
-def _read_int8(data: bytes, pos: int, depth: int) -> tuple[Int8, int]:
-    return _new_int(Int8, data[pos] - 256 if data[pos] > 127 else data[pos]), pos + 1
-
-
-def _read_uint8(data: bytes, pos: int, depth: int) -> tuple[UInt8, int]:
-    return _new_int(UInt8, data[pos]), pos + 1
-
-
-def _read_float32(data: bytes, pos: int, depth: int) -> tuple[Float32, int]:
-    return _new_float(Float32, _F32(data, pos)[0]), pos + 4
-
-
-def _read_float64(data: bytes, pos: int, depth: int) -> tuple[float, int]:
-    return _F64(data, pos)[0], pos + 8
+    stop = pos + 4 + _U32(data, pos)[0]
+    return ByteArray(data[pos + 4 : stop]), stop
 
 
 def _read_decimal(data: bytes, pos: int, depth: int) -> tuple[Decimal, int]:
@@ -198,31 +173,27 @@ def _read_decimal(data: bytes, pos: int, depth: int) -> tuple[Decimal, int]:
     return Decimal((int(value < 0), digits, -scale)), pos + 5
 
 
-def _read_void(data: bytes, pos: int, depth: int) -> tuple[None, int]:
-    return None, pos
-
-
 def _read_unknown(data: bytes, pos: int, depth: int) -> tuple[Any, int]:
     raise DecodeError(f"unknown field type 0x{data[pos - 1]:02x} at byte {pos - 1}")
 
 
 _BY_LETTER: Final[dict[str, Reader]] = {
-    "t": _read_boolean,
-    "b": _read_int8,
-    "B": _read_uint8,
-    "s": _integer(Int16, _I16, 2),
-    "u": _integer(UInt16, _U16, 2),
-    "I": _integer(Int32, _I32, 4),
-    "i": _integer(UInt32, _U32, 4),
-    "l": _integer(Int64, _I64, 8),
-    "L": _integer(Int64, _I64, 8),
-    "f": _read_float32,
-    "d": _read_float64,
+    "t": lambda data, pos, depth: (data[pos] != 0, pos + 1),
+    "b": _number(Int8, ">b"),
+    "B": _number(UInt8, ">B"),
+    "s": _number(Int16, ">h"),
+    "u": _number(UInt16, ">H"),
+    "I": _number(Int32, ">i"),
+    "i": _number(UInt32, ">I"),
+    "l": _number(Int64, ">q"),
+    "L": _number(Int64, ">q"),
+    "f": _number(Float32, ">f"),
+    "d": _number(float, ">d"),
     "D": _read_decimal,
     "S": _read_longstr,
     "x": _read_byte_array,
-    "T": _integer(Timestamp, _U64, 8),
-    "V": _read_void,
+    "T": _number(Timestamp, ">Q"),
+    "V": lambda data, pos, depth: (None, pos),
     "A": lambda data, pos, depth: _read_array(data, pos, depth + 1),
     "F": lambda data, pos, depth: _read_table(data, pos, depth + 1),
 }
@@ -233,7 +204,6 @@ _READERS: Final[list[Reader]] = [_BY_LETTER.get(chr(code), _read_unknown) for co
 
 
 def encode_table(table: Mapping[str, Any]) -> bytes:
-    """Encode a field table with its length. Raises `EncodeError`."""
     return _write_table(table, 0)
 
 
@@ -283,20 +253,8 @@ _write_int32: Final = _packed("i", b"I")
 _write_int64: Final = _packed("q", b"l")
 
 
-def _write_int(value: int, depth: int) -> bytes:
-    return (_write_int32 if -(2**31) <= value < 2**31 else _write_int64)(value, depth)
-
-
-def _write_bytes(value: bytes, depth: int) -> bytes:
-    return b"S" + len(value).to_bytes(4, "big") + value
-
-
 def _write_byte_array(value: bytes, depth: int) -> bytes:
-    return b"x" + len(value).to_bytes(4, "big") + value
-
-
-def _write_text(value: str, depth: int) -> bytes:
-    return _write_bytes(value.encode(), depth)
+    return b"x" + encode_longstr(value)
 
 
 def _write_decimal(value: Decimal, depth: int) -> bytes:
@@ -315,11 +273,11 @@ def _write_array(items: list[Any] | tuple[Any, ...], depth: int) -> bytes:
 
 _WRITERS: Final[dict[type, Writer]] = {
     bool: lambda value, depth: b"t\x01" if value else b"t\x00",
-    str: _write_text,
-    bytes: _write_bytes,
+    str: lambda value, depth: b"S" + encode_longstr(value),
+    bytes: lambda value, depth: b"S" + encode_longstr(value),
     ByteArray: _write_byte_array,
     bytearray: _write_byte_array,
-    int: _write_int,
+    int: lambda value, depth: (_write_int32 if -(2**31) <= value < 2**31 else _write_int64)(value, depth),
     Int8: _packed("b", b"b"),
     UInt8: _packed("B", b"B"),
     Int16: _packed("h", b"s"),

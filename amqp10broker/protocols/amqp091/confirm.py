@@ -8,6 +8,7 @@ and the smallest that waits is found by a search for a byte. Confirms are collec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 _WAITING: Final = 0
@@ -15,16 +16,12 @@ _DONE: Final = 1
 
 
 class Confirm(NamedTuple):
-    """One basic.ack, or basic.nack, to send."""
-
     tag: int
     multiple: bool
     nack: bool
 
 
 class ConfirmTracker:
-    """The pending confirms of a channel in confirm mode."""
-
     __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
 
     def __init__(self) -> None:
@@ -102,7 +99,7 @@ class ConfirmTracker:
         """
         if not self.acks and not self.nacks:
             return []
-        acks, nacks = sorted(self.acks, key=_start), sorted(self.nacks)
+        acks, nacks = sorted(self.acks, key=attrgetter("start")), sorted(self.nacks)
         self.acks.clear()
         self.nacks.clear()
         self.acked += sum(map(len, acks))
@@ -125,10 +122,6 @@ class ConfirmTracker:
         if merged:
             confirms.append(Confirm(highest, merged > 1, False))
         return confirms + singles
-
-
-def _start(run: range) -> int:
-    return run.start
 
 
 def _as_range(seqs: Sequence[int]) -> range | None:

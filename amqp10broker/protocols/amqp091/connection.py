@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
@@ -55,7 +56,6 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
     decode_method,
 )
-from amqp10broker.protocols.budget import Budget
 
 CHANNEL_MAX: Final = 65535
 """The largest number that the wire allows, for a connection without another limit."""
@@ -80,8 +80,6 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """The inputs of a connection's state machine."""
-
     SEND_START = auto()
     RECEIVE_START_OK = auto()
     SEND_SECURE = auto()
@@ -161,12 +159,7 @@ class Connection091:
         unfinished_bytes_max: int = CONTENT_BYTES_MAX,
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make a connection before its first frame.
-
-        Args:
-            unfinished_bytes_max: bytes of incomplete contents; with more the connection is closed. Twice
-                `content_bytes_max` is always allowed.
-        """
+        """`unfinished_bytes_max`: of incomplete contents; twice `content_bytes_max` is always allowed."""
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
         self.channel_max = CHANNEL_MAX
@@ -174,11 +167,11 @@ class Connection091:
         self.client_properties: dict[str, Any] = {}
         self.capabilities: frozenset[str] = frozenset()
         self.fault: Amqp091Error | None = None
-        self._reader = FrameReader(
+        self.reader = FrameReader(
             FRAME_MIN_SIZE, content_bytes_max=content_bytes_max, unfinished_bytes_max=unfinished_bytes_max
         )
-        self._reader.singly_max = frames_singly_max
-        self._reader.open = False
+        self.reader.singly_max = frames_singly_max
+        self.reader.open = False
         self._closing = ClosingReader()
         self._offered = ConnectionTune()
         self._early: list[bytes] = []
@@ -188,20 +181,6 @@ class Connection091:
         out = bytes(self._out)
         self._out.clear()
         return out
-
-    @property
-    def publishing(self) -> bool:
-        """Whether the client is in the middle of a content that is wanted."""
-        return self._reader.publishing
-
-    @property
-    def unfinished(self) -> Budget:
-        """The bound on the stored bytes of incomplete contents."""
-        return self._reader.unfinished
-
-    def discard(self, opened: ContentOpened) -> None:
-        """Drop a content that is not wanted: stored parts are freed, and its further frames are skipped."""
-        self._reader.discard(opened)
 
     # --- bytes in ---------------------------------------------------------------------------------
 
@@ -222,17 +201,16 @@ class Connection091:
 
     @property
     def more(self) -> bool:
-        """Whether `receive` has left bytes for its next call, so that one call does not take long."""
-        return self._reader.more and self.state is ConnectionState.RUNNING
+        """Whether `receive` has left bytes for its next call."""
+        return self.reader.more and self.state is ConnectionState.RUNNING
 
     @property
     def frames_read(self) -> int:
-        return self._reader.frames
+        return self.reader.frames
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
-        return b"".join((self._reader.unread, *self._early))
+        return b"".join((self.reader.unread, *self._early))
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         if self._early:
@@ -249,14 +227,14 @@ class Connection091:
                     self._receive_closing(data, events)
                 return
             # One frame at a time: each may change what the bytes after it mean.
-            items = self._reader.feed(data, stop_after_first=True)
+            items = self.reader.feed(data, stop_after_first=True)
             data = b""
             if not items:
                 return
             self._on_channel_0(items[0], events)
-        self._dispatch(self._reader.feed(data), events)
-        if self._reader.fault is not None and self.state is ConnectionState.RUNNING:
-            raise self._reader.fault
+        self._dispatch(self.reader.feed(data), events)
+        if self.reader.fault is not None and self.state is ConnectionState.RUNNING:
+            raise self.reader.fault
 
     def _dispatch(self, items: list[Item], events: list[ConnectionEvent]) -> None:
         groups: dict[int, list[Item]] = {}
@@ -268,12 +246,11 @@ class Connection091:
                     group = groups[channel] = []
                     events.append(ChannelItems(channel, group))
                 group.append(item)
-            else:
-                if not isinstance(item, Heartbeat):
-                    groups.clear()
-                    self._on_channel_0(item, events)
-                    if self.state is not ConnectionState.RUNNING:
-                        return  # frames of the client behind its close do not count
+            elif not isinstance(item, Heartbeat):
+                groups.clear()
+                self._on_channel_0(item, events)
+                if self.state is not ConnectionState.RUNNING:
+                    return  # frames of the client behind its close do not count
 
     def _on_channel_0(self, item: Item, events: list[ConnectionEvent]) -> None:
         if isinstance(item, Heartbeat):
@@ -292,7 +269,13 @@ class Connection091:
         self._move(received)
         match method:
             case ConnectionStartOk():
-                self._on_start_ok(method, events)
+                self.client_properties = method.client_properties
+                capabilities = method.client_properties.get("capabilities")
+                if isinstance(capabilities, dict):
+                    self.capabilities = frozenset(
+                        name for name, value in capabilities.items() if value is True
+                    )
+                events.append(StartOkReceived(method.mechanism, method.response, method.client_properties))
             case ConnectionSecureOk():
                 events.append(SecureOkReceived(method.response))
             case ConnectionTuneOk():
@@ -306,19 +289,12 @@ class Connection091:
             case _:
                 raise AssertionError(f"{method.NAME} has a row and no meaning here")
 
-    def _on_start_ok(self, method: ConnectionStartOk, events: list[ConnectionEvent]) -> None:
-        self.client_properties = method.client_properties
-        capabilities = method.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.capabilities = frozenset(name for name, value in capabilities.items() if value is True)
-        events.append(StartOkReceived(method.mechanism, method.response, method.client_properties))
-
     def _on_tune_ok(self, method: ConnectionTuneOk, events: list[ConnectionEvent]) -> None:
         offered = self._offered
         frame_min = min(FRAME_MIN_SIZE, offered.frame_max or FRAME_MIN_SIZE)
         _check_negotiated("frame_max", method.frame_max, frame_min, offered.frame_max)
         _check_negotiated("channel_max", method.channel_max, 1, offered.channel_max)
-        self.frame_max = self._reader.frame_max = method.frame_max
+        self.frame_max = self.reader.frame_max = method.frame_max
         self.channel_max = method.channel_max or CHANNEL_MAX
         self.heartbeat_s = method.heartbeat
         events.append(TuneDone(self.channel_max, self.frame_max, self.heartbeat_s))
@@ -345,7 +321,6 @@ class Connection091:
         locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Send start, the answer to the protocol header."""
         self._move(ConnectionInput.SEND_START)
         self._write(
             ConnectionStart(
@@ -369,7 +344,7 @@ class Connection091:
 
     def open_ok(self) -> None:
         self._move(ConnectionInput.SEND_OPEN_OK)
-        self._reader.open = True
+        self.reader.open = True
         self._write(ConnectionOpenOk())
 
     def blocked(self, reason: str) -> bool:
@@ -377,7 +352,6 @@ class Connection091:
         return self._notify(ConnectionBlocked(cut_reply_text(reason)))
 
     def unblocked(self) -> bool:
-        """Notify the client that its publishes are read again; return False if it does not support that."""
         return self._notify(ConnectionUnblocked())
 
     def _notify(self, method: Method) -> bool:
@@ -391,7 +365,6 @@ class Connection091:
             self._write(ConnectionUpdateSecretOk())
 
     def abandon(self) -> None:
-        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, error: Amqp091Error) -> None:
@@ -400,7 +373,6 @@ class Connection091:
             self._send_close(error)
 
     def close(self, code: ReplyCode, text: str) -> None:
-        """Close on the broker's initiative; without effect on a connection that is closing already."""
         self.fail(AmqpHardError(code, text))
 
     def close_ok(self) -> None:
@@ -415,7 +387,7 @@ class Connection091:
         self.fault = error
         self._write(ConnectionClose(int(error.code), error.reply_text, error.class_id, error.method_id))
         # The faulty frame is the first of the rest, and may be one that does not count: skip it.
-        self._early.insert(0, self._reader.take_rest())
+        self._early.insert(0, self.reader.take_rest())
 
     def _move(self, moved_by: ConnectionInput) -> None:
         target = CONNECTION_TRANSITIONS.get((self.state, moved_by))
@@ -451,8 +423,6 @@ def _close_received(method: ConnectionClose) -> CloseReceived:
 
 
 class ClosingReader:
-    """Finds connection.close and connection.close-ok in the remaining bytes."""
-
     __slots__ = ("_deaf", "_rest", "_skip")
 
     def __init__(self) -> None:
@@ -482,16 +452,10 @@ class ClosingReader:
             if buf[stop - 1] != FRAME_END:
                 self._deaf = True
             elif counts:
-                _add_if_it_counts(buf[pos + HEADER_BYTES : stop - 1], found)
+                with suppress(AmqpHardError):  # one fault has been reported already
+                    method = decode_method(buf[pos + HEADER_BYTES : stop - 1])
+                    if isinstance(method, ConnectionClose | ConnectionCloseOk):
+                        found.append(method)
             pos = stop
         self._rest = b"" if self._deaf else buf[pos:]
         return found
-
-
-def _add_if_it_counts(payload: bytes, found: list[ConnectionClose | ConnectionCloseOk]) -> None:
-    try:
-        method = decode_method(payload)
-    except AmqpHardError:
-        return  # one fault has been reported already
-    if isinstance(method, ConnectionClose | ConnectionCloseOk):
-        found.append(method)

@@ -83,17 +83,14 @@ class PendingContent:
             self.held += len(payload) + PIECE_BYTES
 
     def discard(self) -> None:
-        """Drop the stored parts; further frames are only counted."""
         self.discarded = True
         self.held = 0
         self._pieces.clear()
 
     def take_body(self) -> bytes:
-        """Return the whole body; only when nothing remains."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     def unexpected(self) -> AmqpHardError:
-        """Return the error for a frame that does not continue this content."""
         if self.properties is None:
             text = (
                 f"expected content header for class {self.method.CLASS_ID}, "

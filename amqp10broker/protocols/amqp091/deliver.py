@@ -70,8 +70,6 @@ def properties_end(head: bytes) -> int:
 
 
 class DeliverEncoder:
-    """Writes the deliveries of one consumer."""
-
     __slots__ = ("_channel", "_consumer", "_frame_max", "_layouts", "_packs")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
@@ -149,7 +147,6 @@ class DeliverEncoder:
 def get_ok_frames(
     channel: int, tag: int, message: tuple[bytes, bytes], message_count: int, frame_max: int
 ) -> bytes:
-    """Encode basic.get-ok with its content: head and body of `message`."""
     head, body = message
     redelivered, names, properties = split(head)
     arguments = (
@@ -163,7 +160,7 @@ def get_ok_frames(
 
 
 def return_frames(channel: int, code: int, text: str, message: tuple[bytes, bytes], frame_max: int) -> bytes:
-    """Encode basic.return with its content: head and body of `message`. The code is 312 if unroutable."""
+    """Encode basic.return with its content. The code is 312 if unroutable."""
     head, body = message
     _, names, properties = split(head)
     arguments = (_RETURN, code.to_bytes(2, "big"), encode_shortstr(text), names)

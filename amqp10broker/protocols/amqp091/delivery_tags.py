@@ -61,8 +61,6 @@ class _Run(Generic[C, K]):
 
 
 class Unacked(Generic[C, K]):
-    """The outstanding deliveries of a channel."""
-
     __slots__ = ("_firsts", "_runs", "outstanding")
 
     def __init__(self) -> None:
@@ -126,10 +124,8 @@ class Unacked(Generic[C, K]):
         return [Taken(run.consumer, (tag,), [key])]
 
     def ack_run(self, tags: Sequence[tuple[int, bool]], taken: list[Taken[C, K]]) -> None:
-        """Take the deliveries of several basic.ack.
-
-        Raises:
-            AmqpChannelError: 406, as `ack`; deliveries before it have been taken and are in `taken`.
+        """Take the deliveries of several basic.ack, as `ack`; after an error, those before it are in
+        `taken`.
         """
         position = 0
         while position < len(tags):
@@ -149,13 +145,11 @@ class Unacked(Generic[C, K]):
             position += count
 
     def restore(self, taken: Sequence[Taken[C, K]]) -> None:
-        """Make deliveries outstanding again after a rollback."""
         for part in taken:
             for tag, key in zip(part.tags, part.keys, strict=True):
                 self._restore_one(tag, part.consumer, key)
 
     def take_all(self) -> list[Taken[C, K]]:
-        """Take all deliveries, as for basic.recover or the end of the channel."""
         return self.ack(0, True)
 
     def _restore_one(self, tag: int, consumer: C, key: K) -> None:

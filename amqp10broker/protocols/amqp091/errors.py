@@ -21,8 +21,6 @@ REPLY_TEXT_BYTES_MAX: Final = 255
 
 
 class ReplyCode(IntEnum):
-    """The reply codes, named as in the specification."""
-
     REPLY_SUCCESS = 200
     CONTENT_TOO_LARGE = 311
     NO_ROUTE = 312
@@ -45,12 +43,8 @@ class ReplyCode(IntEnum):
 
 
 class Amqp091Error(Exception):
-    """A fault to report to the peer.
-
-    Args:
-        class_id: class of the method that failed, 0 if none did.
-        method_id: the method that failed, 0 if none did.
-        queue: the queue concerned, for the log, where the method does not name it.
+    """A fault to report to the peer. `queue`: the one concerned, for the log, where the method does not
+    name it.
     """
 
     def __init__(
@@ -78,14 +72,11 @@ class AmqpHardError(Amqp091Error):
 
 
 class DecodeError(AmqpHardError):
-    """The bytes cannot be read: arguments of a method, a field table or properties."""
-
     def __init__(self, text: str, class_id: int = 0, method_id: int = 0) -> None:
         super().__init__(ReplyCode.SYNTAX_ERROR, text, class_id, method_id)
 
 
 def cut_reply_text(text: str) -> str:
-    """Cut a text at a character boundary so that it fits a short string."""
     encoded = text.encode()
     if len(encoded) <= REPLY_TEXT_BYTES_MAX:
         return text

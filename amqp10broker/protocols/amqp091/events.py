@@ -54,9 +54,6 @@ class ChannelItems:
     channel: int
     items: list[Item]
 
-    def __repr__(self) -> str:
-        return f"ChannelItems(channel={self.channel}, items={self.items!r})"
-
 
 @dataclass(frozen=True, slots=True)
 class UpdateSecretReceived:

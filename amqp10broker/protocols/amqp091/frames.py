@@ -19,9 +19,6 @@ from amqp10broker.protocols.amqp091.framing import (
     FRAME_OVERHEAD,
     HEADER,
     HEADER_BYTES,
-    HEARTBEAT,
-    content_frames,
-    method_frame,
 )
 from amqp10broker.protocols.amqp091.items import (
     AckRun,
@@ -51,23 +48,6 @@ from amqp10broker.protocols.amqp091.methods import (
     decode_method,
 )
 from amqp10broker.protocols.budget import Budget
-
-__all__ = [
-    "CONTENT_BYTES_MAX",
-    "FRAME_MIN_SIZE",
-    "HEARTBEAT",
-    "AckRun",
-    "Content",
-    "ContentOpened",
-    "ContentTooLarge",
-    "FrameReader",
-    "Heartbeat",
-    "Item",
-    "MethodFrame",
-    "PublishRun",
-    "content_frames",
-    "method_frame",
-]
 
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """The default limit of a body; a larger one is not collected."""
@@ -183,7 +163,10 @@ class FrameReader:
         else:
             pos, need = self._read(data, batch)
         if self._announced:
-            self._tell_opened(batch)
+            for channel, content in self._announced:
+                if self._contents.get(channel) is content and not content.discarded:
+                    batch.add(ContentOpened(channel, content.method, content))
+            self._announced.clear()
         if pos < len(data):
             self._pieces.append(data[pos:] if pos else data)
             self._held = len(data) - pos
@@ -195,7 +178,6 @@ class FrameReader:
 
     @property
     def publishing(self) -> bool:
-        """Whether a content that may be wanted has begun and is not complete."""
         return any(not content.discarded for content in self._contents.values())
 
     def discard(self, opened: ContentOpened) -> None:
@@ -204,24 +186,17 @@ class FrameReader:
             self.unfinished.give_back(opened.content.held)
             opened.content.discard()
 
-    def _tell_opened(self, batch: _Batch) -> None:
-        for channel, content in self._announced:
-            if self._contents.get(channel) is content and not content.discarded:
-                batch.add(ContentOpened(channel, content.method, content))
-        self._announced.clear()
-
     def _raise_fault(self) -> None:
         if self.fault is not None:
             raise self.fault
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return b"".join(self._pieces)
 
     def take_rest(self) -> bytes:
         """Return the bytes not read; if there is a fault, the faulty frame is the first of them."""
-        rest = b"".join(self._pieces)
+        rest = self.unread
         self._pieces.clear()
         return rest
 
@@ -281,7 +256,7 @@ class FrameReader:
                         run.properties.append(found.properties)
                         run.bodies.append(buf[pos + found.body_at : stop - 1])
                         if found.body_at > PREFIX_BYTES_MAX:
-                            found.forget()
+                            found.prefix = found.properties = b""
                             layout = None  # the next is read as this one
                         pos = stop
                         continue

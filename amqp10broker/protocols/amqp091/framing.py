@@ -67,7 +67,6 @@ def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
 
 
 def content_frames(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """Encode a method with its content; `properties` are encoded already."""
     return b"".join(
         (
             method_frame(channel, method),

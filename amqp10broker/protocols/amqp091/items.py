@@ -1,9 +1,11 @@
 """The items of `frames.FrameReader`: whole methods and whole contents, adjacent ones joined.
 
-One is made per run of frames, not per message, so most are plain slotted classes. Each has its ``channel``.
+One is made per run of frames, not per message. Each has its ``channel``.
 """
 
 from __future__ import annotations
+
+from dataclasses import field
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.methods import Method
@@ -11,30 +13,24 @@ from amqp10broker.protocols.amqp091.methods import Method
 
 @dataclass(slots=True)
 class MethodFrame:
-    """A method of any class without content."""
-
     channel: int
     method: Method
 
 
+@dataclass(eq=False, slots=True)
 class PublishRun:
     """Whole basic.publish of one channel that followed each other with equal arguments. `immediate`:
     unsupported by RabbitMQ since 2011; the channel refuses it. `properties`: of each message the bytes of its
     content header behind the body size: flags and values, not decoded.
     """
 
-    __slots__ = ("bodies", "channel", "exchange", "immediate", "mandatory", "properties", "routing_key")
-
-    def __init__(
-        self, channel: int, exchange: str, routing_key: str, mandatory: bool, immediate: bool
-    ) -> None:
-        self.channel = channel
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.mandatory = mandatory
-        self.immediate = immediate
-        self.properties: list[bytes] = []
-        self.bodies: list[bytes] = []
+    channel: int
+    exchange: str
+    routing_key: str
+    mandatory: bool
+    immediate: bool
+    properties: list[bytes] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return (
@@ -43,17 +39,11 @@ class PublishRun:
         )
 
 
+@dataclass(eq=False, slots=True)
 class AckRun:
-    """Consecutive basic.ack of one channel: delivery tag and multiple of each."""
-
-    __slots__ = ("channel", "tags")
-
-    def __init__(self, channel: int) -> None:
-        self.channel = channel
-        self.tags: list[tuple[int, bool]] = []
-
-    def __repr__(self) -> str:
-        return f"AckRun(channel={self.channel}, tags={self.tags!r})"
+    channel: int
+    tags: list[tuple[int, bool]] = field(default_factory=list)
+    """Of consecutive basic.ack: delivery tag and multiple."""
 
 
 @dataclass(slots=True)
@@ -78,6 +68,4 @@ class ContentTooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A heartbeat frame of the peer."""
-
     channel: int = 0

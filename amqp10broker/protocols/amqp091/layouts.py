@@ -42,8 +42,6 @@ _FIRST_ROWS: Final = 4
 
 
 class PublishLayout:
-    """A method frame of basic.publish, and the bytes before the body of its last message."""
-
     __slots__ = ("_row", "body_at", "channel", "method", "prefix", "properties", "stride")
 
     def __init__(self, channel: int, method: BasicPublish) -> None:
@@ -95,10 +93,6 @@ class PublishLayout:
             self.stride = stop - pos
             self._row = None
         return stop
-
-    def forget(self) -> None:
-        """Drop a prefix that is too long to be kept."""
-        self.prefix = self.properties = b""
 
     def read_rows(self, buf: bytes, pos: int, end: int, run: PublishRun) -> int:
         """Add the messages at `pos` that are like the last one; return where the first other byte is."""

@@ -54,7 +54,6 @@ class Method:
     HAS_CONTENT: ClassVar[bool]
 
     def encode(self) -> bytes:
-        """Return the payload of a method frame."""
         cls = type(self)
         cls.encode = _compile_encoder(cls)  # type: ignore[method-assign, assignment]  # compiled
         return self.encode()
@@ -81,8 +80,6 @@ def method(
 
 
 class _Decoders(dict[bytes, Decoder]):
-    """The decoders of methods, by class and method as four bytes; the first use compiles one."""
-
     def __missing__(self, index: bytes) -> Decoder:
         decoder = self[index] = _compile_decoder(METHODS[index])
         return decoder

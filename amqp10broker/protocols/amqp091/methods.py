@@ -36,8 +36,6 @@ CLASS_NAMES: Final = {
 
 @method("connection.start", 10, 10, "octet octet table longstr longstr")
 class ConnectionStart(Method):
-    """connection.start, server to client; answered by start-ok."""
-
     version_major: int = 0
     version_minor: int = 0
     server_properties: dict[str, Any] = field(default_factory=dict)
@@ -47,8 +45,6 @@ class ConnectionStart(Method):
 
 @method("connection.start-ok", 10, 11, "table shortstr longstr shortstr")
 class ConnectionStartOk(Method):
-    """connection.start-ok, client to server."""
-
     client_properties: dict[str, Any] = field(default_factory=dict)
     mechanism: str = ""
     response: bytes = b""
@@ -57,22 +53,16 @@ class ConnectionStartOk(Method):
 
 @method("connection.secure", 10, 20, "longstr")
 class ConnectionSecure(Method):
-    """connection.secure, server to client; answered by secure-ok."""
-
     challenge: bytes = b""
 
 
 @method("connection.secure-ok", 10, 21, "longstr")
 class ConnectionSecureOk(Method):
-    """connection.secure-ok, client to server."""
-
     response: bytes = b""
 
 
 @method("connection.tune", 10, 30, "short long short")
 class ConnectionTune(Method):
-    """connection.tune, server to client; answered by tune-ok."""
-
     channel_max: int = 0
     frame_max: int = 0
     heartbeat: int = 0
@@ -80,8 +70,6 @@ class ConnectionTune(Method):
 
 @method("connection.tune-ok", 10, 31, "short long short")
 class ConnectionTuneOk(Method):
-    """connection.tune-ok, client to server."""
-
     channel_max: int = 0
     frame_max: int = 0
     heartbeat: int = 0
@@ -89,20 +77,16 @@ class ConnectionTuneOk(Method):
 
 @method("connection.open", 10, 40, "shortstr -shortstr -bit")
 class ConnectionOpen(Method):
-    """connection.open, client to server; answered by open-ok."""
-
     virtual_host: str = ""
 
 
 @method("connection.open-ok", 10, 41, "-shortstr")
 class ConnectionOpenOk(Method):
-    """connection.open-ok, server to client."""
+    pass
 
 
 @method("connection.close", 10, 50, "short shortstr short short")
 class ConnectionClose(Method):
-    """connection.close, either way; answered by close-ok."""
-
     reply_code: int = 0
     reply_text: str = ""
     class_id: int = 0
@@ -111,62 +95,52 @@ class ConnectionClose(Method):
 
 @method("connection.close-ok", 10, 51)
 class ConnectionCloseOk(Method):
-    """connection.close-ok, either way."""
+    pass
 
 
 @method("connection.blocked", 10, 60, "shortstr")
 class ConnectionBlocked(Method):
-    """connection.blocked, either way."""
-
     reason: str = ""
 
 
 @method("connection.unblocked", 10, 61)
 class ConnectionUnblocked(Method):
-    """connection.unblocked, either way."""
+    pass
 
 
 @method("connection.update-secret", 10, 70, "longstr shortstr")
 class ConnectionUpdateSecret(Method):
-    """connection.update-secret, server to client; answered by update-secret-ok."""
-
     new_secret: bytes = b""
     reason: str = ""
 
 
 @method("connection.update-secret-ok", 10, 71)
 class ConnectionUpdateSecretOk(Method):
-    """connection.update-secret-ok, client to server."""
+    pass
 
 
 @method("channel.open", 20, 10, "-shortstr")
 class ChannelOpen(Method):
-    """channel.open, client to server; answered by open-ok."""
+    pass
 
 
 @method("channel.open-ok", 20, 11, "-longstr")
 class ChannelOpenOk(Method):
-    """channel.open-ok, server to client."""
+    pass
 
 
 @method("channel.flow", 20, 20, "bit")
 class ChannelFlow(Method):
-    """channel.flow, either way; answered by flow-ok."""
-
     active: bool = False
 
 
 @method("channel.flow-ok", 20, 21, "bit")
 class ChannelFlowOk(Method):
-    """channel.flow-ok, either way."""
-
     active: bool = False
 
 
 @method("channel.close", 20, 40, "short shortstr short short")
 class ChannelClose(Method):
-    """channel.close, either way; answered by close-ok."""
-
     reply_code: int = 0
     reply_text: str = ""
     class_id: int = 0
@@ -175,13 +149,11 @@ class ChannelClose(Method):
 
 @method("channel.close-ok", 20, 41)
 class ChannelCloseOk(Method):
-    """channel.close-ok, either way."""
+    pass
 
 
 @method("exchange.declare", 40, 10, "-short shortstr shortstr bit bit bit bit bit table")
 class ExchangeDeclare(Method):
-    """exchange.declare, client to server; answered by declare-ok."""
-
     exchange: str = ""
     type: str = ""
     passive: bool = False
@@ -194,13 +166,11 @@ class ExchangeDeclare(Method):
 
 @method("exchange.declare-ok", 40, 11)
 class ExchangeDeclareOk(Method):
-    """exchange.declare-ok, server to client."""
+    pass
 
 
 @method("exchange.delete", 40, 20, "-short shortstr bit bit")
 class ExchangeDelete(Method):
-    """exchange.delete, client to server; answered by delete-ok."""
-
     exchange: str = ""
     if_unused: bool = False
     no_wait: bool = False
@@ -208,13 +178,11 @@ class ExchangeDelete(Method):
 
 @method("exchange.delete-ok", 40, 21)
 class ExchangeDeleteOk(Method):
-    """exchange.delete-ok, server to client."""
+    pass
 
 
 @method("exchange.bind", 40, 30, "-short shortstr shortstr shortstr bit table")
 class ExchangeBind(Method):
-    """exchange.bind, client to server; answered by bind-ok."""
-
     destination: str = ""
     source: str = ""
     routing_key: str = ""
@@ -224,13 +192,11 @@ class ExchangeBind(Method):
 
 @method("exchange.bind-ok", 40, 31)
 class ExchangeBindOk(Method):
-    """exchange.bind-ok, server to client."""
+    pass
 
 
 @method("exchange.unbind", 40, 40, "-short shortstr shortstr shortstr bit table")
 class ExchangeUnbind(Method):
-    """exchange.unbind, client to server; answered by unbind-ok."""
-
     destination: str = ""
     source: str = ""
     routing_key: str = ""
@@ -240,13 +206,11 @@ class ExchangeUnbind(Method):
 
 @method("exchange.unbind-ok", 40, 51)
 class ExchangeUnbindOk(Method):
-    """exchange.unbind-ok, server to client."""
+    pass
 
 
 @method("queue.declare", 50, 10, "-short shortstr bit bit bit bit bit table")
 class QueueDeclare(Method):
-    """queue.declare, client to server; answered by declare-ok."""
-
     queue: str = ""
     passive: bool = False
     durable: bool = False
@@ -258,8 +222,6 @@ class QueueDeclare(Method):
 
 @method("queue.declare-ok", 50, 11, "shortstr long long")
 class QueueDeclareOk(Method):
-    """queue.declare-ok, server to client."""
-
     queue: str = ""
     message_count: int = 0
     consumer_count: int = 0
@@ -267,8 +229,6 @@ class QueueDeclareOk(Method):
 
 @method("queue.bind", 50, 20, "-short shortstr shortstr shortstr bit table")
 class QueueBind(Method):
-    """queue.bind, client to server; answered by bind-ok."""
-
     queue: str = ""
     exchange: str = ""
     routing_key: str = ""
@@ -278,13 +238,11 @@ class QueueBind(Method):
 
 @method("queue.bind-ok", 50, 21)
 class QueueBindOk(Method):
-    """queue.bind-ok, server to client."""
+    pass
 
 
 @method("queue.unbind", 50, 50, "-short shortstr shortstr shortstr table")
 class QueueUnbind(Method):
-    """queue.unbind, client to server; answered by unbind-ok."""
-
     queue: str = ""
     exchange: str = ""
     routing_key: str = ""
@@ -293,28 +251,22 @@ class QueueUnbind(Method):
 
 @method("queue.unbind-ok", 50, 51)
 class QueueUnbindOk(Method):
-    """queue.unbind-ok, server to client."""
+    pass
 
 
 @method("queue.purge", 50, 30, "-short shortstr bit")
 class QueuePurge(Method):
-    """queue.purge, client to server; answered by purge-ok."""
-
     queue: str = ""
     no_wait: bool = False
 
 
 @method("queue.purge-ok", 50, 31, "long")
 class QueuePurgeOk(Method):
-    """queue.purge-ok, server to client."""
-
     message_count: int = 0
 
 
 @method("queue.delete", 50, 40, "-short shortstr bit bit bit")
 class QueueDelete(Method):
-    """queue.delete, client to server; answered by delete-ok."""
-
     queue: str = ""
     if_unused: bool = False
     if_empty: bool = False
@@ -323,15 +275,11 @@ class QueueDelete(Method):
 
 @method("queue.delete-ok", 50, 41, "long")
 class QueueDeleteOk(Method):
-    """queue.delete-ok, server to client."""
-
     message_count: int = 0
 
 
 @method("basic.qos", 60, 10, "long short bit")
 class BasicQos(Method):
-    """basic.qos, client to server; answered by qos-ok."""
-
     prefetch_size: int = 0
     prefetch_count: int = 0
     global_: bool = False
@@ -339,13 +287,11 @@ class BasicQos(Method):
 
 @method("basic.qos-ok", 60, 11)
 class BasicQosOk(Method):
-    """basic.qos-ok, server to client."""
+    pass
 
 
 @method("basic.consume", 60, 20, "-short shortstr shortstr bit bit bit bit table")
 class BasicConsume(Method):
-    """basic.consume, client to server; answered by consume-ok."""
-
     queue: str = ""
     consumer_tag: str = ""
     no_local: bool = False
@@ -357,30 +303,22 @@ class BasicConsume(Method):
 
 @method("basic.consume-ok", 60, 21, "shortstr")
 class BasicConsumeOk(Method):
-    """basic.consume-ok, server to client."""
-
     consumer_tag: str = ""
 
 
 @method("basic.cancel", 60, 30, "shortstr bit")
 class BasicCancel(Method):
-    """basic.cancel, either way; answered by cancel-ok."""
-
     consumer_tag: str = ""
     no_wait: bool = False
 
 
 @method("basic.cancel-ok", 60, 31, "shortstr")
 class BasicCancelOk(Method):
-    """basic.cancel-ok, either way."""
-
     consumer_tag: str = ""
 
 
 @method("basic.publish", 60, 40, "-short shortstr shortstr bit bit", content=True)
 class BasicPublish(Method):
-    """basic.publish, client to server, with content."""
-
     exchange: str = ""
     routing_key: str = ""
     mandatory: bool = False
@@ -389,8 +327,6 @@ class BasicPublish(Method):
 
 @method("basic.return", 60, 50, "short shortstr shortstr shortstr", content=True)
 class BasicReturn(Method):
-    """basic.return, server to client, with content."""
-
     reply_code: int = 0
     reply_text: str = ""
     exchange: str = ""
@@ -399,8 +335,6 @@ class BasicReturn(Method):
 
 @method("basic.deliver", 60, 60, "shortstr longlong bit shortstr shortstr", content=True)
 class BasicDeliver(Method):
-    """basic.deliver, server to client, with content."""
-
     consumer_tag: str = ""
     delivery_tag: int = 0
     redelivered: bool = False
@@ -410,16 +344,12 @@ class BasicDeliver(Method):
 
 @method("basic.get", 60, 70, "-short shortstr bit")
 class BasicGet(Method):
-    """basic.get, client to server; answered by get-ok or get-empty."""
-
     queue: str = ""
     no_ack: bool = False
 
 
 @method("basic.get-ok", 60, 71, "longlong bit shortstr shortstr long", content=True)
 class BasicGetOk(Method):
-    """basic.get-ok, server to client, with content."""
-
     delivery_tag: int = 0
     redelivered: bool = False
     exchange: str = ""
@@ -429,48 +359,38 @@ class BasicGetOk(Method):
 
 @method("basic.get-empty", 60, 72, "-shortstr")
 class BasicGetEmpty(Method):
-    """basic.get-empty, server to client."""
+    pass
 
 
 @method("basic.ack", 60, 80, "longlong bit")
 class BasicAck(Method):
-    """basic.ack, either way."""
-
     delivery_tag: int = 0
     multiple: bool = False
 
 
 @method("basic.reject", 60, 90, "longlong bit")
 class BasicReject(Method):
-    """basic.reject, client to server."""
-
     delivery_tag: int = 0
     requeue: bool = False
 
 
 @method("basic.recover-async", 60, 100, "bit")
 class BasicRecoverAsync(Method):
-    """basic.recover-async, client to server."""
-
     requeue: bool = False
 
 
 @method("basic.recover", 60, 110, "bit")
 class BasicRecover(Method):
-    """basic.recover, client to server."""
-
     requeue: bool = False
 
 
 @method("basic.recover-ok", 60, 111)
 class BasicRecoverOk(Method):
-    """basic.recover-ok, server to client."""
+    pass
 
 
 @method("basic.nack", 60, 120, "longlong bit bit")
 class BasicNack(Method):
-    """basic.nack, either way."""
-
     delivery_tag: int = 0
     multiple: bool = False
     requeue: bool = False
@@ -478,50 +398,46 @@ class BasicNack(Method):
 
 @method("tx.select", 90, 10)
 class TxSelect(Method):
-    """tx.select, client to server; answered by select-ok."""
+    pass
 
 
 @method("tx.select-ok", 90, 11)
 class TxSelectOk(Method):
-    """tx.select-ok, server to client."""
+    pass
 
 
 @method("tx.commit", 90, 20)
 class TxCommit(Method):
-    """tx.commit, client to server; answered by commit-ok."""
+    pass
 
 
 @method("tx.commit-ok", 90, 21)
 class TxCommitOk(Method):
-    """tx.commit-ok, server to client."""
+    pass
 
 
 @method("tx.rollback", 90, 30)
 class TxRollback(Method):
-    """tx.rollback, client to server; answered by rollback-ok."""
+    pass
 
 
 @method("tx.rollback-ok", 90, 31)
 class TxRollbackOk(Method):
-    """tx.rollback-ok, server to client."""
+    pass
 
 
 @method("confirm.select", 85, 10, "bit")
 class ConfirmSelect(Method):
-    """confirm.select, client to server; answered by select-ok."""
-
     no_wait: bool = False
 
 
 @method("confirm.select-ok", 85, 11)
 class ConfirmSelectOk(Method):
-    """confirm.select-ok, server to client."""
+    pass
 
 
 @method("access.request", 30, 10, "shortstr bit bit bit bit bit")
 class AccessRequest(Method):
-    """access.request, client to server; answered by request-ok."""
-
     realm: str = ""
     exclusive: bool = False
     passive: bool = False
@@ -532,8 +448,6 @@ class AccessRequest(Method):
 
 @method("access.request-ok", 30, 11, "short")
 class AccessRequestOk(Method):
-    """access.request-ok, server to client."""
-
     ticket: int = 0
 
 

@@ -36,44 +36,30 @@ Table: TypeAlias = dict[str, Any]
 
 
 class Int8(Integer, bits=8, signed=True):
-    """Signed 8 bits, letter b."""
-
     __slots__ = ()
 
 
 class UInt8(Integer, bits=8):
-    """Unsigned 8 bits, letter B."""
-
     __slots__ = ()
 
 
 class Int16(Integer, bits=16, signed=True):
-    """Signed 16 bits, letter s."""
-
     __slots__ = ()
 
 
 class UInt16(Integer, bits=16):
-    """Unsigned 16 bits, letter u."""
-
     __slots__ = ()
 
 
 class Int32(Integer, bits=32, signed=True):
-    """Signed 32 bits, letter I."""
-
     __slots__ = ()
 
 
 class UInt32(Integer, bits=32):
-    """Unsigned 32 bits, letter i."""
-
     __slots__ = ()
 
 
 class Int64(Integer, bits=64, signed=True):
-    """Signed 64 bits, letter l."""
-
     __slots__ = ()
 
 

@@ -9,34 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar, dataclass_transform, get_args
+from typing import Any, ClassVar, Final, Generic, TypeVar, dataclass_transform, get_args
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10 import encoder
-from amqp10broker.protocols.amqp10.decoder import Reader, decode, open8, open32, type_name
+from amqp10broker.protocols.amqp10.decoder import decode, open8, open32, type_name
 from amqp10broker.protocols.amqp10.encoder import NULL, TRUE, write_compound
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
-from amqp10broker.protocols.amqp10.fields import (
-    ANY,
-    BINARY,
-    BOOLEAN,
-    FAULTS,
-    MAP,
-    MESSAGE_ID,
-    STRING,
-    SYMBOL,
-    SYMBOLS,
-    TIMESTAMP,
-    UBYTE,
-    UINT,
-    ULONG,
-    USHORT,
-    WrongType,
-    table,
-    write_fields,
-    write_message_id,
-    write_symbols,
-)
+from amqp10broker.protocols.amqp10.fields import FAULTS, FIELD_TYPES, FieldType, WrongType, table
 from amqp10broker.protocols.amqp10.skipper import skip
 from amqp10broker.protocols.amqp10.types import Symbol, ULong
 
@@ -78,34 +57,6 @@ def composite(name: str, descriptor: int, types: str = "") -> Callable[[type[T]]
         return made
 
     return make
-
-
-class FieldType(NamedTuple):
-    """How a field is read and written, and what an error calls its type."""
-
-    readers: list[Reader]
-    write: Callable[[Any], bytes]
-    words: str
-
-
-FIELD_TYPES: Final = {
-    "boolean": FieldType(BOOLEAN, encoder.write_boolean, "boolean"),
-    "ubyte": FieldType(UBYTE, encoder.write_ubyte, "ubyte"),
-    "ushort": FieldType(USHORT, encoder.write_ushort, "ushort"),
-    "uint": FieldType(UINT, encoder.write_uint, "uint"),
-    "ulong": FieldType(ULONG, encoder.write_ulong, "ulong"),
-    "timestamp": FieldType(TIMESTAMP, encoder.write_timestamp, "timestamp"),
-    "binary": FieldType(BINARY, encoder.write_binary, "binary"),
-    "string": FieldType(STRING, encoder.write_string, "string"),
-    "symbol": FieldType(SYMBOL, encoder.write_symbol, "symbol"),
-    "symbols": FieldType(SYMBOLS, write_symbols, "symbol or array of symbol"),
-    "map": FieldType(MAP, encoder.write_map, "map"),
-    "fields": FieldType(MAP, write_fields, "map"),
-    "message-id": FieldType(MESSAGE_ID, write_message_id, "ulong, uuid, binary or string"),
-    "address": FieldType(ANY, encoder.write_any, "address"),
-    "global-tx-id": FieldType(ANY, encoder.write_any, "global-tx-id"),
-    "any": FieldType(ANY, encoder.write_any, "any value"),
-}
 
 
 def define_role(name: str, composites: Any) -> None:
@@ -172,7 +123,6 @@ def _compile_encoder(cls: type[Composite]) -> Callable[[Composite], bytes]:
 
 
 def _compose(prefix: bytes, parts: list[bytes]) -> bytes:
-    """Encode a composite: `prefix` (0x00 and the descriptor), then fields without trailing nulls."""
     while parts and parts[-1] == NULL:
         parts.pop()
     if not parts:
@@ -185,7 +135,7 @@ def _compile_decoder(cls: type[Composite]) -> Decoder[Any]:
     typed = _typed_fields(cls)
     spec = [(field.name.replace("_", "-"), kind.words) for field, kind in typed]
     names: dict[str, Any] = {"new": object.__new__, "cls": cls, "open_fields": _open_fields, "FAULTS": FAULTS}
-    names |= {"fault": _fault, "missing": _missing, "overrun": _overrun, "name": name, "spec": spec}
+    names |= {"fault": _fault, "DecodeError": DecodeError, "name": name, "spec": spec}
     lines = [
         f"pos, stop, count = open_fields(data, pos, end, name, {len(typed)})",
         "start = pos",
@@ -201,7 +151,8 @@ def _compile_decoder(cls: type[Composite]) -> Decoder[Any]:
         target = f"self.{field.name}"
         default = repr(field.default) if type(field.default) in (bool, int) else f"default{number}"
         if field.default is MISSING:
-            refusal = f"raise missing({spec[number][0]!r}, name)"
+            problem = f"mandatory field {spec[number][0]!r} of {name} is missing"
+            refusal = f"raise DecodeError({problem!r})"
             lines += ["  if value is None:", f"   {refusal}", f"  {target} = value", " else:", f"  {refusal}"]
         elif field.default is None:
             lines += [f"  {target} = value", " else:", f"  {target} = None"]
@@ -216,7 +167,7 @@ def _compile_decoder(cls: type[Composite]) -> Decoder[Any]:
         "except FAULTS as error:",
         " raise fault(error, data, start, stop, name, spec) from None",
         "if pos != stop:",
-        " raise overrun(name, pos, stop)",
+        f" raise DecodeError(f'the fields of {name} end at offset {{pos}} and were to end at {{stop}}')",
         "return self, stop",
     ]
     return _define("decode(data, pos, end, depth)", lines, cls, names)
@@ -252,20 +203,10 @@ def _open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tupl
     return start, stop, count
 
 
-def _missing(field: str, name: str) -> DecodeError:
-    return DecodeError(f"mandatory field {field!r} of {name} is missing")
-
-
-def _overrun(name: str, pos: int, stop: int) -> DecodeError:
-    return DecodeError(f"the fields of {name} end at offset {pos} and were to end at {stop}")
-
-
 def _fault(
     error: Exception, data: bytes, start: int, stop: int, name: str, spec: list[tuple[str, str]]
 ) -> DecodeError:
-    """Return the error to raise for one of `FAULTS` in the fields of a composite. `start`: of the first
-    field; the offending one is found by walking from there.
-    """
+    """Find the offending field by walking from `start`, where the first field is."""
     if not isinstance(error, WrongType) or error.pos >= stop:
         return DecodeError(f"the fields of {name} at offset {start} end too early")
     index, pos = 0, start

@@ -78,8 +78,6 @@ class ConnectionState(Enum):
 
 
 class ConnectionInput(Enum):
-    """The inputs of a connection end's state machine."""
-
     RECEIVE_SASL_HEADER = auto()
     SEND_SASL_HEADER = auto()
     SASL_OK = auto()
@@ -139,9 +137,7 @@ class Connection:
         mechanisms: tuple[str, ...] = (),
         frames_singly_max: int = sys.maxsize,
     ) -> None:
-        """Make an unopened connection end. `frame_size_max`: bytes, the largest frame we take, at
-        least 512.
-        """
+        """`frame_size_max`: bytes, the largest frame we take, at least 512."""
         self.server = server
         self.state = ConnectionState.START
         self.remote_open: Open | None = None
@@ -199,12 +195,13 @@ class Connection:
         return self._head + self.frames.unread
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
-        while self._reading_header():
+        while self.state in _READING_HEADER:
             # A client that does not wait has sent its header behind the frame we answered.
             self._head += self.frames.take_rest() + data
             data = b""
             if len(self._head) < len(HEADER_AMQP):
-                self._refuse_hopeless(self._head)
+                if not HEADER_AMQP.startswith(self._head) and not HEADER_SASL.startswith(self._head):
+                    self._bad_header(self._head)
                 return
             header, data = self._head[:8], self._head[8:]
             self._head = b""
@@ -222,25 +219,15 @@ class Connection:
             for channel, items in groups:
                 for item in items:
                     self._on_early(channel, item, events)
-            if self._reading_header():
+            if self.state in _READING_HEADER:
                 self._receive(b"", events)
                 return
-            if self._owner_must_answer():
-                return
+            if self.server and self.state in (_S.SASL_NEGOTIATING, _S.OPEN_RECEIVED):
+                return  # the owner must answer
         for channel, items in self.frames.read(data):
             self._dispatch(channel, items, events)
         if self.frames.fault is not None and self.state is ConnectionState.OPENED:
             raise self.frames.fault
-
-    def _reading_header(self) -> bool:
-        return self.state in _READING_HEADER
-
-    def _owner_must_answer(self) -> bool:
-        return self.state in (ConnectionState.SASL_NEGOTIATING, ConnectionState.OPEN_RECEIVED) and self.server
-
-    def _refuse_hopeless(self, head: bytes) -> None:
-        if not HEADER_AMQP.startswith(head) and not HEADER_SASL.startswith(head):
-            self._bad_header(head)
 
     def _on_header(self, header: bytes) -> None:
         state = self.state
@@ -309,20 +296,17 @@ class Connection:
         self.frame_size_max = max(performative.max_frame_size, MIN_MAX_FRAME_SIZE)
         self.frames.frame_size_max = self._local_frame_size_max
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
-            self._fail_open(
+            raise AmqpConnectionError(
                 Condition.FRAME_SIZE_TOO_SMALL,
                 f"max-frame-size {performative.max_frame_size} is below the minimum of {MIN_MAX_FRAME_SIZE}",
             )
         idle = performative.idle_time_out
         if self.server and idle is not None and 0 < idle < IDLE_TIMEOUT_MS_MIN:
-            self._fail_open(
+            raise AmqpConnectionError(
                 Condition.NOT_ALLOWED,
                 f"idle-time-out ({idle} ms) < minimum idle-time-out ({IDLE_TIMEOUT_MS_MIN} ms)",
             )
         events.append(OpenReceived(performative))
-
-    def _fail_open(self, condition: str, description: str) -> None:
-        raise AmqpConnectionError(condition, description)
 
     def _dispatch(self, channel: int, items: list[object], events: list[ConnectionEvent]) -> None:
         first = items[0]

@@ -53,24 +53,18 @@ class PartialDelivery:
 
     def check_continuation(self, transfer: Transfer) -> None:
         """Raise `AmqpLinkError` for a continuation that contradicts the first frame (2.7.5)."""
-        if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id:
-            raise AmqpLinkError(
-                Condition.INVALID_FIELD,
-                f"delivery-id of continuation transfer ({transfer.delivery_id}) differs from "
-                f"delivery-id on first transfer ({self.delivery_id})",
-            )
-        if transfer.delivery_tag is not None and transfer.delivery_tag != self.tag:
-            raise AmqpLinkError(
-                Condition.INVALID_FIELD,
-                f"delivery-tag of continuation transfer ({transfer.delivery_tag.hex()}) differs from "
-                f"delivery-tag on first transfer ({self.tag.hex()})",
-            )
-        if transfer.message_format is not None and transfer.message_format != (self.message_format or 0):
-            raise AmqpLinkError(
-                Condition.INVALID_FIELD,
-                f"message-format of continuation transfer ({transfer.message_format}) differs from "
-                f"message-format on first transfer ({self.message_format or 0})",
-            )
+        for name, given, first in (
+            ("delivery-id", transfer.delivery_id, self.delivery_id),
+            ("delivery-tag", transfer.delivery_tag, self.tag),
+            ("message-format", transfer.message_format, self.message_format or 0),
+        ):
+            if given is not None and given != first:
+                shown = [each.hex() if isinstance(each, bytes) else each for each in (given, first)]
+                raise AmqpLinkError(
+                    Condition.INVALID_FIELD,
+                    f"{name} of continuation transfer ({shown[0]}) differs from "
+                    f"{name} on first transfer ({shown[1]})",
+                )
         if type(transfer.state) is TransactionalState and transfer.state.txn_id != self.txn_id:
             raise AmqpLinkError(
                 Condition.INVALID_FIELD,
@@ -144,19 +138,15 @@ class DeliveryBatch:
         return before - len(left)
 
 
+@dataclass(eq=False, slots=True)
 class ResumedDelivery:
     """A delivery from before the link was attached that is to be resumed (2.6.13)."""
 
-    __slots__ = ("aborted", "key", "message", "settled", "state")
-
-    def __init__(
-        self, key: int, message: Parts = (b"", b""), *, state: Any, settled: bool, aborted: bool = False
-    ) -> None:
-        self.key = key
-        self.message = message
-        self.state = state
-        self.settled = settled
-        self.aborted = aborted
+    key: int
+    message: Parts = (b"", b"")
+    state: Any = None
+    settled: bool = False
+    aborted: bool = False
 
     def abort(self) -> None:
         self.message, self.state, self.settled, self.aborted = (b"", b""), None, True, True

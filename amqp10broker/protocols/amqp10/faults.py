@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.performatives import Error
 from amqp10broker.protocols.amqp10.types import Symbol
 
@@ -22,22 +22,6 @@ def message_too_large(size: int, limit: int) -> AmqpLinkError:
 def over_limit() -> AmqpLinkError:
     """Return the error for a transfer without credit (2.6.7)."""
     return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
-
-
-def of_management(fault: AmqpLinkError) -> AmqpSessionError:
-    """Return the session's error for a fault of a link with requests of management, as RabbitMQ has it."""
-    if fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
-        text = "insufficient credit (0) for management link from client to RabbitMQ"
-        return AmqpSessionError(fault.condition, text)
-    return AmqpSessionError(fault.condition, fault.description, fault.info)
-
-
-def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
-    """Return the error for work in a transaction that the session does not have (part 4, 4.3)."""
-    return AmqpLinkError(
-        Condition.UNKNOWN_TRANSACTION,
-        f"no transaction of this session has the id 0x{txn_id.hex()}: declare one",
-    )
 
 
 def to_error(error: AmqpError | None) -> Error | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from amqp10broker.protocols.amqp10 import encoder
 from amqp10broker.protocols.amqp10.decoder import READERS, Reader
 from amqp10broker.protocols.amqp10.encoder import (
     check_depth,
@@ -27,11 +28,6 @@ from amqp10broker.protocols.amqp10.encoder import (
 )
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.protocols.amqp10.types import Array, Byte, Int, Long, Map, Short
-
-_USHORT: Final = struct.Struct(">H").unpack_from
-_UINT: Final = struct.Struct(">I").unpack_from
-_ULONG: Final = struct.Struct(">Q").unpack_from
-_LONG: Final = struct.Struct(">q").unpack_from
 
 
 class WrongType(Exception):
@@ -67,7 +63,9 @@ def _one_byte(data: bytes, pos: int, end: int, depth: int) -> tuple[int, int]:
     return data[pos], pos + 1
 
 
-def _integer(unpack: Callable[[bytes, int], tuple[Any, ...]], width: int) -> Reader:
+def _integer(layout: str) -> Reader:
+    unpack, width = struct.Struct(layout).unpack_from, struct.calcsize(layout)
+
     def read(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
         return unpack(data, pos)[0], pos + width
 
@@ -103,33 +101,11 @@ def _read_symbols(reader: Reader) -> Reader:
     return read
 
 
-BOOLEAN: Final = table({code: READERS[code] for code in (0x41, 0x42, 0x56)})
-UBYTE: Final = table({0x50: _one_byte})
-USHORT: Final = table({0x60: _integer(_USHORT, 2)})
-UINT: Final = table({0x43: _zero, 0x52: _one_byte, 0x70: _integer(_UINT, 4)})
-ULONG: Final = table({0x44: _zero, 0x53: _one_byte, 0x80: _integer(_ULONG, 8)})
-TIMESTAMP: Final = table({0x83: _integer(_LONG, 8)})
-BINARY: Final = table({code: READERS[code] for code in (0xA0, 0xB0)})
-STRING: Final = table({code: READERS[code] for code in (0xA1, 0xB1)})
-SYMBOL: Final = table({code: READERS[code] for code in (0xA3, 0xB3)})
-MAP: Final = table({code: _read_map(READERS[code]) for code in (0xC1, 0xD1)})
-_MESSAGE_ID_CODES: Final = (0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1)
-_SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81)
-# Part 3, section 3.2.4 has no signed integers, but programs in Go write an int, which is a long, and RabbitMQ
-# takes them.
-MESSAGE_ID: Final = table({code: READERS[code] for code in (*_MESSAGE_ID_CODES, *_SIGNED_CODES)})
-SYMBOLS: Final = table(
-    {code: _read_one_symbol(READERS[code]) for code in (0xA3, 0xB3)}
-    | {code: _read_symbols(READERS[code]) for code in (0xE0, 0xF0)}
-)
-ANY: Final = READERS
-
-
 FAULTS: Final = (WrongType, IndexError, struct.error)
 """The exceptions of readers of fields, besides `DecodeError`."""
 
 
-def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
+def _write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
     """Encode a field with multiple="true" (section 1.4): one symbol as itself, otherwise an array."""
     if isinstance(value, str):
         return write_symbol(value)
@@ -140,7 +116,7 @@ def write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
     return write_array(Array(0xB3 if wide else 0xA3, symbols), depth)
 
 
-def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
+def _write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
     """Encode a mapping as map with symbols as keys (part 2, 2.8.13)."""
     check_depth(depth)
     if not isinstance(value, (dict, Mapping)):
@@ -152,7 +128,7 @@ def write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
     return write_compound(0xC1, 0xD1, len(parts), b"".join(parts))
 
 
-def write_message_id(value: Any) -> bytes:
+def _write_message_id(value: Any) -> bytes:
     """Encode a message-id or correlation-id (part 3, section 3.2.11-14).
 
     int as ulong, UUID, bytes as binary, str as string; signed integers with their own type, so that ids are
@@ -169,3 +145,48 @@ def write_message_id(value: Any) -> bytes:
     if isinstance(value, int) and not isinstance(value, bool):
         return write_ulong(value)
     raise EncodeError(f"{value!r} is no message id: ulong, uuid, binary or string")
+
+
+class FieldType(NamedTuple):
+    readers: list[Reader]
+    write: Callable[[Any], bytes]
+    words: str
+    """What an error calls the type."""
+
+
+def _field_type(codes: Iterable[int], write: Callable[[Any], bytes], words: str) -> FieldType:
+    return FieldType(table({code: READERS[code] for code in codes}), write, words)
+
+
+_MESSAGE_ID_CODES: Final = (0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1)
+_SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81)
+_MAP: Final = table({code: _read_map(READERS[code]) for code in (0xC1, 0xD1)})
+_SYMBOLS: Final = table(
+    {code: _read_one_symbol(READERS[code]) for code in (0xA3, 0xB3)}
+    | {code: _read_symbols(READERS[code]) for code in (0xE0, 0xF0)}
+)
+
+FIELD_TYPES: Final = {
+    "boolean": _field_type((0x41, 0x42, 0x56), encoder.write_boolean, "boolean"),
+    "ubyte": FieldType(table({0x50: _one_byte}), encoder.write_ubyte, "ubyte"),
+    "ushort": FieldType(table({0x60: _integer(">H")}), encoder.write_ushort, "ushort"),
+    "uint": FieldType(
+        table({0x43: _zero, 0x52: _one_byte, 0x70: _integer(">I")}), encoder.write_uint, "uint"
+    ),
+    "ulong": FieldType(table({0x44: _zero, 0x53: _one_byte, 0x80: _integer(">Q")}), write_ulong, "ulong"),
+    "timestamp": FieldType(table({0x83: _integer(">q")}), encoder.write_timestamp, "timestamp"),
+    "binary": _field_type((0xA0, 0xB0), write_binary, "binary"),
+    "string": _field_type((0xA1, 0xB1), write_string, "string"),
+    "symbol": _field_type((0xA3, 0xB3), write_symbol, "symbol"),
+    "symbols": FieldType(_SYMBOLS, _write_symbols, "symbol or array of symbol"),
+    "map": FieldType(_MAP, encoder.write_map, "map"),
+    "fields": FieldType(_MAP, _write_fields, "map"),
+    # Part 3, section 3.2.4 has no signed integers, but programs in Go write an int, which is a long, and
+    # RabbitMQ takes them.
+    "message-id": _field_type(
+        (*_MESSAGE_ID_CODES, *_SIGNED_CODES), _write_message_id, "ulong, uuid, binary or string"
+    ),
+    "address": FieldType(READERS, write_any, "address"),
+    "global-tx-id": FieldType(READERS, write_any, "global-tx-id"),
+    "any": FieldType(READERS, write_any, "any value"),
+}

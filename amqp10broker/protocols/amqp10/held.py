@@ -29,8 +29,6 @@ links together, each may have one.
 
 
 class HeldFrames:
-    """The held frames of all links of a session."""
-
     __slots__ = ("_unfinished", "by_remote")
 
     def __init__(self, unfinished: Unfinished) -> None:
@@ -53,7 +51,9 @@ class HeldFrames:
         if held is None:
             if type(frame) is not Attach:
                 return False
-            held = next((each for each in self.by_remote.values() if each.is_named_in(frame)), None)
+            named = (frame.name, SenderLink if frame.role else ReceiverLink)
+            waiting = self.by_remote.values()
+            held = next((each for each in waiting if (each.link.name, type(each.link)) == named), None)
             if held is None:
                 return False
             self.by_remote[handle] = held
@@ -64,7 +64,6 @@ class HeldFrames:
         return True
 
     def release(self, link: SenderLink | ReceiverLink) -> Sequence[LinkFrame]:
-        """Return the frames of a link, which is not held any more."""
         frames: Sequence[LinkFrame] = ()
         for handle, held in list(self.by_remote.items()):
             if held.link is link:
@@ -80,8 +79,6 @@ class HeldFrames:
 
 
 class Held:
-    """The held frames of one link."""
-
     __slots__ = ("frames", "held_bytes", "link")
 
     def __init__(self, link: SenderLink | ReceiverLink) -> None:
@@ -89,11 +86,7 @@ class Held:
         self.frames: list[LinkFrame] = []
         self.held_bytes = 0
 
-    def is_named_in(self, attach: Attach) -> bool:
-        return attach.name == self.link.name and attach.role == (type(self.link) is SenderLink)
-
     def lets_pass(self, frame: LinkFrame) -> bool:
-        """Return whether a frame is to be handled now."""
         if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:
             return False
         return type(frame) is not Detach and type(frame) is not Attach

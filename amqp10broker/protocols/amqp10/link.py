@@ -26,8 +26,6 @@ from amqp10broker.protocols.amqp10.transfer import TransferHead
 
 
 class LinkState(Enum):
-    """The state of one link end."""
-
     DETACHED = auto()
     ATTACH_SENT = auto()
     ATTACH_RECEIVED = auto()
@@ -38,8 +36,6 @@ class LinkState(Enum):
 
 
 class LinkInput(Enum):
-    """The inputs of a link end's state machine."""
-
     SEND_ATTACH = auto()
     RECEIVE_ATTACH = auto()
     SEND_DETACH = auto()
@@ -101,7 +97,6 @@ class Link:
         self.address: Any = None
 
     def move(self, step: LinkInput) -> None:
-        """Apply a transition; the caller has checked that it is in the table."""
         self.state = LINK_TRANSITIONS[self.state, step]
 
     @property
@@ -127,10 +122,6 @@ class SenderLink(Link):
         self.queued = False
         self.left: Sequence[int] = ()
         self.txn_id: bytes | None = None
-
-    def pending_deliveries(self) -> int:
-        """Return the number of deliveries handed over and not begun."""
-        return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
 
     def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
         """Take back all but the first `keep` deliveries that have not begun: keys and messages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from amqp10broker.protocols.amqp10.delivery import Parts
@@ -259,14 +259,15 @@ class Links:
         attach = link.remote_attach
         assert attach is not None
         attach.unsettled = None
+        snd_mode, rcv_mode = attach.snd_settle_mode, attach.rcv_settle_mode
         sender = type(link) is SenderLink
         self._output.write(
             Attach(
                 name=link.name,
                 handle=link.handle,
                 role=not sender,
-                snd_settle_mode=_known(attach.snd_settle_mode, _SND_MODES, SenderSettleMode.MIXED),
-                rcv_settle_mode=_known(attach.rcv_settle_mode, _RCV_MODES, ReceiverSettleMode.FIRST),
+                snd_settle_mode=snd_mode if snd_mode in _SND_MODES else SenderSettleMode.MIXED,
+                rcv_settle_mode=rcv_mode if rcv_mode in _RCV_MODES else ReceiverSettleMode.FIRST,
                 # "the local terminus is null": source where we send, target where we receive
                 source=None if sender else attach.source,
                 target=attach.target if sender else None,
@@ -297,7 +298,6 @@ class Links:
         return unsent
 
     def on_detach(self, detach: Detach, events: list[SessionEvent]) -> None:
-        """Handle the peer's detach. Raises `AmqpSessionError` if the state does not permit it."""
         link = self.by_remote.get(detach.handle)
         if link is None:
             # A second detach of the peer is harmless, and RabbitMQ accepts it.
@@ -361,7 +361,3 @@ def _bad_attach(attach: Attach) -> AmqpLinkError | None:
         except AmqpLinkError as fault:
             return fault
     return None
-
-
-def _known(mode: int, modes: Container[int], otherwise: int) -> int:
-    return mode if mode in modes else otherwise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 
 from amqp10broker.protocols.amqp10.credit import IncomingWindow
@@ -53,7 +53,16 @@ class Inbound:
             AmqpSessionError: another unsettled delivery has the first delivery-id.
         """
         if link.partial is not None:
-            self._end_partial_by(link, run, events)
+            # The first transfer of the run is the last of a delivery that has begun.
+            transfer = Transfer(
+                handle=run.handle,
+                delivery_id=run.delivery_ids[0],
+                delivery_tag=run.tags[0],
+                message_format=run.message_format,
+                settled=run.settled,
+                state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
+            )
+            self.take_transfer(link, transfer, run.payloads[0], events)
             return part_of_run(run, 1, len(run.delivery_ids)) if len(run.delivery_ids) > 1 else None
         settled = bool(run.settled)
         check_settled(link, settled)
@@ -116,22 +125,9 @@ class Inbound:
             unsettled[delivery_id] = link
         raise AssertionError("one of them is in flight")
 
-    def _end_partial_by(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
-        # The first transfer of a run is the last of a delivery that has begun.
-        transfer = Transfer(
-            handle=run.handle,
-            delivery_id=run.delivery_ids[0],
-            delivery_tag=run.tags[0],
-            message_format=run.message_format,
-            settled=run.settled,
-            state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
-        )
-        self.take_transfer(link, transfer, run.payloads[0], events)
-
     def take_transfer(
         self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
     ) -> None:
-        """Take one transfer frame. Raises `AmqpLinkError`, `AmqpSessionError`."""
         partial = link.partial
         if partial is None:
             check_first(transfer)
@@ -209,11 +205,8 @@ class Inbound:
         self.unsettled.pop(partial.delivery_id, None)
 
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
-        """Count deliveries as finished, which may grant new credit."""
-        credit = link.credit
-        credit.finish(deliveries)
-        if credit.granted is not None:
-            self.grants[link] = None
+        link.credit.finish(deliveries)
+        self.note_grant(link)
 
     def top_up(self, link: ReceiverLink) -> None:
         """Grant if the link's rule allows it now, as after a change of its limit."""
@@ -226,7 +219,6 @@ class Inbound:
             self.grants[link] = None
 
     def drop(self, link: ReceiverLink) -> None:
-        """Remove the unsettled deliveries of a link that is gone."""
         self.drop_partial(link)
         unsettled = self.unsettled
         for number in [number for number, owner in unsettled.items() if owner is link]:
@@ -234,7 +226,6 @@ class Inbound:
         self.grants.pop(link, None)
 
     def drop_partial(self, link: ReceiverLink) -> None:
-        """Drop an incomplete delivery because nothing more comes on the link."""
         if link.partial is not None:
             self._end_partial(link, link.partial)
 
@@ -251,17 +242,12 @@ def _in_flight(delivery_id: int) -> AmqpSessionError:
 
 
 def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
-    """Return the transfers of a run from the index `first` up to but not with `stop`."""
-    part = TransferRun(run.handle, run.message_format, run.settled, run.txn_id)
-    part.delivery_ids = run.delivery_ids[first:stop]
-    part.tags = run.tags[first:stop]
-    part.payloads = run.payloads[first:stop]
-    return part
-
-
-def ones_of_run(run: TransferRun) -> Iterator[TransferRun]:
-    """Split a run into runs of one transfer each."""
-    return (part_of_run(run, at, at + 1) for at in range(len(run.delivery_ids)))
+    return TransferRun(
+        *(run.handle, run.message_format, run.settled, run.txn_id),
+        run.delivery_ids[first:stop],
+        run.tags[first:stop],
+        run.payloads[first:stop],
+    )
 
 
 def check_settled(link: ReceiverLink, settled: bool) -> None:

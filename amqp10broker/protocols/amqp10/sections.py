@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.codec import decode, skip
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.performatives import (
@@ -61,19 +62,17 @@ _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 
 
+@dataclass(eq=False, slots=True)
 class Sections:
     """Byte ranges within one message; a section that is absent is None. `properties`: decoded, because there
     are rules about its fields; None if absent. `bare`: where the bare message and the footer begin; they run
     to the end, and may be empty.
     """
 
-    __slots__ = ("bare", "header", "message_annotations", "properties")
-
-    def __init__(self) -> None:
-        self.header: tuple[int, int] | None = None
-        self.message_annotations: tuple[int, int] | None = None
-        self.properties: Properties | None = None
-        self.bare = 0
+    header: tuple[int, int] | None = None
+    message_annotations: tuple[int, int] | None = None
+    properties: Properties | None = None
+    bare: int = 0
 
 
 def locate(payload: bytes, found: Sections | None = None) -> Sections:
@@ -111,7 +110,9 @@ def locate(payload: bytes, found: Sections | None = None) -> Sections:
         if pos >= end or (allowed is not None and payload[pos] not in allowed):
             raise DecodeError(f"failed to parse message: section 0x{code:02x} has a value of a wrong type")
         if code == PROPERTIES:
-            found.properties, pos = _properties(payload, start, end)
+            properties, pos = decode_composite(payload, start, end)
+            assert isinstance(properties, Properties)
+            found.properties = properties
         else:
             pos = skip(payload, pos, end)
         if code == HEADER:
@@ -123,12 +124,6 @@ def locate(payload: bytes, found: Sections | None = None) -> Sections:
         previous = code
     found.bare = end if bare is None else bare
     return found
-
-
-def _properties(payload: bytes, start: int, end: int) -> tuple[Properties, int]:
-    properties, pos = decode_composite(payload, start, end)
-    assert isinstance(properties, Properties)
-    return properties, pos
 
 
 def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:

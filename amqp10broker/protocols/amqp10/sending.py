@@ -33,7 +33,7 @@ class Outbound:
         self._output = output
         self._channel = channel
         self._frame_size_max = frame_size_max
-        self._next_delivery_id = 0
+        self.next_delivery_id = 0
         self._closed = False
         self.unsettled: dict[int, tuple[SenderLink, int]] = {}
         self.turns: deque[SenderLink] = deque()
@@ -76,8 +76,8 @@ class Outbound:
         self._check_size(link, entry.message)
         link.pending.popleft()
         link.resuming -= 1
-        delivery_id = self._next_delivery_id
-        self._next_delivery_id = (delivery_id + 1) & MASK
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & MASK
         link.credit.spend(1)
         if not entry.settled:
             self.unsettled[delivery_id] = (link, entry.key)
@@ -102,7 +102,7 @@ class Outbound:
         pack = layout.pack
         head_bytes = layout.head_bytes
         before, between, after = layout.before, layout.between, layout.after
-        first_id = delivery_id = self._next_delivery_id
+        first_id = delivery_id = self.next_delivery_id
         size_max = self._frame_size_max
         peer_max = link.peer_max_message_size
         if peer_max:
@@ -129,7 +129,7 @@ class Outbound:
                 if delivery_id < first_id:
                     ids = [number & MASK for number in ids]
                 self.unsettled.update(zip(ids, zip(repeat(link), keys, strict=False), strict=False))
-            self._next_delivery_id = delivery_id
+            self.next_delivery_id = delivery_id
             batch.position = position + sent
             self._window.spend(sent)
             link.credit.spend(sent)
@@ -140,8 +140,8 @@ class Outbound:
     def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
         key, message = batch.keys[batch.position], batch.messages[batch.position]
         self._check_size(link, message)
-        delivery_id = self._next_delivery_id
-        self._next_delivery_id = (delivery_id + 1) & MASK
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & MASK
         batch.position += 1
         link.credit.spend(1)
         if not link.settled:
@@ -199,10 +199,6 @@ class Outbound:
         link.pending.extend(deliveries)
         link.resuming += len(deliveries)
         self._enqueue(link)
-
-    @property
-    def next_delivery_id(self) -> int:
-        return self._next_delivery_id
 
     def name_transaction(self, link: SenderLink, txn_id: bytes | None) -> None:
         """Acquire later deliveries of the link in a transaction, or in none (part 4, 4.4.3)."""
@@ -266,7 +262,6 @@ class Outbound:
         self.turns.clear()
 
     def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
-        """Remove the unsettled deliveries of a link that is gone; return those that were not begun."""
         if link.queued:
             self.turns.remove(link)
             link.queued = False
@@ -277,9 +272,7 @@ class Outbound:
             unsent.append((link.partial.key, link.partial.message))
         for entry in link.pending:
             if type(entry) is DeliveryBatch:
-                unsent.extend(
-                    zip(entry.keys[entry.position :], entry.messages[entry.position :], strict=True)
-                )
+                unsent.extend(zip(*entry.cut(0), strict=True))
         link.pending.clear()
         link.resuming = 0
         link.partial = None

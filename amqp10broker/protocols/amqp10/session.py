@@ -27,20 +27,17 @@ from amqp10broker.protocols.amqp10.events import (
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.protocols.amqp10.faults import of_management, to_error
+from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.links import Links
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
-from amqp10broker.protocols.amqp10.receiving import Inbound, ones_of_run, part_of_run
+from amqp10broker.protocols.amqp10.receiving import Inbound, part_of_run
 from amqp10broker.protocols.amqp10.sending import Outbound
-from amqp10broker.protocols.amqp10.settling import DispositionRun, FrameTap, Output, Settling
+from amqp10broker.protocols.amqp10.settling import DispositionRun, Output, Settling
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.protocols.serial import diff
-
-ROLE_SENDER: Final = False
-ROLE_RECEIVER: Final = True
 
 
 class SessionState(Enum):
@@ -57,8 +54,6 @@ class SessionState(Enum):
 
 
 class SessionInput(Enum):
-    """The inputs of a session end's state machine."""
-
     SEND_BEGIN = auto()
     RECEIVE_BEGIN = auto()
     SEND_END = auto()
@@ -85,8 +80,6 @@ OnFault = Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None]
 
 
 class Session:
-    """One end of a session, in either role (2.5)."""
-
     def __init__(
         self,
         channel: int,
@@ -114,7 +107,7 @@ class Session:
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._rest: TransferRun | None = None
-        self._output = output = Output(channel, frame_size_max)
+        self.output = output = Output(channel, frame_size_max)
         unfinished = unfinished or Unfinished()
         self.held = HeldFrames(unfinished)
         self.inbound = Inbound(self.incoming, unfinished)
@@ -130,22 +123,13 @@ class Session:
         return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
 
     @property
-    def tap(self) -> FrameTap | None:
-        """The observer of this session's frames; None: there is none."""
-        return self._output.tap
-
-    @tap.setter
-    def tap(self, tap: FrameTap | None) -> None:
-        self._output.tap = tap
-
-    @property
     def unsettled(self) -> int:
         return len(self.inbound.unsettled) + len(self.outbound.unsettled)
 
     def take_output(self) -> list[bytes | memoryview]:
         """Return the bytes to write now, dispositions (collected until this call) first."""
         self._flush()
-        output = self._output
+        output = self.output
         pieces, output.pieces = output.pieces, []
         return pieces
 
@@ -154,7 +138,7 @@ class Session:
     def begin(self, *, properties: Any = None) -> None:
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
-        self._output.write(
+        self.output.write(
             Begin(
                 remote_channel=self._remote_channel if answer else None,
                 next_outgoing_id=self.outgoing.next_outgoing_id,
@@ -167,7 +151,6 @@ class Session:
         self.incoming.flow_due = False
 
     def receive_begin(self, channel: int, begin: Begin) -> None:
-        """Apply the peer's begin, whichever came first."""
         self._move(SessionInput.RECEIVE_BEGIN)
         self._remote_channel = channel
         self.incoming.next_incoming_id = begin.next_outgoing_id
@@ -176,13 +159,12 @@ class Session:
         self.links.handle_max = min(self.links.handle_max, begin.handle_max)
 
     def end(self, error: AmqpError | None = None) -> None:
-        """Send end; all links are gone with it."""
         self._flush()
         if self.state is SessionState.MAPPED and error is not None:
             self._move(SessionInput.SEND_END_ERROR)
         else:
             self._move(SessionInput.SEND_END)
-        self._output.write(End(error=to_error(error)))
+        self.output.write(End(error=to_error(error)))
         self.held.clear()
         self.links.forget_all()
         self.outbound.close()
@@ -192,7 +174,6 @@ class Session:
     # --- frames in --------------------------------------------------------------------------------
 
     def receive(self, items: Sequence[object]) -> list[SessionEvent]:
-        """Handle frame bodies of this session in order; see `receive_each`."""
         return list(self.receive_each(items))
 
     def release(self, link: SenderLink | ReceiverLink) -> Iterator[SessionEvent]:
@@ -231,11 +212,15 @@ class Session:
             yield from events
             if rest is not None:
                 # One by one: how many can go together would have to be determined anew after each.
-                yield from self._each(list(ones_of_run(rest)), self._on_link_frame)
+                ones = [part_of_run(rest, at, at + 1) for at in range(len(rest.delivery_ids))]
+                yield from self._each(ones, self._on_link_frame)
             if faulty is not None and faulty[0].attached and not self.ended:
                 link, link_fault = faulty
                 if link.manages:
-                    session_fault = of_management(link_fault)
+                    text = link_fault.description
+                    if link_fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
+                        text = "insufficient credit (0) for management link from client to RabbitMQ"
+                    session_fault = AmqpSessionError(link_fault.condition, text, link_fault.info)
                 else:
                     unsent = self.links.detach(link, link_fault)
                     yield LinkDetached(link, True, None, link_fault, unsent)
@@ -244,8 +229,8 @@ class Session:
                 yield SessionEnded(to_error(session_fault), session_fault)
 
     def _handle(self, item: object, events: list[SessionEvent]) -> None:
-        if self._output.tap is not None:
-            self._output.tap.received(item)
+        if self.output.tap is not None:
+            self.output.tap.received(item)
         match item:
             case TransferRun():
                 self._on_run(item, events)
@@ -254,9 +239,13 @@ class Session:
             case Flow():
                 self._on_flow(item, events)
             case TransferFrame():
-                self._on_transfer(item, events)
+                if self.incoming.count(1) is not None:
+                    raise self.incoming.violation()
+                self._on_link_frame(item, events)
             case Disposition():
-                self.settling.on_disposition(item, events)
+                last = item.first if item.last is None else item.last
+                run = DispositionRun(item.role, item.settled, item.state, [(item.first, last)])
+                self.settling.on_run(run, events)
             case Attach() | Detach():
                 self._on_link_frame(item, events)
             case End():
@@ -281,11 +270,6 @@ class Session:
         self._on_link_frame(run, events)
         if violation is not None:
             raise self.incoming.violation()
-
-    def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        if self.incoming.count(1) is not None:
-            raise self.incoming.violation()
-        self._on_link_frame(frame, events)
 
     def _on_link_frame(self, frame: LinkFrame, events: list[SessionEvent]) -> None:
         # The session's part of the frame is already handled.
@@ -354,18 +338,14 @@ class Session:
                 link.credit.set(flow.delivery_count, flow.link_credit, drain=flow.drain)
         else:
             assert type(link) is ReceiverLink
-            if flow.delivery_count is not None:
-                self._follow_sender(link, flow.delivery_count)
+            count = flow.delivery_count
+            if count is not None and diff(count, link.credit.delivery_count) > 0:
+                # A sender that drained has advanced its delivery-count: the credit is used up to there.
+                link.credit.follow(count)
+                self.inbound.note_grant(link)
             if flow.echo:
                 self.send_flow(link)
         events.append(LinkFlowed(link, flow))
-
-    def _follow_sender(self, link: ReceiverLink, delivery_count: int) -> None:
-        # A sender that drained has advanced its delivery-count: the credit is used up to there.
-        credit = link.credit
-        if diff(delivery_count, credit.delivery_count) > 0:
-            credit.follow(delivery_count)
-            self.inbound.note_grant(link)
 
     def _on_end(self, performative: End, events: list[SessionEvent]) -> None:
         answered = self.state is SessionState.MAPPED
@@ -377,8 +357,7 @@ class Session:
     # --- flow -------------------------------------------------------------------------------------
 
     def send_session_flow(self) -> None:
-        """Send the session's windows in a flow without a link."""
-        self._output.write(self._flow())
+        self.output.write(self._flow())
         self.incoming.flow_due = False
 
     def send_flow(
@@ -406,7 +385,7 @@ class Session:
             link.credit.granted = None
         flow.echo = echo
         flow.properties = properties
-        self._output.write(flow)
+        self.output.write(flow)
 
     def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
         """End a drain: forfeit the remaining credit and notify the peer in one flow."""
@@ -430,11 +409,11 @@ class Session:
     def _flush(self) -> None:
         # The order: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
-            self.settling.forget()  # no frame may follow our end (2.5.5)
+            # No frame may follow our end (2.5.5).
+            self.settling.of_received.waiting.clear()
+            self.settling.of_sent.waiting.clear()
             return
-        settling = self.settling
-        if settling.of_received.waiting or settling.of_sent.waiting:
-            settling.flush()
+        self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:
@@ -446,7 +425,7 @@ class Session:
             flow.delivery_count = delivery_count
             flow.link_credit = link_credit
             link.credit.granted = None
-            self._output.write(flow)
+            self.output.write(flow)
         self.inbound.grants.clear()
         if self.incoming.flow_due:
             self.send_session_flow()

@@ -7,6 +7,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.protocols.amqp10.encoder import write_uint
 from amqp10broker.protocols.amqp10.events import DeliveriesSettled, DeliveriesUpdated, SessionEvent
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
@@ -29,7 +30,6 @@ from amqp10broker.protocols.amqp10.transfer import (
     KEY32_BYTES,
     LIST32,
     TransferLayout,
-    encode_uint,
 )
 from amqp10broker.protocols.serial import MASK, diff, ranges
 
@@ -90,6 +90,7 @@ Outcome = Accepted | Rejected | Released | Modified
 State = Outcome | Declared | TransactionalState
 ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
+_RANKS: Final[dict[type, int]] = {Rejected: 0, Released: 1}
 
 _LIST8: Final = 0xC0
 _SMALLUINT: Final = 0x52
@@ -214,15 +215,12 @@ class Settlements:
         """Add deliveries that reached `state`; `settled` settles them for the peer."""
         if not delivery_ids:
             return
-        key = (_rank(state), settled, b"\x40" if state is None else _encode_state(state))
+        key = (_RANKS.get(type(state), 2), settled, b"\x40" if state is None else state.encode())
         ids = self.waiting.get(key)
         if ids is None:
             self.waiting[key] = list(delivery_ids)
         else:
             ids.extend(delivery_ids)
-
-    def clear(self) -> None:
-        self.waiting.clear()
 
     def take(self) -> list[bytes]:
         """Encode and remove the collected outcomes: one frame for each contiguous range."""
@@ -240,8 +238,8 @@ class Settlements:
     def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:
         fields = (
             (b"\x41" if self._role else b"\x42")
-            + encode_uint(first)
-            + (encode_uint(last) if last != first else b"\x40")
+            + write_uint(first)
+            + (write_uint(last) if last != first else b"\x40")
             + (b"\x41" if settled else b"\x42")
             + state
         )
@@ -250,20 +248,6 @@ class Settlements:
         else:
             body = b"\x00\x53\x15\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
         return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
-
-
-def _rank(state: State | None) -> int:
-    if type(state) is Rejected:
-        return 0
-    if type(state) is Released:
-        return 1
-    return 2
-
-
-def _encode_state(state: State) -> bytes:
-    if state is ACCEPTED:
-        return b"\x00\x53\x24\x45"
-    return state.encode()
 
 
 class Settling:
@@ -284,29 +268,14 @@ class Settling:
         self.of_received = Settlements(channel, Role.RECEIVER)
         self.of_sent = Settlements(channel, Role.SENDER)
 
-    def on_disposition(self, performative: Disposition, events: list[SessionEvent]) -> None:
-        last = performative.first if performative.last is None else performative.last
-        self._update(
-            performative.role, performative.settled, performative.state, [(performative.first, last)], events
-        )
-
     def on_run(self, run: DispositionRun, events: list[SessionEvent]) -> None:
-        self._update(run.role, run.settled, run.state, run.spans, events)
-
-    def _update(
-        self,
-        role: bool,
-        settled: bool,
-        state: Any,
-        spans: list[tuple[int, int]],
-        events: list[SessionEvent],
-    ) -> None:
+        role, settled = run.role, run.settled
         unsettled: dict[int, Any] = self._sent if role == Role.RECEIVER else self._received
         if not unsettled:
             return
         by_link: dict[Any, list[int]] = {}
         keys_by_link: dict[Any, list[int]] = {}
-        for first, last in spans:
+        for first, last in run.spans:
             for delivery_id in _known(unsettled, first, last):
                 entry = unsettled.pop(delivery_id, None) if settled else unsettled.get(delivery_id)
                 if entry is None:
@@ -323,14 +292,13 @@ class Settling:
                     by_link.setdefault(entry, []).append(delivery_id)
         for link, ids in by_link.items():
             if role == Role.RECEIVER:
-                events.append(DeliveriesUpdated(link, keys_by_link[link], ids, state, settled))
+                events.append(DeliveriesUpdated(link, keys_by_link[link], ids, run.state, settled))
             else:
-                events.append(DeliveriesSettled(link, ids, state, settled))
+                events.append(DeliveriesSettled(link, ids, run.state, settled))
 
     def settle_received(
         self, delivery_ids: Sequence[int], state: State | None, *, settled: bool = True
     ) -> None:
-        """Send the outcome of deliveries that we received to the peer."""
         if settled:
             pop = self._received.pop
             for delivery_id in delivery_ids:
@@ -349,10 +317,6 @@ class Settling:
         ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
         self.of_sent.add(ids, state, settled=False)
         return ids
-
-    def forget(self) -> None:
-        self.of_received.clear()
-        self.of_sent.clear()
 
     def flush(self) -> None:
         if self.of_received.waiting:

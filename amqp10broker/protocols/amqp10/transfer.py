@@ -9,10 +9,12 @@ the generated class and 0.1 by a head.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from struct import Struct
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.protocols.amqp10.encoder import write_uint
 from amqp10broker.protocols.amqp10.performatives import TransactionalState, Transfer
 
 _LIST8: Final = 0xC0
@@ -27,25 +29,20 @@ KEY32_BYTES: Final = 19
 """The same for a list32, which has a head longer by six bytes."""
 
 
+@dataclass(eq=False, slots=True)
 class TransferRun:
     """Adjacent single-frame transfers of one channel, link, format, settled flag and transaction.
 
-    A plain slotted class that is filled while parsing: one per run, and the three lists cost 0.1 us a
-    transfer, against 0.3 us for a record of each transfer.
+    Filled while parsing: the three lists cost 0.1 us a transfer, against 0.3 us for a record of each.
     """
 
-    __slots__ = ("delivery_ids", "handle", "message_format", "payloads", "settled", "tags", "txn_id")
-
-    def __init__(
-        self, handle: int, message_format: int | None, settled: bool | None, txn_id: bytes | None = None
-    ) -> None:
-        self.handle = handle
-        self.message_format = message_format
-        self.settled = settled
-        self.txn_id = txn_id
-        self.delivery_ids: list[int] = []
-        self.tags: list[bytes] = []
-        self.payloads: list[bytes] = []
+    handle: int
+    message_format: int | None
+    settled: bool | None
+    txn_id: bytes | None = None
+    delivery_ids: list[int] = field(default_factory=list)
+    tags: list[bytes] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
 
 
 def handles_of(items: Sequence[object]) -> set[int] | None:
@@ -75,15 +72,11 @@ def by_link(runs: Sequence[TransferRun]) -> list[TransferRun]:
 
 @dataclass(eq=False, slots=True)
 class TransferFrame:
-    """One transfer that is not of a learned layout, with its payload."""
-
     performative: Transfer
     payload: bytes
 
 
 class TransferLayout:
-    """The common part of the transfers of one sender."""
-
     __slots__ = (
         "channel",
         "handle",
@@ -132,7 +125,10 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
         transfer.more
         or transfer.aborted
         or transfer.resume
-        or not (transfer.state is None or _is_posting(transfer.state))
+        or not (
+            transfer.state is None
+            or (type(transfer.state) is TransactionalState and transfer.state.outcome is None)
+        )
         or transfer.rcv_settle_mode is not None
         or transfer.delivery_id is None
         or transfer.delivery_tag is None
@@ -180,19 +176,6 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
     return learned
 
 
-def _is_posting(state: object) -> bool:
-    return type(state) is TransactionalState and state.outcome is None
-
-
-def encode_uint(value: int) -> bytes:
-    """Encode a uint in the fewest bytes."""
-    if value == 0:
-        return b"\x43"
-    if value < 256:
-        return bytes((_SMALLUINT, value))
-    return b"\x70" + value.to_bytes(4, "big")
-
-
 class TransferHead:
     """Frame heads for the single-frame deliveries of one sender link.
 
@@ -205,7 +188,7 @@ class TransferHead:
     def __init__(
         self, channel: int, handle: int, *, settled: bool, tag_bytes: int = 4, txn_id: bytes | None = None
     ) -> None:
-        encoded_handle = encode_uint(handle)
+        encoded_handle = write_uint(handle)
         # Five fields: handle, delivery-id, delivery-tag, message-format 0, settled.
         fields = 5
         self.after = b"\x43\x41" if settled else b"\x43\x42"
@@ -233,7 +216,6 @@ def delivery_tag(key: int) -> bytes:
 
 
 def payload_bytes(items: Sequence[object]) -> int:
-    """Return the bytes of payload of the transfers among frame bodies."""
     total = 0
     for item in items:
         if type(item) is TransferRun:

@@ -55,50 +55,34 @@ class Char(str):
 
 
 class UByte(Integer, bits=8):
-    """An AMQP ubyte: unsigned 8 bits."""
-
     __slots__ = ()
 
 
 class UShort(Integer, bits=16):
-    """An AMQP ushort: unsigned 16 bits."""
-
     __slots__ = ()
 
 
 class UInt(Integer, bits=32):
-    """An AMQP uint: unsigned 32 bits."""
-
     __slots__ = ()
 
 
 class ULong(Integer, bits=64):
-    """An AMQP ulong: unsigned 64 bits."""
-
     __slots__ = ()
 
 
 class Byte(Integer, bits=8, signed=True):
-    """An AMQP byte: signed 8 bits."""
-
     __slots__ = ()
 
 
 class Short(Integer, bits=16, signed=True):
-    """An AMQP short: signed 16 bits."""
-
     __slots__ = ()
 
 
 class Int(Integer, bits=32, signed=True):
-    """An AMQP int: signed 32 bits."""
-
     __slots__ = ()
 
 
 class Long(Integer, bits=64, signed=True):
-    """An AMQP long: signed 64 bits."""
-
     __slots__ = ()
 
 
@@ -109,8 +93,6 @@ class Timestamp(Integer, bits=64, signed=True):
 
 
 class Float(Binary32):
-    """An AMQP float: 32 bits, rounded."""
-
     __slots__ = ()
 
 

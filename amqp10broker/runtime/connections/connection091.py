@@ -79,7 +79,9 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             unfinished_bytes_max=node_context.config.unfinished_bytes_max,
             frames_singly_max=PORTION,
         )
-        super().__init__(node_context, stream, number, peer, origin, first_bytes, engine, engine.unfinished)
+        super().__init__(
+            node_context, stream, number, peer, origin, first_bytes, engine, engine.reader.unfinished
+        )
         self._mechanism = ""
         self._flow = CreditFlowSettings.of(node_context.config)
         self._held_until = -FLOW_SHOWN_S
@@ -242,10 +244,10 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
 
     @property
     def _publishes(self) -> bool:
-        return self._published or self.engine.publishing
+        return self._published or self.engine.reader.publishing
 
     def _discard(self, opened: ContentOpened) -> None:
-        self.engine.discard(opened)
+        self.engine.reader.discard(opened)
         if self.no_alarm is not None and not self._publishes:
             self.no_alarm.set()
 

@@ -203,7 +203,7 @@ class Watches:
         if isinstance(part, SessionTask):
             of_links = [ring for ring in rings if isinstance(ring, FrameRing)]
             tap = None if not of_links else of_links[0] if len(of_links) == 1 else Taps(of_links)
-            part.service.session.tap = tap
+            part.service.session.output.tap = tap
         else:
             part.service.listen(tuple(ring for ring in rings if isinstance(ring, ChannelRing)))
         turns = [ring.turn_over for ring in rings]

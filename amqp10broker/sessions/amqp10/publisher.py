@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from amqp10broker.config import FlowSettings
 from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
-from amqp10broker.message.amqp10 import to_at_start
+from amqp10broker.message.amqp10 import MessageReader, to_at_start
+from amqp10broker.message.amqp10 import extra_keys as extra_keys_of
 from amqp10broker.message.bare import routing_headers
-from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
@@ -382,7 +383,7 @@ class LinkPublisher(ReceiverOwner):
         if route.queues is not None and not reader.has_extra_keys:
             return route.queues
         try:
-            extra_keys = reader.extra_keys(message[0]) if reader.has_extra_keys else ()
+            extra_keys = extra_keys_of(message[0]) if reader.has_extra_keys else ()
         except AmqpLinkError:
             self._answer([delivery_id], None if settled else RELEASED)
             raise

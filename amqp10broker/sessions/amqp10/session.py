@@ -194,7 +194,7 @@ class BrokerSession(SessionEndpoint):
         if handles is None or 2 * len(handles) > len(items):
             return items
         session = self.session
-        if session.tap is not None or session.held.by_remote or session.incoming.closed:
+        if session.output.tap is not None or session.held.by_remote or session.incoming.closed:
             return items
         queues: set[DeclaredQueue] = set()
         for handle in handles:

@@ -13,7 +13,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.amqp10 import aged
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp10.faults import unknown_transaction
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.sending import Outbound
 from amqp10broker.protocols.amqp10.settling import Outcome
@@ -230,7 +230,10 @@ class Transactions:
         """Return an open transaction; raise `AmqpLinkError` if this session has none of this id."""
         transaction = self._open.get(txn_id)
         if transaction is None or transaction.discharged:
-            raise unknown_transaction(txn_id)
+            raise AmqpLinkError(
+                Condition.UNKNOWN_TRANSACTION,
+                f"no transaction of this session has the id 0x{txn_id.hex()}: declare one",
+            )
         return transaction
 
     def of(self, control: ReceiverLink) -> list[Transaction]:

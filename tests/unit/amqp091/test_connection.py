@@ -24,14 +24,9 @@ from amqp10broker.protocols.amqp091.events import (
     TuneDone,
     UpdateSecretReceived,
 )
-from amqp10broker.protocols.amqp091.frames import (
-    HEARTBEAT,
-    FrameReader,
-    MethodFrame,
-    PublishRun,
-    method_frame,
-)
-from amqp10broker.protocols.amqp091.framing import HEADER, content_frames
+from amqp10broker.protocols.amqp091.frames import FrameReader
+from amqp10broker.protocols.amqp091.framing import HEADER, HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.items import MethodFrame, PublishRun
 from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,

@@ -11,7 +11,7 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of
 from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.convert import to_amqp091, to_amqp10
-from amqp10broker.message.dead_lettering import Cause, Dying, dead_lettered, deaths_of
+from amqp10broker.message.dead_lettering import Cause, Dying
 from amqp10broker.message.death_history import Death
 from amqp10broker.message.message import acquired
 from amqp10broker.message.redelivery import redelivered
@@ -23,6 +23,7 @@ from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, ULong
+from tests.support.dead_lettered import dead_lettered, deaths_of
 
 BODY = b"\x00\x53\x75\xa0\x01a"
 """Of AMQP 1.0; of AMQP 0-9-1 any bytes are a body."""

@@ -8,13 +8,14 @@ import pytest
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.dead_lettering import Cause, dead_lettered
+from amqp10broker.message.dead_lettering import Cause
 from amqp10broker.message.delay import TIME_MAX_MS, Delay
 from amqp10broker.message.traits import Traits, traits_of
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp091.types import Timestamp as Timestamp091
 from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, ULong
+from tests.support.dead_lettered import dead_lettered
 
 NOW = 1_800_000_000_000
 AT = Delay(NOW + 5, from_arrival=False)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.commands import Publish
@@ -15,6 +14,7 @@ from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
 from tests.support import topologies
 from tests.support.askers import new_asker
+from tests.support.dead_lettered import deaths_of
 from tests.support.dead_letters import held
 from tests.support.declaring import declare, remove
 from tests.unit.metadata.conftest import Host
