@@ -137,7 +137,7 @@ def session_samples(session: BrokerSession, around: WaitContext) -> Iterator[Sam
         handle = _handle(link_out.remote_handle)
         limit = _limit(consumer)
         where = handle, link_out.name, consumer.address
-        yield Sample(consumer, EventKind.LINK_OUT, *where, consumer.sent, state, limit)
+        yield Sample(consumer, EventKind.LINK_OUT, *where, consumer.credit.written, state, limit)
 
 
 def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
@@ -207,7 +207,7 @@ def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
 
 _PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
     LinkPublisher: _publisher,
-    LinkConsumer: lambda part: (part.sent, part.settled),
+    LinkConsumer: lambda part: (part.credit.written, part.credit.counters.decided),
     Publishing: _publishing,
     ChannelConsumer: _channel_consumer,
 }
