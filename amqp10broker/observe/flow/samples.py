@@ -158,7 +158,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
         # Without confirmation: of the client, or if it wants none, of the queues.
-        unconfirmed = publishing.waiting if publishing.confirming else publishing.unconfirmed
+        unconfirmed = publishing.tracker.waiting if publishing.confirming else publishing.unconfirmed
         reason = NUMBERS[channel_wait(channel, around)]
         state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
         yield Sample(publishing, EventKind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
@@ -198,7 +198,7 @@ def _publisher(part: LinkPublisher) -> tuple[int, int]:
 
 
 def _publishing(part: Publishing) -> tuple[int, int]:
-    return part.published, part.published - part.waiting
+    return part.published, part.published - part.tracker.waiting
 
 
 def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:

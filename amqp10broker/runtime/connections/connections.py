@@ -93,7 +93,7 @@ class Connections(dict[int, Connection]):
         past.connections += 1
         past.parts[connection.protocol] += connection.begun
         past.measures[connection.protocol].add(connection.measures)
-        past.blocked_s += connection.blocked_s
+        past.blocked_s += connection.writer.blocked_s
         past.bytes_in += connection.bytes_received
         past.bytes_out += connection.writer.bytes_sent
 
