@@ -195,6 +195,11 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """The name that the client has sent; empty without one."""
 
     @property
+    def blocked_s(self) -> float:
+        """For how long bytes have waited for its socket."""
+        return self.writer.blocked_s
+
+    @property
     def is_open(self) -> bool:
         return self.engine.state is self.open_state
 
@@ -500,7 +505,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     async def go_on_with_login(self, response: bytes) -> None:
         """The client answers a challenge."""
         assert self._authentication is not None
-        await self.log_in(self._authentication.respond(response))
+        await self.log_in(self._authentication.resume(response))
 
     def start_heartbeats(self, timer: IdleTimer) -> None:
         """Send heartbeats, and end the connection after the idle time-out."""

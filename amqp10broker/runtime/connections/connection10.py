@@ -34,7 +34,7 @@ from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRE
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
 from amqp10broker.runtime.connections.session_task import Bound, SessionTask
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
+from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.amqp10.open import (
@@ -170,7 +170,8 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             try:
                 self.member = VhostSlot.enter(
                     *(node_context.catalog, name, self.grants, self.owner),
-                    container=Container(opened.container_id, sole=wants_sole_connection(opened)),
+                    container=opened.container_id,
+                    sole=wants_sole_connection(opened),
                 )
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)

@@ -110,7 +110,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, ar
             since_ms = times.credit_ms
             why = _no_credit(consumer, around)
         case _:
-            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
+            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.context.vhost)
     return Waiting(wait, why, now_ms - since_ms)
 
 
