@@ -12,7 +12,7 @@ as `Challenge`::
             await step.fetch()
             step = authentication.resume(None)
         else:
-            step = authentication.respond(await ask_the_client(step.data))
+            step = authentication.resume(await ask_the_client(step.data))
 
 Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS (RFC
 4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
@@ -93,7 +93,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Data for the client; pass its answer to `Authentication.respond`."""
+    """Data for the client; pass its answer to `Authentication.resume`."""
 
     data: bytes
 
@@ -236,29 +236,19 @@ class Authentication:
             Mechanism.SCRAM_SHA_256: self._scram,
         }[Mechanism(mechanism)]
         self._steps = begin(response)
-        return self._next(None)
+        return self.resume(None)
 
-    def respond(self, response: bytes) -> Step:
-        return self._next(response)
-
-    def resume(self, result: Any) -> Step:
-        """Process the conclusion of a `Slow`, or None after a `Fetch`."""
-        return self._next(result)
-
-    def _next(self, value: Any) -> Step:
+    def resume(self, value: Any) -> Step:
+        """Process the answer to a `Challenge`, the conclusion of a `Slow`, or None after a `Fetch`."""
         assert self._steps is not None, "not started"
         try:
             return self._steps.send(value)
         except StopIteration as end:
             outcome: Success | Failure = end.value
-        if isinstance(outcome, Success):
-            return self._may_come_from_there(outcome)
+        user = outcome.user
+        if isinstance(outcome, Success) and user in self._rules.loopback_users and not self._peer.loopback:
+            return Failure(f"user '{user}' can only connect from this machine", user)
         return outcome
-
-    def _may_come_from_there(self, success: Success) -> Success | Failure:
-        if success.user in self._rules.loopback_users and not self._peer.loopback:
-            return Failure(f"user '{success.user}' can only connect from this machine", success.user)
-        return success
 
     # --- mechanisms -------------------------------------------------------------------------------
 
@@ -407,19 +397,9 @@ class Tried(NamedTuple):
     failed: int = 0
 
 
-class Attempts:
-    """Counts login attempts. Over HTTP each request is one."""
-
-    def __init__(self) -> None:
-        self._by_protocol: dict[str, Tried] = {}
+class Attempts(dict[str, Tried]):
+    """The login attempts by protocol. Over HTTP each request is one."""
 
     def count(self, protocol: str, *, succeeded: bool) -> None:
-        before = self._by_protocol.get(protocol, Tried())
-        self._by_protocol[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
-
-    def all(self) -> Mapping[str, Tried]:
-        """Return the attempts of protocols with any."""
-        return self._by_protocol
-
-    def forget(self) -> None:
-        self._by_protocol.clear()
+        before = self.get(protocol, Tried())
+        self[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))

@@ -128,8 +128,10 @@ def _context(protocol: int, settings: TlsSettings, names: tuple[str, str, str]) 
     context = SSLContext(protocol)
     context.minimum_version = _VERSIONS[settings.minimum_version]
     context.check_hostname = False
+    # An empty text, not None: with None, OpenSSL would prompt for a password at the terminal.
+    password = settings.key_password or ""
     try:
-        context.load_cert_chain(settings.certificate_file, settings.key_file, password=_password_of(settings))
+        context.load_cert_chain(settings.certificate_file, settings.key_file, password)
     except SSLError as error:
         raise ConfigError(
             names[0],
@@ -159,11 +161,6 @@ def _check_readable(setting: str, file: str) -> None:
             f"names {file}, which cannot be read: {error.strerror}",
             "give a PEM file that you may read",
         ) from error
-
-
-def _password_of(settings: TlsSettings) -> str:
-    # An empty text, not None: with None, OpenSSL would prompt for a password at the terminal.
-    return settings.key_password or ""
 
 
 # Attributes of a name as RFC 4514 abbreviates them, by the long names that `ssl` uses.

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
 from amqp10broker.protocols.serial import MASK, diff
 
@@ -63,54 +65,38 @@ class Bounds(NamedTuple):
     """The most bytes of as many messages as the limit allows, by the size of those that came."""
 
 
-class _Before(NamedTuple):
-    # The measurements before a try, for comparison.
-    limit: int
-    per_ms: float
-
-
+@dataclass(eq=False, slots=True)
 class AutoLimit:
     """An automatic limit, with the reason of its present value."""
 
-    __slots__ = (
-        "_area",
-        "_at_ms",
-        "_before",
-        "_began_ms",
-        "_bounds",
-        "_done",
-        "_held_ms",
-        "_in_flight",
-        "_is_tight",
-        "_retry_at_ms",
-        "_retry_ms",
-        "_round_ms",
-        "_rounds",
-        "_settled_ms",
-        "_size",
-        "_usual_ms",
-        "highest",
-        "limit",
-        "since_ms",
-        "why",
-    )
+    _bounds: Bounds
+    since_ms: int
+    _is_tight: Callable[[], bool] = lambda: False
+    limit: int = field(init=False)
+    highest: int = field(init=False)
+    why: Why = Why.DEFAULT
+    # The limit and the rate before a try, for comparison; None: no try is running.
+    _before: tuple[int, float] | None = None
+    _retry_ms: int = RETRY_MS_MIN
+    _retry_at_ms: int = field(init=False)
+    # How long messages took when the limit was last confirmed.
+    _usual_ms: float = 0.0
+    # Bytes of a message: rises at once with larger ones, falls slowly with smaller ones.
+    _size: int = 1
+    _in_flight: int = 0
+    _at_ms: int = field(init=False)
+    _round_ms: int = field(init=False)
+    # Of the present epoch.
+    _began_ms: int = field(init=False)
+    _settled_ms: int = field(init=False)
+    _done: int = field(init=False)
+    _held_ms: int = field(init=False)
+    _rounds: int = field(init=False)
+    _area: int = field(init=False)
 
-    def __init__(self, bounds: Bounds, now_ms: int, is_tight: Callable[[], bool] = lambda: False) -> None:
-        self._bounds = bounds
-        self._is_tight = is_tight
-        self.limit = self.highest = bounds.base
-        self.why = Why.DEFAULT
-        self.since_ms = now_ms
-        # The measurements before a try; None: no try is running.
-        self._before: _Before | None = None
-        self._retry_ms = RETRY_MS_MIN
-        self._retry_at_ms = now_ms
-        # How long messages took when the limit was last confirmed.
-        self._usual_ms = 0.0
-        # Bytes of a message: rises at once with larger ones, falls slowly with smaller ones.
-        self._size = 1
-        self._in_flight = 0
-        self._at_ms = self._round_ms = now_ms
+    def __post_init__(self) -> None:
+        self.limit = self.highest = self._bounds.base
+        now_ms = self._retry_at_ms = self._at_ms = self._round_ms = self.since_ms
         self._restart(now_ms, now_ms)
 
     def _restart(self, now_ms: int, settled_ms: int) -> None:
@@ -183,8 +169,8 @@ class AutoLimit:
             self._restart(now_ms, now_ms)
             return
         before, self._before = self._before, None
-        if before is not None and per_ms < GAIN * before.per_ms:
-            self._change(before.limit, Why.NO_GAIN, now_ms, loop_ms)
+        if before is not None and per_ms < GAIN * before[1]:
+            self._change(before[0], Why.NO_GAIN, now_ms, loop_ms)
             self._pause(now_ms)
             return
         if before is not None:
@@ -209,7 +195,7 @@ class AutoLimit:
             self._restart(now_ms, now_ms)
             return
         self._change(min(2 * limit, top), Why.GROWING, now_ms, loop_ms)
-        self._before = _Before(limit, per_ms)
+        self._before = (limit, per_ms)
 
     def _change(self, limit: int, why: Why, now_ms: int, loop_ms: int) -> None:
         # The effect is there a round trip later.

@@ -10,11 +10,14 @@ queue has taken those deliveries back by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import field
 from enum import StrEnum
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message, redelivered
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
+from amqp10broker.metadata.queue_kind import QueueKind
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
     NO_BOUND,
@@ -29,7 +32,6 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 
 
@@ -42,6 +44,7 @@ class Mode(StrEnum):
     GOT_SETTLED = "got_settled"
 
 
+@dataclass(eq=False, slots=True)
 class QueueCredit:
     """The credit of one consumer with its queue.
 
@@ -53,56 +56,34 @@ class QueueCredit:
         forfeited: credit that the queue gave up with its last answer, which was to a drain.
     """
 
-    __slots__ = (
-        "_again",
-        "_ahead",
-        "_asked",
-        "_to_queue",
-        "available",
-        "closed",
-        "counters",
-        "epoch",
-        "forfeited",
-        "granted",
-        "in_flight",
-        "kind",
-        "mode",
-        "queue",
-        "ref",
-        "requests",
-        "returned",
-        "seen",
-        "waiting",
-    )
+    queue: DeclaredQueue
+    ref: ConsumerRef
+    _to_queue: Callable[[QueueCommand], None]
+    mode: Mode = Mode.DELIVERED
+    kind: QueueKind = field(init=False)
+    counters: Consumption = field(default_factory=Consumption)
+    in_flight: bool = False
+    closed: bool = False
+    seen: int = 0
+    waiting: int = 0
+    returned: int = 0
+    epoch: int = 0
+    available: int = 0
+    forfeited: int = 0
+    granted: int = 0
+    requests: int = 0
+    # Of those that wait: how many are written before each that the queue had delivered before.
+    _again: deque[int] = field(default_factory=deque)
+    # By how much the queue's count is ahead of `seen`: the credit that drains have made it give up.
+    _ahead: int = 0
+    # Credit of the last request; 0 when its deliveries were not all for the client.
+    _asked: int = 0
 
-    def __init__(
-        self, queue: DeclaredQueue, ref: ConsumerRef, to_queue: ToQueue, mode: Mode = Mode.DELIVERED
-    ) -> None:
-        self._to_queue = to_queue
-        self.mode = mode
-        self.counters = Consumption()
-        # Of those that wait: how many are written before each that the queue had delivered before.
-        self._again: deque[int] = deque()
-        self.queue = queue
-        self.kind = queue.kind
-        self.ref = ref
-        self.in_flight = False
-        self.closed = False
-        self.seen = 0
-        self.waiting = 0
-        self.returned = 0
-        self.epoch = 0
-        self.available = 0
-        self.forfeited = 0
-        self.granted = 0
-        self.requests = 0
-        # By how much the queue's count is ahead of `seen`: the credit that drains have made it give up.
-        self._ahead = 0
-        # Credit of the last request; 0 when its deliveries were not all for the client.
-        self._asked = 0
-        queue.consumption.join(self.counted)
+    def __post_init__(self) -> None:
+        self.kind = self.queue.kind
+        self.queue.consumption.join(self.counted)
 
-    def renewed(self, to_queue: ToQueue) -> QueueCredit:
+    def renewed(self, to_queue: Callable[[QueueCommand], None]) -> QueueCredit:
         """Return the credit for another end of a kept link: it continues the queue's counts."""
         new = QueueCredit(self.queue, self.ref, to_queue, self.mode)
         new.seen = new.returned = self.seen

@@ -57,8 +57,8 @@ class Witness:
     def look(self, told_since: int = 0) -> tuple[Any, ...]:
         """`COUNTED`, as the channel shows them; what is told by the frame that is next is not told yet."""
         unacked = None if self.consumer is None else self.consumer.unacked
-        untold = self.publishing.untold
-        untold = None if untold is None else untold + told_since
+        publishing = self.publishing
+        untold = publishing.next_seq - 1 - publishing.told + told_since if publishing.confirming else None
         return (unacked, self.consuming.global_prefetch, len(self.held), untold)
 
     def settle(self, *, confirming: bool = False) -> None:

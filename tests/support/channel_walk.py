@@ -616,7 +616,7 @@ class Walk:
             service = watch.channel.service
             assert not watch.asked, f"no answer to {watch.asked}"
             assert not watch.unconfirmed, f"not confirmed: {watch.unconfirmed}"
-            assert not service.waiting
+            assert not service.backlog
             assert not service.publishing.blocked
             assert service.consuming.unacked == len(watch.unacked)
             assert not service.consuming.has_unsent

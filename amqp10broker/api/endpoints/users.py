@@ -305,7 +305,7 @@ async def list_attempts(call: EndpointCall) -> HttpResponse:
                 "auth_attempts_failed": tried.failed,
                 "auth_attempts_succeeded": tried.succeeded,
             }
-            for protocol, tried in sorted(call.broker_api.attempts.all().items())
+            for protocol, tried in sorted(call.broker_api.attempts.items())
         ]
     )
 
@@ -321,7 +321,7 @@ async def list_attempts_by_source(call: EndpointCall) -> HttpResponse:
 async def forget_attempts(call: EndpointCall) -> HttpResponse:
     """Reset the counters of login attempts."""
     _here(call)
-    call.broker_api.attempts.forget()
+    call.broker_api.attempts.clear()
     return NO_CONTENT
 
 

@@ -356,7 +356,9 @@ class FaultySession(BrokerSession):
     def take_commands(self) -> list[QueueCommand]:
         commands = super().take_commands()
         faults = self._faults.on(OF_MAIL, *self._whose)
-        return self._faults.posted(faults, self.vhost, self._link_name, commands) if faults else commands
+        return (
+            self._faults.posted(faults, self.context.vhost, self._link_name, commands) if faults else commands
+        )
 
     def take_output(self) -> Sequence[bytes | memoryview]:
         pieces = [*super().take_output(), *self._faults.take_due(self.reply_to.id)]

@@ -137,7 +137,7 @@ def session_samples(session: BrokerSession, around: WaitContext) -> Iterator[Sam
         handle = _handle(link_out.remote_handle)
         limit = _limit(consumer)
         where = handle, link_out.name, consumer.address
-        yield Sample(consumer, EventKind.LINK_OUT, *where, consumer.sent, state, limit)
+        yield Sample(consumer, EventKind.LINK_OUT, *where, consumer.credit.written, state, limit)
 
 
 def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
@@ -158,7 +158,7 @@ def channel_samples(channel: BrokerChannel, around: WaitContext) -> Iterator[Sam
     published = publishing.published
     if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
         # Without confirmation: of the client, or if it wants none, of the queues.
-        unconfirmed = publishing.waiting if publishing.confirming else publishing.unconfirmed
+        unconfirmed = publishing.tracker.waiting if publishing.confirming else publishing.unconfirmed
         reason = NUMBERS[channel_wait(channel, around)]
         state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
         yield Sample(publishing, EventKind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
@@ -198,7 +198,7 @@ def _publisher(part: LinkPublisher) -> tuple[int, int]:
 
 
 def _publishing(part: Publishing) -> tuple[int, int]:
-    return part.published, part.published - part.waiting
+    return part.published, part.published - part.tracker.waiting
 
 
 def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
@@ -207,7 +207,7 @@ def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
 
 _PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
     LinkPublisher: _publisher,
-    LinkConsumer: lambda part: (part.sent, part.settled),
+    LinkConsumer: lambda part: (part.credit.written, part.credit.counters.decided),
     Publishing: _publishing,
     ChannelConsumer: _channel_consumer,
 }

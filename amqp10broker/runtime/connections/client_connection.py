@@ -19,6 +19,7 @@ names. The protocol's part is its abstract half.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -41,7 +42,6 @@ from amqp10broker.auth.login import (
 from amqp10broker.auth.token_scopes import TokenGrants
 from amqp10broker.errors import NotAllowed
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import ConnectionView, OriginView
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.budget import Budget
@@ -56,9 +56,10 @@ from amqp10broker.runtime.connections.writer import OutputBuffer, Writer
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
+from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.diagnosis.waits import WaitContext
-from amqp10broker.sessions.measures import Measures
+from amqp10broker.sessions.measures import Measures, Moment
 from amqp10broker.sessions.messages import (
     ACCESS_CHANGED,
     AccessChanged,
@@ -154,7 +155,8 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.peer = peer
         self.origin = origin
         self.user = ""
-        self.credential = Credential(node_context, origin)
+        self.grants: CatalogGrants | TokenGrants = CatalogGrants(node_context.catalog.users, "")
+        self._renewed = trio.Event()
         self.engine = engine
         self.unfinished = unfinished
         self.log = ConnectionLog(number, peer, node_context.log_limits, node_context.catalog)
@@ -191,11 +193,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
     @abstractmethod
     def client_name(self) -> str:
         """The name that the client has sent; empty without one."""
-
-    @property
-    def home(self) -> VirtualHost:
-        assert self.member is not None, "not open"
-        return self.member.vhost
 
     @property
     def blocked_s(self) -> float:
@@ -445,9 +442,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
         if isinstance(answer, Success):
             self.user = self.log.client["user"] = answer.user
-            self.credential.take(answer)
+            self.grants = answer.token or CatalogGrants(node_context.catalog.users, answer.user)
             self.unfinished.within = node_context.unfinished.of(answer.user)
-            if self.credential.is_token:
+            if answer.token is not None:
                 self.start_companion(self._end_with_token)
             node_context.logged_in(self.number)
         elif not isinstance(answer, Challenge):
@@ -459,15 +456,27 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         self.answer_login(answer)
 
     async def _end_with_token(self) -> None:
-        await self.credential.over()
-        self.expire()
+        # Waits until the token ends, or the last that the client has brought.
+        clock = self._node_context.clock
+        while isinstance(self.grants, TokenGrants):
+            self._renewed = trio.Event()
+            deadline = math.inf
+            if self.grants.expires_at is not None:
+                # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in
+                # RabbitMQ: a token that ends in three seconds lasts so long.
+                deadline = clock.trio_time(int(self.grants.expires_at * 1000) + clock.now_ms() % 1000)
+            with trio.move_on_at(deadline) as limit:
+                await self._renewed.wait()
+            if limit.cancelled_caught:
+                self.expire()
+                return
 
     async def renew(self, token: bytes) -> bool:
         """Continue with another token. Returns whether it was accepted; if not, the connection is closed.
 
         After a login with a password any token is accepted, as in RabbitMQ: permissions are evaluated again.
         """
-        problem = await self.credential.renew(token) if self.credential.is_token else None
+        problem = await self._take_token(self.grants, token) if isinstance(self.grants, TokenGrants) else None
         if problem is not None:
             self.log.warning("token refused", reason=problem)
             self.expel(TOKEN_REFUSED)
@@ -480,10 +489,23 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             self.tell(ACCESS_CHANGED)
         return True
 
+    async def _take_token(self, grants: TokenGrants, token: bytes) -> str | None:
+        # Returns None if it was taken, else why not, for the log. The old one counts to its end then.
+        authentication = self._node_context.authenticator.begin(self.origin)
+        step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
+        answer = await self._node_context.logins.settle(authentication, step, self.origin.address)
+        if not isinstance(answer, Success):
+            return "it is no answer" if isinstance(answer, Challenge) else answer.reason
+        if answer.token is None or answer.user != grants.user:
+            return f"it is of user '{answer.user}', not of '{grants.user}'"
+        grants.renew(answer.token)
+        self._renewed.set()
+        return None
+
     async def go_on_with_login(self, response: bytes) -> None:
         """The client answers a challenge."""
         assert self._authentication is not None
-        await self.log_in(self._authentication.respond(response))
+        await self.log_in(self._authentication.resume(response))
 
     def start_heartbeats(self, timer: IdleTimer) -> None:
         """Send heartbeats, and end the connection after the idle time-out."""
@@ -516,16 +538,30 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """The counters of its sessions or channels, including ended ones."""
         return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
 
-    def access(self) -> Access:
-        return Access(self.credential.grants, self.vhost)
-
     def count_part(self) -> None:
         """Count one more session or channel of the user. Raises `RefusedError`."""
-        self._node_context.catalog.usage.open_channel(account_of(self.credential.grants))
+        self._node_context.catalog.usage.open_channel(account_of(self.grants))
 
-    def reply_address(self, number: int, inbox: Mailbox[SessionMessage]) -> ReplyTo:
+    def context_of(self, number: int, inbox: Mailbox[SessionMessage]) -> dict[str, Any]:
+        """The context of one more session or channel (`EndpointContext`)."""
+        node_context = self._node_context
+        assert self.member is not None, "not open"
         label = f"connection {self.number}, {self.word} {number}"
-        return self._node_context.reply_registry.open(label, inbox)
+        return {
+            "catalog": node_context.catalog,
+            "vhost": self.member.vhost,
+            "access": Access(self.grants, self.vhost),
+            "config": node_context.config,
+            "reply_to": node_context.reply_registry.open(label, inbox),
+            "user": self.user,
+            "propose": node_context.propose,
+            "connection": self.owner,
+            "new_id": node_context.new_id,
+            "volatile": node_context.make_volatile,
+            "log": self.log,
+            "moment": Moment(node_context.clock.now_ms(), self.measures),
+            "commits": SessionCommits(inbox, node_context.journal_task),
+        }
 
     def output_buffer(self, inbox: Mailbox[SessionMessage]) -> OutputBuffer:
         return OutputBuffer(self.writer, inbox, self._node_context.config.writer_buffer_bytes)
@@ -562,10 +598,6 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
             await self.no_alarm.wait()
         finally:
             self.no_alarm = None
-
-    def alarm_over(self) -> None:
-        if self.no_alarm is not None:
-            self.no_alarm.set()
 
     def wait_context(self, output: OutputBuffer) -> WaitContext:
         clock, writer = self._node_context.clock, self.writer
@@ -650,55 +682,3 @@ def next_read_bytes(given: int, frames: int, parts: int) -> int:
     if given < READ_BYTES or frames * LARGE_FRAME_BYTES > given:
         return READ_BYTES
     return max(READ_BYTES, min(2 * given, READ_BYTES_MAX // max(1, parts)))
-
-
-class Credential:
-    def __init__(self, node_context: ConnectionContext, origin: Peer) -> None:
-        self.grants: CatalogGrants | TokenGrants = CatalogGrants(node_context.catalog.users, "")
-        self._node_context = node_context
-        self._origin = origin
-        self._renewed = trio.Event()
-
-    @property
-    def is_token(self) -> bool:
-        """Whether it is a token, and the client may bring others."""
-        return isinstance(self.grants, TokenGrants)
-
-    def take(self, success: Success) -> None:
-        """The client has logged in."""
-        self.grants = success.token or CatalogGrants(self._node_context.catalog.users, success.user)
-
-    async def over(self) -> None:
-        """Wait until the token ends, or the last that the client has brought."""
-        while True:
-            self._renewed = trio.Event()
-            ends = None if isinstance(self.grants, CatalogGrants) else self.grants.expires_at
-            if ends is None:
-                await self._renewed.wait()
-                continue
-            # Authorities cut `exp` to whole seconds, so the present second is not cut either, as in RabbitMQ:
-            # a token that ends in three seconds lasts so long.
-            clock = self._node_context.clock
-            ends_ms = int(ends * 1000) + clock.now_ms() % 1000
-            with trio.move_on_at(clock.trio_time(ends_ms)) as limit:
-                await self._renewed.wait()
-            if limit.cancelled_caught:
-                return
-
-    async def renew(self, token: bytes) -> str | None:
-        """Go on with another token. Returns None if it was taken, else why not, for the log. The old one
-        counts to its end then.
-        """
-        grants = self.grants
-        assert isinstance(grants, TokenGrants), "a password needs no renewal"
-        node_context = self._node_context
-        authentication = node_context.authenticator.begin(self._origin)
-        step = authentication.start(Mechanism.PLAIN.value, b"\0\0" + token)
-        answer = await node_context.logins.settle(authentication, step, self._origin.address)
-        if not isinstance(answer, Success):
-            return "it is no answer" if isinstance(answer, Challenge) else answer.reason
-        if answer.token is None or answer.user != grants.user:
-            return f"it is of user '{answer.user}', not of '{grants.user}'"
-        grants.renew(answer.token)
-        self._renewed.set()
-        return None

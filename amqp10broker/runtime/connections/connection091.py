@@ -41,14 +41,12 @@ from amqp10broker.runtime.connections.socket_transport import Stream
 from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp091.channel import ChannelState
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
-from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
 
 FLOW_SHOWN_S: Final = 1.0
@@ -187,7 +185,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
     def _open(self, event: OpenReceived) -> None:
         catalog = self._node_context.catalog
         try:
-            self.member = VhostSlot.enter(catalog, event.vhost, self.credential.grants, self.owner)
+            self.member = VhostSlot.enter(catalog, event.vhost, self.grants, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)
@@ -239,8 +237,8 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         if not isinstance(message, AlarmChanged):
             super().tell(message)
-        elif not message.on:
-            self.alarm_over()
+        elif not message.on and self.no_alarm is not None:
+            self.no_alarm.set()
 
     @property
     def _publishes(self) -> bool:
@@ -344,29 +342,14 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.fail(error, channel=number)
             return None
         inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
-        reply_to = self.reply_address(number, inbox)
         context = ChannelContext(
-            catalog=node_context.catalog,
-            vhost=self.home,
-            propose=node_context.propose,
-            access=self.access(),
-            config=node_context.config,
-            reply_to=reply_to,
-            user=self.user,
-            connection=self.owner,
-            capabilities=engine.capabilities,
-            frame_max=engine.frame_max,
-            new_id=node_context.new_id,
-            volatile=node_context.make_volatile,
-            log=self.log,
-            moment=Moment(node_context.clock.now_ms(), self.measures),
-            commits=SessionCommits(inbox, node_context.journal_task),
+            **self.context_of(number, inbox), capabilities=engine.capabilities, frame_max=engine.frame_max
         )
         service = node_context.channel_type(number, context)
         channel = ChannelTask(
             service, inbox, self.output_buffer(inbox), node_context.clock, self._flow, self._discard
         )
-        self.start(number, channel, reply_to, counted=True)
+        self.start(number, channel, context.reply_to, counted=True)
         return channel
 
     async def work(self, number: int, part: ChannelTask) -> None:

@@ -34,10 +34,9 @@ from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRE
 from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
 from amqp10broker.runtime.connections.session_task import Bound, SessionTask
 from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import Container, VhostSlot
+from amqp10broker.runtime.connections.vhost_slot import VhostSlot
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.commits import SessionCommits
 from amqp10broker.sessions.amqp10.open import (
     check_open,
     is_of_jms,
@@ -52,7 +51,6 @@ from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
 from amqp10broker.sessions.context import LinkNames, SessionContext
 from amqp10broker.sessions.diagnosis.waits import WaitContext
-from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.messages import (
     TRANSACTIONS_DUE,
     AccessChanged,
@@ -167,12 +165,13 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         config = node_context.config
         opened = event.performative
         name = vhost_of(opened, config.default_vhost)
-        fault = check_open(name, self.credential.grants, node_context.catalog)
+        fault = check_open(name, self.grants, node_context.catalog)
         if fault is None:
             try:
                 self.member = VhostSlot.enter(
-                    *(node_context.catalog, name, self.credential.grants, self.owner),
-                    container=Container(opened.container_id, sole=wants_sole_connection(opened)),
+                    *(node_context.catalog, name, self.grants, self.owner),
+                    container=opened.container_id,
+                    sole=wants_sole_connection(opened),
                 )
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
@@ -263,7 +262,8 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         if isinstance(message, AlarmChanged) and not message.on:
             self._excess_bytes = 0
-            self.alarm_over()
+            if self.no_alarm is not None:
+                self.no_alarm.set()
         super().tell(message)
 
     async def _begin(self, event: BeginReceived) -> None:
@@ -287,35 +287,22 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def _start_session(self, event: BeginReceived) -> None:
         node_context = self._node_context
         inbox: Mailbox[SessionMessage] = Mailbox(node_context.reply_registry.inline)
-        moment = Moment(node_context.clock.now_ms(), self.measures)
+        given = self.context_of(event.channel, inbox)
         transactions = Transactions(
             self._numbers,
-            moment,
+            given["moment"],
             timeout_ms=node_context.config.transaction_timeout_ms,
             watch=partial(self._watch_time, inbox),
         )
-        reply_to = self.reply_address(event.channel, inbox)
         context = SessionContext(
-            catalog=node_context.catalog,
-            vhost=self.home,
-            access=self.access(),
-            config=node_context.config,
-            reply_to=reply_to,
-            user=self.user,
+            **given,
             container_id=self.client_name,
             of_jms=self._of_jms,
             names=self._names,
             to_session=inbox.put,
-            propose=node_context.propose,
-            connection=self.owner,
-            new_id=node_context.new_id,
-            volatile=node_context.make_volatile,
             node=node_context.config.node_name or node_context.container_id,
-            log=self.log,
             offer_token=partial(self._offer_token, inbox),
-            moment=moment,
             transactions=transactions,
-            commits=SessionCommits(inbox, node_context.journal_task),
             resumable_links=node_context.resumable_links,
             is_memory_tight=node_context.is_memory_tight,
         )
@@ -336,7 +323,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
             error = AmqpSessionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
             inbox.put(Stop(tell=True, error=error))
         self._running.add()
-        self.start(event.channel, session, reply_to, counted=counted)
+        self.start(event.channel, session, context.reply_to, counted=counted)
 
     def _offer_token(self, inbox: Mailbox[SessionMessage], token: bytes, ref: RequestRef) -> None:
         self.start_companion(self._renew, inbox, token, ref)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import count
 from typing import Final, TypeAlias
@@ -20,7 +20,7 @@ from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.socket_transport import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
-from amqp10broker.sessions.counters import ClientCounters, Totals, Whose
+from amqp10broker.sessions.counters import Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
 from amqp10broker.sessions.measures import Measures
 from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
@@ -71,16 +71,12 @@ class Connections(dict[int, Connection]):
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
         self._catalog = catalog
-        self._numbers = count(1)
-        self._totals = Totals()
+        self.numbers = count(1)
+        self.gone = Totals()
         self.past = ClosedConnections()
         self.greetings: set[trio.CancelScope] = set()
         self.lingering: dict[trio.CancelScope, None] = {}
         self.stopping = False
-
-    def next_number(self) -> int:
-        """A number for a new one, unique in this broker's life."""
-        return next(self._numbers)
 
     def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         for connection in list(self.values()):
@@ -88,7 +84,7 @@ class Connections(dict[int, Connection]):
 
     def ended(self, number: int) -> None:
         connection = self.pop(number)
-        self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
+        self.gone.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
         past = self.past
         past.connections += 1
         past.parts[connection.protocol] += connection.begun
@@ -141,13 +137,14 @@ class Connections(dict[int, Connection]):
         for connection in list(self.values()):
             connection.close(reason, node_stops=True)
 
+    def _by(self) -> Iterator[dict[str, dict[str, int | None]]]:
+        present = [(_whose(each), each.counted()) for each in self.values()]
+        for sums in self.gone.by(present, self._catalog.users, self._catalog.vhosts):
+            yield {name: total.document() for name, total in sorted(sums.items())}
+
     def totals(self) -> TotalsView:
         """Counters of clients since the start, by protocol, virtual host and user."""
-        present = [(_whose(each), each.counted()) for each in self.values()]
-        sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
-        protocols, vhosts, users = (
-            {name: total.document() for name, total in sorted(each.items())} for each in sums
-        )
+        protocols, vhosts, users = self._by()
         return TotalsView(
             protocols,
             vhosts,
@@ -157,9 +154,8 @@ class Connections(dict[int, Connection]):
 
     def totals_of_vhosts(self) -> dict[str, dict[str, int | None]]:
         """The same by virtual host alone: no queue is looked at."""
-        present = [(_whose(each), each.counted()) for each in self.values()]
-        _, vhosts, _ = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
-        return {name: total.document() for name, total in vhosts.items()}
+        _, vhosts, _ = self._by()
+        return vhosts
 
     async def views(self, after: int = 0, most: int | None = None) -> list[ConnectionView]:
         """Views of authenticated connections for front ends, by number, in portions. `most`: so many at most;
@@ -175,9 +171,6 @@ class Connections(dict[int, Connection]):
                 found.append(connection.view())
                 await turns.after(found[-1])
         return found
-
-    def past_counters(self) -> dict[str, ClientCounters]:
-        return self._totals.by_protocol()
 
 
 async def what_waits(

@@ -144,7 +144,7 @@ class Listener:
 
     async def serve_stream(self, stream: Stream, peer: str, origin: Peer) -> None:
         """Serve any stream as a client's connection; a fault in it ends only it."""
-        number = self._connections.next_number()
+        number = next(self._connections.numbers)  # unique in this broker's life
         try:
             greeted = await self._greet(stream, number, peer, origin)
             if greeted is not None:

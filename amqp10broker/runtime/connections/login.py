@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -213,12 +214,8 @@ async def made_in_thread(passwords: Passwords, plain: list[str]) -> ReadyRecords
     """Have records made of passwords. Raises `InvalidArgument` if one is empty or holds a NUL."""
     records: dict[str, list[PasswordRecord]] = defaultdict(list)
     for password in plain:
-        records[password].append(await run_slow(_make(passwords, password)))
+        records[password].append(await run_slow(partial(passwords.make, password)))
     return ReadyRecords(passwords, records)
-
-
-def _make(passwords: Passwords, password: str) -> Callable[[], PasswordRecord]:
-    return lambda: passwords.make(password)
 
 
 def passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:

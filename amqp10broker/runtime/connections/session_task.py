@@ -215,7 +215,7 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         if service.unwanted is not None:
             unwanted, service.unwanted = service.unwanted, None
             self._discard(unwanted)
-        if self._held and not service.waiting:
+        if self._held and not service.backlog:
             super()._release_reader()
         granted = service.take_grant()
         if granted:

@@ -19,8 +19,8 @@ from amqp10broker.portable import send_pieces
 READ_BYTES: Final = 65_536
 
 CLOSE_WAIT_S: Final = 2.0
-"""How long a connection that we closed waits for the peer's close, and the socket of one that was never
-open for its client to close it."""
+"""How long a connection or a WebSocket that we closed waits for the peer's close, and the socket of one that
+was never open for its client to close it."""
 
 LINGER_S: Final = 30.0
 """How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
@@ -72,28 +72,20 @@ class SocketTransport:
         self._closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes; empty at the end.
-
-        Raises:
-            trio.BrokenResourceError: the peer reset the connection.
-        """
+        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError`, as all here."""
         # Waiting first, not after a failed attempt: it is the checkpoint that a task must make
         # anyway, and a fast peer's bytes are there when it returns.
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
-                return self._socket.recv(max_bytes or 65_536)
+                return self._socket.recv(max_bytes or READ_BYTES)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise trio.BrokenResourceError(f"receiving: {error}") from error
 
     async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Send everything, without joining it.
-
-        Raises:
-            trio.BrokenResourceError: the peer reset the connection.
-        """
+        """Send everything, without joining it."""
         left = pieces
         while left:
             sent = self.try_send_pieces(left)
@@ -111,11 +103,6 @@ class SocketTransport:
             raise trio.BrokenResourceError(f"sending: {error}") from error
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything.
-
-        Raises:
-            trio.BrokenResourceError: the peer reset the connection.
-        """
         view = memoryview(data)
         while len(view):
             sent = self.try_send(view)
@@ -140,11 +127,7 @@ class SocketTransport:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
 
     def try_send(self, data: bytes | bytearray | memoryview) -> int:
-        """Send what goes without waiting; returns the number of bytes.
-
-        Raises:
-            trio.BrokenResourceError: the peer reset the connection.
-        """
+        """Send what goes without waiting; returns the number of bytes."""
         try:
             return self._socket.send(data)
         except BlockingIOError:

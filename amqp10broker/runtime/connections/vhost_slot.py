@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import field
-from typing import NamedTuple, Self
+from typing import Self
 
 from amqp10broker.auth.authorise import check_vhost_access
 from amqp10broker.auth.grants import Grants, account_of
@@ -16,21 +16,13 @@ from amqp10broker.metadata.queue_requests import ConnectionEnded
 from amqp10broker.metadata.vhost import VirtualHost
 
 
-class Container(NamedTuple):
-    """The container of a connection, as named by an AMQP 1.0 client."""
-
-    id: str
-    sole: bool
-    """It wants to be the only connection of that id."""
-
-
 @dataclass(slots=True, eq=False)
 class VhostSlot:
     _catalog: Catalog
     vhost: VirtualHost
     _grants: Grants
     _owner: Owner
-    _container: Container | None
+    _container: str | None
     _left: bool = False
     _entry: Hashable | None = field(init=False)
 
@@ -45,9 +37,10 @@ class VhostSlot:
         grants: Grants,
         owner: Owner,
         *,
-        container: Container | None = None,
+        container: str | None = None,
+        sole: bool = False,
     ) -> Self:
-        """Count a connection in.
+        """Count a connection in. `sole`: it is to be the only one of its container.
 
         Raises:
             ResourceLocked: its container has a connection, and one of the two is to be the only one.
@@ -60,7 +53,7 @@ class VhostSlot:
         usage.open_connection(found, account_of(grants))
         if container is not None:
             try:
-                usage.open_container(found.name, container.id, sole=container.sole)
+                usage.open_container(found.name, container, sole=sole)
             except ResourceLocked:
                 usage.close_connection(found.name, grants.user)
                 raise
@@ -82,5 +75,5 @@ class VhostSlot:
         usage = self._catalog.usage
         usage.close_connection(self.vhost.name, self._grants.user)
         if self._container is not None:
-            usage.close_container(self.vhost.name, self._container.id)
+            usage.close_container(self.vhost.name, self._container)
         self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, READ_BYTES, Stream
 from amqp10broker.runtime.log import Log
 
 if TYPE_CHECKING:
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.connection")
 
-READ_BYTES: Final = 65_536
 SLICE_BYTES: Final = 16_384
 """So much is parsed before others may have their turn."""
 PIECES_AT_ONCE: Final = 250
 """With more messages in a slice others have it: a millisecond."""
-CLOSE_WAIT_S: Final = 2.0
-"""For the client's answer to our close, before the socket goes."""
 
 
 class WebSocketTransport:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
+from itertools import chain
 from time import perf_counter
 from typing import Any, Final, TypeVar
 
@@ -64,21 +65,6 @@ from amqp10broker.sessions.messages import SessionMessage
 _TAG_DIGITS: Final = 16
 
 
-class PageFiles:
-    """The content of the package's folder ``page``."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, PageFile] | None = None
-
-    async def find(self, path: str) -> PageFile | None:
-        """A file. Returns None if there is none of this path. Raises `OSError` if the files cannot
-        be read.
-        """
-        if self._files is None:
-            self._files = await trio.to_thread.run_sync(lambda: dict(_read()))
-        return self._files.get(path)
-
-
 def _read() -> Iterator[tuple[str, PageFile]]:
     root = files("amqp10broker") / "api" / "page"
     for folder in FOLDERS:
@@ -107,7 +93,15 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
     try:
         job = begin(address)
         try:
-            await _heard_out(job, mailbox)
+            while not job.done:
+                with trio.move_on_after(ANSWER_S) as patience:
+                    messages = await mailbox.take_all()
+                if patience.cancelled_caught:
+                    raise BrokerError(
+                        f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again"
+                    )
+                for effect in chain.from_iterable(each for each in messages if isinstance(each, list)):
+                    job.hear(effect)
         finally:
             job.end()
     finally:
@@ -119,18 +113,6 @@ async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[Re
 def to_queue(command: QueueCommand) -> None:
     """Send a command to its queue at once, as jobs do."""
     command[0].post(command[1])
-
-
-async def _heard_out(job: BackgroundJob, mailbox: Mailbox[SessionMessage]) -> None:
-    while not job.done:
-        with trio.move_on_after(ANSWER_S) as patience:
-            messages = await mailbox.take_all()
-        if patience.cancelled_caught:
-            raise BrokerError(f"a queue has not answered for {ANSWER_S:g} s: it is overloaded; try again")
-        for message in messages:
-            if isinstance(message, list):
-                for effect in message:
-                    job.hear(effect)
 
 
 TURN_S: Final = 0.004
@@ -157,7 +139,7 @@ class BrokerDoor(BrokerApi):
         self._start = start
         self.follow = lives.open
         self.run = partial(run_operation, broker)
-        self.page_file = PageFiles().find
+        self._page_files: dict[str, PageFile] | None = None
         self.interval_ms = broker.config.collect_statistics_interval_ms
         self.samples = RateSamples(self.interval_ms)
         self.catalog = broker.catalog
@@ -181,6 +163,12 @@ class BrokerDoor(BrokerApi):
             "fd_used": portable.open_files(),
         }
         return {name: figure for name, figure in told.items() if figure is not None}
+
+    async def page_file(self, path: str) -> PageFile | None:
+        """Return a file of the page; None if there is none of this path. Raises `OSError`."""
+        if self._page_files is None:
+            self._page_files = await trio.to_thread.run_sync(lambda: dict(_read()))
+        return self._page_files.get(path)
 
     def settings(self) -> str:
         return effective(self._broker.config)

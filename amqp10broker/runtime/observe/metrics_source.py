@@ -46,7 +46,7 @@ class MetricsSource:
 
     @property
     def attempts(self) -> Mapping[str, tuple[int, int]]:
-        tried = self._broker.logins.attempts.all()
+        tried = self._broker.logins.attempts
         return {PROTOCOLS.get(name, name): (each.succeeded, each.failed) for name, each in tried.items()}
 
     def node(self) -> NodeState:
@@ -84,7 +84,7 @@ class MetricsSource:
                 past.blocked_s,
                 past.bytes_in,
                 past.bytes_out,
-                connections.past_counters(),
+                connections.gone.by_protocol(),
             ),
             list(connections.values()),
         )

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, Final, TypeVar, assert_never
 
-from amqp10broker.config import Config
 from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
@@ -46,10 +45,10 @@ from amqp10broker.queues.effects import (
 from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
-from amqp10broker.sessions.amqp091.declaring import Declaring
-from amqp10broker.sessions.amqp091.modes import Acknowledging, Modes
+from amqp10broker.sessions.amqp091.declaring import DECLARING
+from amqp10broker.sessions.amqp091.modes import Modes
 from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.amqp091.subscribing import Fetching, Subscribing
+from amqp10broker.sessions.amqp091.subscribing import Subscribing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
@@ -101,11 +100,8 @@ class BrokerChannel(ChannelBase):
     def _reset(self) -> None:
         self.last_queue = ""
         self.consuming = ChannelConsumers(self.number, self.context, self.to_queue, self._counters)
-        self.acknowledging = Acknowledging(self)
-        self.modes = Modes(self, self.acknowledging)
-        self.declaring = Declaring(self)
+        self.modes = Modes(self)
         self.subscribing = Subscribing(self)
-        self.fetching = Fetching(self)
         self.publishing = Publishing(
             self.context,
             self.to_queue,
@@ -130,7 +126,7 @@ class BrokerChannel(ChannelBase):
             case WriterReady() | AlarmChanged():
                 return
             case ConfigChanged():
-                self.on_config(message.config)
+                self.context.config = message.config
             case AccessChanged():
                 self.on_access_changed()
             case Stop():
@@ -148,10 +144,6 @@ class BrokerChannel(ChannelBase):
         """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""
         self._backlog.extend(items)
         self._work()
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._backlog)
 
     @property
     def backlog(self) -> int:
@@ -178,9 +170,6 @@ class BrokerChannel(ChannelBase):
     def on_decided(self, decided: Decided) -> None:
         self._go_on(decided.ref, decided)
         self._work()
-
-    def on_config(self, config: Config) -> None:
-        self.context.config = config
 
     def on_access_changed(self) -> None:
         """Close the channel if the user may not read what it consumes any more."""
@@ -221,11 +210,9 @@ class BrokerChannel(ChannelBase):
         self._backlog.clear()
 
     def release(self) -> None:
-        del self.consuming, self.acknowledging, self.modes, self.declaring
-        del self.subscribing, self.fetching, self.publishing
+        del self.consuming, self.modes, self.subscribing, self.publishing
 
     def _give_everything_back(self) -> None:
-        self.acknowledging.close()
         self.consuming.close()
         self.subscribing.close()
         self.modes.close()
@@ -251,7 +238,7 @@ class BrokerChannel(ChannelBase):
             self._received.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
-            self._guarded(self.acknowledging.acks, item.tags)
+            self._guarded(self.modes.acks, item.tags)
         elif type(item) is MethodFrame:
             handler = _HANDLERS.get(type(item.method))
             if handler is None:
@@ -313,7 +300,7 @@ class BrokerChannel(ChannelBase):
         method = item.method if type(item) is MethodFrame else None
         if self.state is ChannelState.CLOSING:
             if isinstance(method, methods.ChannelCloseOk):
-                self._end()
+                self.state = ChannelState.CLOSED
             elif isinstance(method, methods.ChannelClose):
                 self.write(methods.ChannelCloseOk())
             return
@@ -322,14 +309,11 @@ class BrokerChannel(ChannelBase):
             self.state = ChannelState.OPEN
             self.write(methods.ChannelOpenOk())
         elif isinstance(method, methods.ChannelCloseOk):
-            self._end()
+            self.state = ChannelState.CLOSED
         elif self.state is ChannelState.UNOPENED:
             error = AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
             self._name_method(error)
             raise error
-
-    def _end(self) -> None:
-        self.state = ChannelState.CLOSED
 
     # --- channel ----------------------------------------------------------------------------------
 
@@ -340,7 +324,7 @@ class BrokerChannel(ChannelBase):
         self.modes.write_confirms()
         self._give_everything_back()
         self.write(methods.ChannelCloseOk())
-        self._end()
+        self.state = ChannelState.CLOSED
 
     def _flow(self, method: methods.ChannelFlow) -> None:
         if not method.active:
@@ -370,7 +354,7 @@ class BrokerChannel(ChannelBase):
         # Refuses before the body comes what would be refused with it.
         if not isinstance(method, methods.BasicPublish):
             raise _not_for_a_server(method)
-        self.publishing.check(method.exchange, method.routing_key, immediate=method.immediate)
+        self.publishing.find(method.exchange, method.routing_key, immediate=method.immediate)
 
     def _on_too_large(self, item: ContentTooLarge) -> None:
         # RabbitMQ checks the size last.
@@ -391,13 +375,12 @@ class BrokerChannel(ChannelBase):
             case CreditReply():
                 consumer = self.consuming.on_reply(effect)
                 if consumer is not None:
-                    self.fetching.on_reply(consumer, effect)
+                    self.subscribing.on_reply(consumer, effect)
             case Answer():
                 self._go_on(effect.request, effect)
             case Subscribed():
                 self._guarded(self.subscribing.on_subscribed, effect)
             case SubscribeRefused():
-                self._guarded(self.fetching.on_refused, effect)
                 self._guarded(self.subscribing.on_refused, effect)
             case TimedOut():
                 self._guarded(self.subscribing.on_timed_out, effect)
@@ -407,10 +390,8 @@ class BrokerChannel(ChannelBase):
             case Settled():
                 raise AssertionError("channels do not ask whether acknowledgements are durable")
             case QueueDeleted():
-                self.fetching.on_queue_deleted(effect)
                 self._guarded(self.subscribing.on_queue_deleted, effect)
             case QueueDown():
-                self._guarded(self.fetching.on_queue_down, effect)
                 self._guarded(self.subscribing.on_queue_down, effect)
             case _:
                 assert_never(effect)
@@ -443,24 +424,16 @@ _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
     methods.ChannelFlow: BrokerChannel._flow,
     methods.ChannelFlowOk: lambda channel, method: None,
     methods.AccessRequest: BrokerChannel._access_request,
-    methods.ExchangeDeclare: lambda channel, method: channel.declaring.exchange_declare(method),
-    methods.ExchangeDelete: lambda channel, method: channel.declaring.exchange_delete(method),
-    methods.ExchangeBind: lambda channel, method: channel.declaring.exchange_bind(method),
-    methods.ExchangeUnbind: lambda channel, method: channel.declaring.exchange_unbind(method),
-    methods.QueueDeclare: lambda channel, method: channel.declaring.queue_declare(method),
-    methods.QueueBind: lambda channel, method: channel.declaring.queue_bind(method),
-    methods.QueueUnbind: lambda channel, method: channel.declaring.queue_unbind(method),
-    methods.QueuePurge: lambda channel, method: channel.declaring.queue_purge(method),
-    methods.QueueDelete: lambda channel, method: channel.declaring.queue_delete(method),
+    **DECLARING,
     methods.BasicQos: BrokerChannel._qos,
     methods.BasicConsume: lambda channel, method: channel.subscribing.consume(method),
     methods.BasicCancel: lambda channel, method: channel.subscribing.cancel(method),
     methods.BasicCancelOk: lambda channel, method: None,
-    methods.BasicGet: lambda channel, method: channel.fetching.get(method),
-    methods.BasicNack: lambda channel, method: channel.acknowledging.nack(method),
-    methods.BasicReject: lambda channel, method: channel.acknowledging.reject(method),
-    methods.BasicRecover: lambda channel, method: channel.acknowledging.recover(method),
-    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover(method),
+    methods.BasicGet: lambda channel, method: channel.subscribing.get(method),
+    methods.BasicNack: lambda channel, method: channel.modes.nack(method),
+    methods.BasicReject: lambda channel, method: channel.modes.reject(method),
+    methods.BasicRecover: lambda channel, method: channel.modes.recover(method),
+    methods.BasicRecoverAsync: lambda channel, method: channel.modes.recover(method),
     methods.ConfirmSelect: lambda channel, method: channel.modes.select_confirms(method),
     methods.TxSelect: lambda channel, method: channel.modes.select_transactions(),
     methods.TxCommit: lambda channel, method: channel.modes.commit(),

@@ -280,17 +280,6 @@ class ChannelConsumers:
 
     # --- acknowledgements -------------------------------------------------------------------------
 
-    def take_tags(self, tags: Sequence[tuple[int, bool]], taken: list[Held]) -> None:
-        """Remove deliveries from those that the client holds.
-
-        Raises:
-            AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.
-        """
-        self.held.ack_run(tags, taken)
-
-    def put_back(self, held: Sequence[Held]) -> None:
-        self.held.restore(held)
-
     def settle(self, held: Sequence[Held], delivery_outcome: DeliveryOutcome) -> None:
         if len(held) == 1:
             self._settle_one(held[0].consumer, held[0].keys, delivery_outcome)

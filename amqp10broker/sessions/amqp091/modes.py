@@ -15,13 +15,22 @@ from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
 from amqp10broker.sessions.amqp091.consuming import Held
 from amqp10broker.sessions.commits import NotYet
 
+_PARTS: Final = frozenset((Publish, Settle))
 
-class Acknowledging:
-    """The decisions of a channel's client on deliveries."""
+
+class Modes:
+    """The decisions of a channel's client on deliveries, and its mode: confirm, transactional, or neither."""
 
     def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
         self._in_tx: list[tuple[Held, DeliveryOutcome]] = []
+        # A commit waits until queues have taken what it published.
+        self._committing = False
+        # The commands of a commit that waits until its queues are ready.
+        self._parked: tuple[RequestRef, list[QueueCommand]] | None = None
+        self._ends = channel.context.moment.measures.transactions
+
+    # --- acknowledgements --------------------------------------------------------------------------
 
     def acks(self, tags: Sequence[tuple[int, bool]]) -> None:
         self._settle(tags, DeliveryOutcome.ACCEPT)
@@ -48,7 +57,7 @@ class Acknowledging:
         channel = self._channel
         taken: list[Held] = []
         try:
-            channel.consuming.take_tags(tags, taken)
+            channel.consuming.held.ack_run(tags, taken)
         finally:
             # Acknowledgements before an unknown tag remain valid.
             if channel.publishing.transactional:
@@ -56,40 +65,7 @@ class Acknowledging:
             elif taken:
                 channel.consuming.settle(taken, delivery_outcome)
 
-    # --- transactions -----------------------------------------------------------------------------
-
-    def uncommitted(self, consumer: ChannelConsumer) -> int:
-        return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
-
-    def commit(self) -> None:
-        settled, self._in_tx = self._in_tx, []
-        for delivery_outcome in DeliveryOutcome:
-            held = [part for part, its in settled if its is delivery_outcome]
-            if held:
-                self._channel.consuming.settle(held, delivery_outcome)
-
-    def rollback(self) -> None:
-        self._channel.consuming.put_back([held for held, _ in self._in_tx])
-        self._in_tx = []
-
-    def close(self) -> None:
-        self._in_tx = []
-
-
-_PARTS: Final = frozenset((Publish, Settle))
-
-
-class Modes:
-    """The mode of a channel: confirm mode, transactional, or neither."""
-
-    def __init__(self, channel: ChannelBase, acknowledging: Acknowledging) -> None:
-        self._channel = channel
-        self._acknowledging = acknowledging
-        # A commit waits until queues have taken what it published.
-        self._committing = False
-        # The commands of a commit that waits until its queues are ready.
-        self._parked: tuple[RequestRef, list[QueueCommand]] | None = None
-        self._ends = channel.context.moment.measures.transactions
+    # --- confirms and transactions ----------------------------------------------------------------
 
     def select_confirms(self, method: methods.ConfirmSelect) -> None:
         self._channel.publishing.select_confirms()
@@ -112,7 +88,11 @@ class Modes:
         self._require_tx()
         self._ends.committed += 1
         before = len(channel.commands)
-        self._acknowledging.commit()
+        settled, self._in_tx = self._in_tx, []
+        for delivery_outcome in DeliveryOutcome:
+            held = [part for part, its in settled if its is delivery_outcome]
+            if held:
+                channel.consuming.settle(held, delivery_outcome)
         taken = channel.publishing.commit()
         posted = channel.commands[before:]
         del channel.commands[before:]
@@ -144,6 +124,9 @@ class Modes:
         else:
             channel.commands += [each for each in posted if type(each[1]) not in _PARTS]
 
+    def uncommitted(self, consumer: ChannelConsumer) -> int:
+        return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
+
     @property
     def waits_for_queues(self) -> bool:
         return self._parked is not None
@@ -163,7 +146,8 @@ class Modes:
         self._require_tx()
         self._ends.rolled_back += 1
         channel.publishing.rollback()
-        self._acknowledging.rollback()
+        channel.consuming.held.restore([held for held, _ in self._in_tx])
+        self._in_tx = []
         channel.write(methods.TxRollbackOk())
 
     def _require_tx(self) -> None:
@@ -188,5 +172,6 @@ class Modes:
             channel.write(methods.TxCommitOk())
 
     def close(self) -> None:
+        self._in_tx = []
         self._committing = False
         self._parked = None

@@ -112,13 +112,6 @@ class Publishing:
         return sum(outlet.outstanding for outlet in self._outlets.values())
 
     @property
-    def untold(self) -> int | None:
-        """The number of messages with a confirm or rejection still to be sent; None: none is sent."""
-        if not self.confirming:
-            return None
-        return self.next_seq - 1 - self.told
-
-    @property
     def told(self) -> int:
         """The number of messages with a confirm or rejection that is sent, or is about to be."""
         return self.tracker.acked + self.tracker.nacked
@@ -128,11 +121,6 @@ class Publishing:
         """The number of messages routed so far; those of a transaction count when it is committed."""
         return self._before_confirms + self.next_seq - 1
 
-    @property
-    def waiting(self) -> int:
-        """In confirm mode: the number of messages without a confirm or rejection sent."""
-        return self.tracker.waiting
-
     # --- from the client --------------------------------------------------------------------------
 
     def publish(self, run: PublishRun) -> None:
@@ -140,7 +128,7 @@ class Publishing:
         moment = self._context.moment
         self.published_ms = moment.ms
         moment.measures.message_sizes.count(run.bodies)
-        route = self._find(run.exchange, run.routing_key, immediate=run.immediate)
+        route = self.find(run.exchange, run.routing_key, immediate=run.immediate)
         queues = route.queues
         if queues is None or self.transactional:
             self._publish_each(run, route)
@@ -168,11 +156,8 @@ class Publishing:
             # Also when one was refused: those before it are published.
             self._to_queues(route.exchange, queues, messages, run.mandatory)
 
-    def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
-        """Check a content before its body is there. Raises `RefusedError`, as `publish`."""
-        self._find(exchange, routing_key, immediate=immediate)
-
-    def _find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
+    def find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
+        """Return the route of contents. Raises `RefusedError`."""
         if immediate:
             raise NotSupported("basic.publish", "immediate=true")
         return self._routes.find(exchange, routing_key)

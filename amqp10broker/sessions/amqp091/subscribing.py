@@ -32,7 +32,7 @@ CANCEL_NOTIFY = "consumer_cancel_notify"
 
 
 class Subscribing:
-    """Subscription and cancellation of a channel's consumers, and its direct reply-to."""
+    """Subscription and cancellation of a channel's consumers, basic.get, and its direct reply-to."""
 
     def __init__(self, channel: ChannelBase) -> None:
         self._channel = channel
@@ -40,6 +40,8 @@ class Subscribing:
         self._asked: dict[ConsumerRef, tuple[ChannelConsumer, bool]] = {}
         self._reply_queue: DeclaredQueue | None = None
         self._reply_tag = ""
+        # Of the basic.get that waits for its queue.
+        self._fetcher: ChannelConsumer | None = None
 
     @property
     def reply_address(self) -> str | None:
@@ -102,6 +104,43 @@ class Subscribing:
         if not method.no_wait:
             self._channel.write(methods.BasicCancelOk(method.consumer_tag))
 
+    # --- basic.get: one message is requested with drain --------------------------------------------
+
+    def get(self, method: methods.BasicGet) -> None:
+        channel, context = self._channel, self._context
+        name = channel.queue_named(method.queue)
+        context.access.read("queue", name)
+        queue = channel.usable(name)
+        check_gettable(queue)
+        self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
+        channel.pause()
+
+    def on_reply(self, fetcher: ChannelConsumer, reply: CreditReply) -> None:
+        if fetcher is not self._fetcher:
+            return
+        self._fetcher = None
+        channel = self._channel
+        fetched = channel.consuming.take_fetched(fetcher)
+        if fetched is None:
+            fetcher.credit.counters.got_nothing += 1
+            channel.write(methods.BasicGetEmpty())
+        else:
+            tag, message = fetched
+            ours = to_amqp091(message)
+            frame_max = channel.context.frame_max
+            channel.write_content(get_ok_frames(channel.number, tag, ours, reply.available, frame_max))
+        channel.paused = False
+
+    def _end_fetch(self, ref: ConsumerRef) -> ChannelConsumer | None:
+        # Returns None if the client waits for another fetcher, or for none.
+        fetcher = self._fetcher
+        if fetcher is None or fetcher.ref != ref:
+            return None
+        self._fetcher = None
+        self._channel.consuming.forget(ref)
+        self._channel.paused = False
+        return fetcher
+
     # --- direct reply-to --------------------------------------------------------------------------
 
     def _open_reply_queue(self, method: methods.BasicConsume, tag: str) -> DeclaredQueue:
@@ -133,6 +172,10 @@ class Subscribing:
         self._channel.consuming.start(consumer)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
+        if self._end_fetch(effect.consumer) is not None:
+            queue = f"queue '{effect.queue}'"
+            text = f"Cannot get a message from {queue} in vhost '{self._context.vhost.name}'"
+            raise Unavailable(queue, f"{text}: it has had no leader for too long")
         asked = self._asked.pop(effect.consumer, None)
         if asked is None:
             return
@@ -173,6 +216,10 @@ class Subscribing:
         ref = effect.ref
         if isinstance(ref, PublisherRef):
             return
+        if self._fetcher is not None and ref == self._fetcher.ref:
+            self._fetcher = None
+            self._channel.write(methods.BasicGetEmpty())
+            self._channel.paused = False
         asked = self._asked.pop(ref, None)
         consumer = self._channel.consuming.find(ref)
         # One that the client cancelled itself is still here as long as it holds deliveries.
@@ -188,7 +235,12 @@ class Subscribing:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        """End the consumer of an unreachable queue; raise `NotFound` if its basic.consume is unanswered."""
+        """End the consumer of an unreachable queue; raise `NotFound` if its basic.consume or the basic.get is
+        unanswered.
+        """
+        fetcher = self._end_fetch(effect.consumer)
+        if fetcher is not None:
+            raise fetcher.queue.inaccessible()
         asked = self._asked.pop(effect.consumer, None)
         consumer = self._channel.consuming.find(effect.consumer)
         lasted = consumer is not None and not consumer.cancelled
@@ -230,65 +282,3 @@ def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
     return AccessRefused(
         f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
     )
-
-
-class Fetching:
-    """Handles basic.get: requests one message from the queue with drain."""
-
-    def __init__(self, channel: ChannelBase) -> None:
-        self._channel = channel
-        self._fetcher: ChannelConsumer | None = None
-
-    def get(self, method: methods.BasicGet) -> None:
-        channel = self._channel
-        name = channel.queue_named(method.queue)
-        channel.context.access.read("queue", name)
-        queue = channel.usable(name)
-        check_gettable(queue)
-        self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
-        channel.pause()
-
-    def on_reply(self, fetcher: ChannelConsumer, reply: CreditReply) -> None:
-        if fetcher is not self._fetcher:
-            return
-        self._fetcher = None
-        channel = self._channel
-        fetched = channel.consuming.take_fetched(fetcher)
-        if fetched is None:
-            fetcher.credit.counters.got_nothing += 1
-            channel.write(methods.BasicGetEmpty())
-        else:
-            tag, message = fetched
-            ours = to_amqp091(message)
-            frame_max = channel.context.frame_max
-            channel.write_content(get_ok_frames(channel.number, tag, ours, reply.available, frame_max))
-        channel.paused = False
-
-    def on_refused(self, effect: SubscribeRefused) -> None:
-        """Handle a queue without a leader; raise `Unavailable` if the client waits for a message."""
-        if self._end(effect.consumer) is not None:
-            queue = f"queue '{effect.queue}'"
-            text = f"Cannot get a message from {queue} in vhost '{self._channel.context.vhost.name}'"
-            raise Unavailable(queue, f"{text}: it has had no leader for too long")
-
-    def on_queue_down(self, effect: QueueDown) -> None:
-        """Handle an unreachable queue; raise `NotFound` if the client waits for a message."""
-        fetcher = self._end(effect.consumer)
-        if fetcher is not None:
-            raise fetcher.queue.inaccessible()
-
-    def _end(self, ref: ConsumerRef) -> ChannelConsumer | None:
-        # None if the client waits for another fetcher, or for none.
-        fetcher = self._fetcher
-        if fetcher is None or fetcher.ref != ref:
-            return None
-        self._fetcher = None
-        self._channel.consuming.forget(ref)
-        self._channel.paused = False
-        return fetcher
-
-    def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        if self._fetcher is not None and effect.ref == self._fetcher.ref:
-            self._fetcher = None
-            self._channel.write(methods.BasicGetEmpty())
-            self._channel.paused = False

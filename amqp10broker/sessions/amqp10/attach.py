@@ -137,6 +137,10 @@ class SourcePlan:
     subscription: Subscription | None = None
     exclusive: bool = False
 
+    @property
+    def selects(self) -> bool:
+        return self.filters is not None and self.filters.messages is not None
+
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
@@ -425,10 +429,7 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
 def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
     # A single active consumer that selects would withhold from others what it does not want.
     queue = plan.queue
-    selects = plan.filters is not None and plan.filters.messages is not None
-    if not selects and not plan.browse:
-        return
-    if not plan.browse and queue.effective.settings.single_active_consumer:
+    if plan.selects and not plan.browse and queue.effective.settings.single_active_consumer:
         raise AmqpLinkError(
             Condition.NOT_ALLOWED,
             f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "

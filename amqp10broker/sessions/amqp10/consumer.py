@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, assert_never
 
 from amqp10broker.config import FlowSettings
@@ -21,7 +22,6 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
-from amqp10broker.metadata.subscriptions import Subscription
 from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.events import DeliveriesUpdated
@@ -32,6 +32,7 @@ from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
+from amqp10broker.sessions.amqp10.attach import SourcePlan
 from amqp10broker.sessions.amqp10.link_owner import SenderOwner
 from amqp10broker.sessions.amqp10.outcomes import (
     Decisions,
@@ -56,105 +57,56 @@ from amqp10broker.sessions.measures import Moment
 from amqp10broker.sessions.queue_credit import QueueCredit
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerTerms:
-    """The parameters with which a consuming link was attached.
-
-    Attributes:
-        address: as the client gave it; the queue's, if it was made for the link.
-        resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
-        browses: messages stay in the queue; it is never the active consumer.
-    """
-
-    address: str
-    default_delivery_outcome: DeliveryOutcome
-    exclusive_queue: bool = False
-    resuming: bool = False
-    browses: bool = False
-    selects: bool = False
-    subscription: Subscription | None = None
-    exclusive: bool = False
-
-
+@dataclass(eq=False, slots=True)
 class LinkConsumer(SenderOwner):
     """One consuming link.
 
     Attributes:
+        address: as the client gave it; the queue's, if it was made for the link.
+        resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         closed: the client has closed its link, so nothing of it survives the detach.
-        drop: removes the consumer from its session after its link has ended, and makes it `leave`.
+        _drop: removes the consumer from its session after its link has ended, and makes it `leave`.
         resumable: its state that survives this end of the link; None if none does.
+        queue_credit: the most that it requests of its queue at a time.
         auto: adapts `queue_credit`; None: it is fixed.
     """
 
-    __slots__ = (
-        "_acquisition",
-        "_decisions",
-        "_drop",
-        "_flows",
-        "_log",
-        "_moment",
-        "_resumed",
-        "_session",
-        "_since",
-        "_transactions",
-        "_transacts",
-        "auto",
-        "closed",
-        "credit",
-        "last_error",
-        "link",
-        "queue_credit",
-        "resumable",
-        "settings",
-        "terms",
-        "times",
-    )
+    _session: Session
+    link: SenderLink
+    credit: QueueCredit
+    plan: SourcePlan
+    settings: FlowSettings
+    _drop: Callable[[LinkConsumer, Sequence[tuple[int, Parts]]], None]
+    _moment: Moment
+    _log: ClientLog
+    _transactions: Transactions
+    _transacts: Callable[[DeclaredQueue], bool]
+    resumable: ResumableConsumer | None
+    resuming: bool
+    queue: DeclaredQueue = field(init=False)
+    address: str = field(init=False)
+    queue_credit: int = field(init=False)
+    auto: AutoQueueCredit | None = None
+    last_error: LastError | None = None
+    closed: bool = False
+    # Answers of an older epoch belong to another end of a kept link.
+    _since: int = field(init=False)
+    # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
+    _resumed: deque[ResumedDelivery] = field(default_factory=deque)
+    times: ConsumerTimes = field(init=False)
+    _decisions: Decisions = field(default_factory=Decisions)
+    # Made when a flow names a transaction.
+    _acquisition: Acquisition | None = None
+    _flows: FlowAnswers = field(init=False)
 
-    def __init__(
-        self,
-        session: Session,
-        link: SenderLink,
-        credit: QueueCredit,
-        terms: ConsumerTerms,
-        settings: FlowSettings,
-        drop: Callable[[LinkConsumer, Sequence[tuple[int, Parts]]], None],
-        *,
-        moment: Moment,
-        log: ClientLog,
-        transactions: Transactions,
-        transacts: Callable[[DeclaredQueue], bool],
-        resumable: ResumableConsumer | None = None,
-    ) -> None:
-        queue = credit.queue
-        self._session = session
-        self._drop = drop
-        self._log = log
-        self._transactions = transactions
-        self._transacts = transacts
-        self.link = link
-        self.credit = credit
-        self.terms = terms
-        self.settings = settings
-        self.queue_credit = settings.queue_credit
-        self.auto: AutoQueueCredit | None = None
-        self.last_error: LastError | None = None
-        self.closed = False
-        self.resumable = resumable
-        # Answers of an older epoch belong to another end of a kept link.
-        self._since = credit.epoch
-        # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
-        self._resumed: deque[ResumedDelivery] = deque()
-        self._moment = moment
-        self.times = ConsumerTimes(moment)
-        self._decisions = Decisions()
-        # Made when a flow names a transaction.
-        self._acquisition: Acquisition | None = None
-        single = queue.effective.settings.single_active_consumer and not terms.browses
+    def __post_init__(self) -> None:
+        queue = self.queue = self.credit.queue
+        self.address = self.plan.source.address
+        self.queue_credit = self.settings.queue_credit
+        self._since = self.credit.epoch
+        self.times = ConsumerTimes(self._moment)
+        single = queue.effective.settings.single_active_consumer and not self.plan.browse
         self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
-
-    @property
-    def queue(self) -> DeclaredQueue:
-        return self.credit.queue
 
     @property
     def ref(self) -> ConsumerRef:
@@ -165,29 +117,13 @@ class LinkConsumer(SenderOwner):
         return self._flows.tells_active
 
     @property
-    def address(self) -> str:
-        return self.terms.address
-
-    @property
     def ready(self) -> int:
         """The number of messages that the queue could deliver now, as of its last answer. For a stream those
         behind this consumer's position; for a queue that it browses none if it has seen all.
         """
-        if self.credit.kind.replays or self.terms.browses or self.terms.selects:
+        if self.credit.kind.replays or self.plan.browse or self.plan.selects:
             return self.credit.available
         return self.queue.handle.ready
-
-    @property
-    def unsent(self) -> int:
-        return self.credit.waiting
-
-    @property
-    def sent(self) -> int:
-        return self.credit.written
-
-    @property
-    def settled(self) -> int:
-        return self.credit.counters.decided
 
     def on_flow(self, flow: Flow) -> None:
         if flow.properties is not None:
@@ -216,7 +152,7 @@ class LinkConsumer(SenderOwner):
         why = None
         if self.link.settled:
             why = "its deliveries are sent settled"
-        elif self.terms.browses or self.queue.kind.replays:
+        elif self.plan.browse or self.queue.kind.replays:
             why = "it takes none from its queue"
         elif self.resumable is not None:
             why = "it outlives its session"
@@ -255,7 +191,7 @@ class LinkConsumer(SenderOwner):
             return
         if self._transactions:
             self._transactions.decided_outside(self.ref, event.keys)
-        decision = decide(event.state, settled=event.settled, default=self.terms.default_delivery_outcome)
+        decision = decide(event.state, settled=event.settled, default=self.plan.default_delivery_outcome)
         if decision is None:
             return
         kind = self.credit.kind
@@ -290,7 +226,7 @@ class LinkConsumer(SenderOwner):
         if not self._transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
-        decision = decide(outcome, settled=event.settled, default=self.terms.default_delivery_outcome)
+        decision = decide(outcome, settled=event.settled, default=self.plan.default_delivery_outcome)
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
         other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
@@ -317,7 +253,7 @@ class LinkConsumer(SenderOwner):
 
     @property
     def default_delivery_outcome(self) -> DeliveryOutcome:
-        return self.terms.default_delivery_outcome
+        return self.plan.default_delivery_outcome
 
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         self.credit.counters.settled(delivery_outcome, 1)
@@ -482,7 +418,7 @@ class LinkConsumer(SenderOwner):
 
     @property
     def _wanted(self) -> int:
-        return 0 if self.terms.resuming or self._resumed else self._room
+        return 0 if self.resuming or self._resumed else self._room
 
     def _request(self) -> None:
         drain = self.link.credit.drain
@@ -543,7 +479,7 @@ class LinkConsumer(SenderOwner):
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
         # The client is notified that the broker has settled the delivery.
-        decision = decide(state, settled=True, default=self.terms.default_delivery_outcome)
+        decision = decide(state, settled=True, default=self.plan.default_delivery_outcome)
         assert decision is not None
         assert self.resumable is not None
         self.resumable.forget((key,))
@@ -574,14 +510,14 @@ class LinkConsumer(SenderOwner):
             self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = self._decisions.undurable + len(self._resumed)
-        resumable.suspended(self.credit, self.terms.default_delivery_outcome, stale)
+        resumable.suspended(self.credit, self.plan.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self._drop(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
-        delivery_outcome = self.terms.default_delivery_outcome
+        delivery_outcome = self.plan.default_delivery_outcome
         bound = self._transactions.bound(self.ref)
         if bound and self.resumable is None:
             self._leave_later(unsent, bound, delivery_outcome)

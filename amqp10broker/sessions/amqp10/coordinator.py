@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
@@ -31,7 +33,7 @@ from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
 from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
-from amqp10broker.sessions.amqp10.transactions import Transaction, Transactions
+from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.commits import NotYet, QueueCommits
 from amqp10broker.sessions.context import SessionContext, ToQueue
 
@@ -41,15 +43,13 @@ CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txn
 _REJECTED: Final = Symbol("amqp:rejected:list")
 
 
+@dataclass(eq=False, slots=True)
 class Aborting:
     """The partly sent deliveries that a rollback aborts."""
 
-    __slots__ = ("_then", "left", "ref")
-
-    def __init__(self, ref: RequestRef, then: Callable[[RequestRef], object]) -> None:
-        self.ref = ref
-        self.left = 0
-        self._then = then
+    ref: RequestRef
+    _then: Callable[[RequestRef], object]
+    left: int = 0
 
     def one_less(self) -> None:
         self.left -= 1
@@ -60,57 +60,34 @@ class Aborting:
 _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
+@dataclass(eq=False, slots=True)
 class CoordinatorLink(ReceiverOwner):
     """One control link of a client."""
 
-    __slots__ = (
-        "_commits",
-        "_context",
-        "_half_posted",
-        "_parked",
-        "_rejects",
-        "_session",
-        "_take_commands",
-        "_to_queue",
-        "_transactions",
-        "_waiting",
-        "link",
-    )
+    _session: Session
+    link: ReceiverLink
+    _context: SessionContext
+    _commits: QueueCommits
+    _to_queue: ToQueue
+    _take_commands: Callable[[], list[QueueCommand]]
+    _half_posted: Callable[[bytes], bool]
+    _rejects: bool = field(init=False)
+    # Discharges in order: the outcome of one that is not answered is None until it is safe.
+    _waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = field(default_factory=deque)
+    # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
+    _parked: deque[tuple[RequestRef, Transaction]] = field(default_factory=deque)
 
-    def __init__(
-        self,
-        session: Session,
-        link: ReceiverLink,
-        attach: Attach,
-        context: SessionContext,
-        commits: QueueCommits,
-        *,
-        to_queue: ToQueue,
-        take_commands: Callable[[], list[QueueCommand]],
-        half_posted: Callable[[bytes], bool],
-    ) -> None:
-        self.link = link
-        self._session = session
-        self._context = context
-        self._commits = commits
-        self._to_queue = to_queue
-        self._take_commands = take_commands
-        self._half_posted = half_posted
-        self._transactions: Transactions = context.transactions
+    def accept(self, attach: Attach) -> None:
         outcomes = None if attach.source is None else attach.source.outcomes
         self._rejects = not outcomes or _REJECTED in outcomes
-        # Discharges in order: the outcome of one that is not answered is None until it is safe.
-        self._waiting: deque[tuple[int, RequestRef | None, State, Transaction | None]] = deque()
-        # Commits for which queues are not ready, in order; in `_waiting` they are under the same ref.
-        self._parked: deque[tuple[RequestRef, Transaction]] = deque()
-        session.links.accept(
-            link,
+        self._session.links.accept(
+            self.link,
             source=attach.source,
             target=Target(capabilities=CAPABILITIES),
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode(attach),
-            credit_limit=context.flow_for(None).link_credit,
-            max_message_size=context.config.max_message_size_bytes,
+            credit_limit=self._context.flow_for(None).link_credit,
+            max_message_size=self._context.config.max_message_size_bytes,
         )
 
     # --- from the client --------------------------------------------------------------------------
@@ -138,15 +115,15 @@ class CoordinatorLink(ReceiverOwner):
             text = "distributed transactions (global-id) are not supported"
             raise AmqpDeliveryError(Condition.NOT_IMPLEMENTED, text)
         most = self._context.config.transactions_max_per_connection
-        if self._transactions.open_in_connection >= most:
+        if self._context.transactions.open_in_connection >= most:
             text = f"{most} transactions of this connection are open (transactions_max_per_connection)"
             raise AmqpDeliveryError(Condition.RESOURCE_LIMIT_EXCEEDED, f"{text}: discharge one first")
-        transaction = self._transactions.declare(self.link)
+        transaction = self._context.transactions.declare(self.link)
         return Declared(txn_id=transaction.id)
 
     def _discharge(self, delivery_id: int, discharge: Discharge) -> None:
         try:
-            transaction = self._transactions.find(discharge.txn_id)
+            transaction = self._context.transactions.find(discharge.txn_id)
         except AmqpLinkError as error:
             raise AmqpDeliveryError(error.condition, error.description) from error
         if self._half_posted(transaction.id):
@@ -180,7 +157,7 @@ class CoordinatorLink(ReceiverOwner):
         # Returns what the answer to a commit waits for, the answer, and the transaction of the holders to
         # notify. Raises if the client cannot be notified of a rollback.
         if why is None:
-            self._transactions.committed(transaction)
+            self._context.transactions.committed(transaction)
             return None if self._commits.safe else ref, ACCEPTED, transaction
         aborting = self._roll_back(transaction)
         fault = AmqpLinkError(Condition.TRANSACTION_ROLLBACK, f"the transaction was rolled back: {why}")
@@ -207,7 +184,7 @@ class CoordinatorLink(ReceiverOwner):
         aborting = Aborting(self._context.reply_to.request(), self.on_committed)
         for handle, command in transaction.undone():
             self._to_queue((handle, command))
-        aborting.left = self._transactions.rolled_back(transaction, aborting.one_less)
+        aborting.left = self._context.transactions.rolled_back(transaction, aborting.one_less)
         return aborting
 
     # --- answers ----------------------------------------------------------------------------------
@@ -263,7 +240,7 @@ class CoordinatorLink(ReceiverOwner):
         parked = {ref for ref, _ in self._parked}
         self._parked.clear()
         self._waiting = deque(each for each in self._waiting if each[1] not in parked)
-        for transaction in self._transactions.of(self.link):
+        for transaction in self._context.transactions.of(self.link):
             self._roll_back(transaction)
 
 

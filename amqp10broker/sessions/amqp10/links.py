@@ -45,7 +45,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
 from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
-from amqp10broker.sessions.amqp10.consumer import ConsumerTerms, LinkConsumer
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
@@ -161,7 +161,7 @@ class ClientLinks:
     def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
         there = self._resumable(link)
         if attach.source is None and isinstance(there, ResumableConsumer):
-            attach.source = there.source  # unchanged (2.6.3)
+            attach.source = there.terminus  # unchanged (2.6.3)
         plan = yield from plan_receiver(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
@@ -195,31 +195,25 @@ class ClientLinks:
         if before is not None:
             incomplete = not accept() or incomplete
         settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
-        consumer_terms = ConsumerTerms(
-            address,
-            plan.default_delivery_outcome,
-            plan.dynamic,
-            resuming=incomplete,
-            browses=plan.browse,
-            selects=plan.filters is not None and plan.filters.messages is not None,
-            subscription=plan.subscription,
-            exclusive=plan.exclusive,
-        )
         mode = Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED
+        credit = (
+            QueueCredit(plan.queue, ref, self._to_queue, mode)
+            if before is None
+            else before.renewed(self._to_queue)
+        )
         consumer = LinkConsumer(
             self._session,
             link,
-            QueueCredit(plan.queue, ref, self._to_queue, mode)
-            if before is None
-            else before.renewed(self._to_queue),
-            consumer_terms,
+            credit,
+            plan,
             self._context.flow_for(address),
             self.drop_consumer,
-            moment=self._context.moment,
-            log=self._context.log,
-            transactions=self._context.transactions,
-            transacts=self.transacts,
-            resumable=resumable,
+            self._context.moment,
+            self._context.log,
+            self._context.transactions,
+            self.transacts,
+            resumable,
+            resuming=incomplete,
         )
         self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
@@ -271,7 +265,7 @@ class ClientLinks:
     def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
         there = self._resumable(link)
         if attach.target is None and isinstance(there, ResumablePublisher):
-            attach.target = there.target  # unchanged (2.6.3)
+            attach.target = there.terminus  # unchanged (2.6.3)
         plan = yield from plan_target(attach, self._context)
         if not plan.dynamic and self._has_to_wait(link, attach):
             return
@@ -288,19 +282,19 @@ class ClientLinks:
         publisher = LinkPublisher(
             self._session,
             link,
-            plan.queue,
-            plan.exchange,
             ref,
             address,
             settings,
             self._to_queue,
             self,
-            context=self._context,
-            routes=self._routes,
-            exclusive_queue=plan.dynamic,
-            topic=plan.topic,
-            temporary=plan.temporary,
-            resumable=resumable,
+            self._context,
+            self._routes,
+            plan.queue,
+            plan.exchange,
+            plan.dynamic,
+            plan.topic,
+            plan.temporary,
+            resumable,
         )
         link.resumes = resumable is not None
         link.looks_ahead = plan.queue is None and plan.exchange is None
@@ -397,7 +391,7 @@ class ClientLinks:
         before = (
             there.credit if isinstance(there, ResumableConsumer) and attach.unsettled is not None else None
         )
-        if isinstance(there, ResumableConsumer) and before is not None and _is_same(source, there.source):
+        if isinstance(there, ResumableConsumer) and before is not None and _is_same(source, there.terminus):
             resumable = there
         else:
             self._end_resumable(there)
@@ -519,7 +513,7 @@ class ClientLinks:
         asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
             (consumer.link, access.read, "queue", consumer.queue.name)
             for consumer in self.consumers.values()
-            if not consumer.terms.exclusive_queue and not consumer.queue.kind.volatile
+            if not consumer.plan.dynamic and not consumer.queue.kind.volatile
         ]
         asked += [
             (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
@@ -607,7 +601,7 @@ class ClientLinks:
         self._let_go(consumer)
         self._end_resumable(consumer.resumable)
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
-        subscription = consumer.terms.subscription
+        subscription = consumer.plan.subscription
         if effect.why is Refusal.NO_LEADER:
             fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
         elif subscription is not None:
@@ -643,14 +637,14 @@ class ClientLinks:
             consumer.leave(unsent, lost=lost)
         if resumable is not None:
             self._leave_resumable(resumable, lost=lost)
-        terms, queue = consumer.terms, consumer.queue
-        if terms.exclusive_queue:
+        plan, queue = consumer.plan, consumer.queue
+        if plan.dynamic:
             self._delete(queue)
-        elif consumer.closed and terms.exclusive:
+        elif consumer.closed and plan.exclusive:
             queue.ended = True
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
             self._context.catalog.see_to(gone)
-        elif consumer.closed and terms.subscription is not None and terms.subscription.durable:
+        elif consumer.closed and plan.subscription is not None and plan.subscription.durable:
             # Unless others share it; the answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 

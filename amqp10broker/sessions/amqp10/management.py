@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.operations.amqp_node import ADDRESS, handle_request
@@ -47,37 +49,33 @@ REQUEST_CREDIT: Final = 8
 _PAIRED: Final = Symbol("paired")
 
 
+@dataclass(eq=False, slots=True)
 class Reply:
     """A place in the order of a pair's output: a response, or the answer to a flow."""
 
-    __slots__ = ("done", "payload", "request_link")
-
-    def __init__(self, request_link: ReceiverLink | None) -> None:
-        self.request_link = request_link
-        self.payload: bytes | None = None
-        self.done = False
+    request_link: ReceiverLink | None
+    payload: bytes | None = None
+    done: bool = False
 
     @property
     def ready(self) -> bool:
         return self.request_link is None or self.payload is not None
 
 
+@dataclass(eq=False, slots=True)
 class Pair:
     """Two links of one name. `handed`: responses that the session has and has not written, as the links of
     their requests.
     """
 
-    __slots__ = ("flows", "handed", "name", "next_key", "requests", "responses", "terminus", "waiting")
-
-    def __init__(self, name: str, terminus: object) -> None:
-        self.name = name
-        self.terminus = terminus
-        self.requests: ReceiverLink | None = None
-        self.responses: SenderLink | None = None
-        self.waiting: deque[Reply] = deque()
-        self.handed: deque[ReceiverLink] = deque()
-        self.flows: deque[Reply] = deque()
-        self.next_key = 0
+    name: str
+    terminus: object
+    requests: ReceiverLink | None = None
+    responses: SenderLink | None = None
+    waiting: deque[Reply] = field(default_factory=deque)
+    handed: deque[ReceiverLink] = field(default_factory=deque)
+    flows: deque[Reply] = field(default_factory=deque)
+    next_key: int = 0
 
     def response_credit(self) -> int:
         assert self.responses is not None
@@ -88,14 +86,12 @@ class Pair:
         return max(0, credit.link_credit - owed)
 
 
+@dataclass(eq=False, slots=True)
 class RequestEnd(ReceiverOwner):
     """The owner of the half on which requests come."""
 
-    __slots__ = ("_node", "pair")
-
-    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
-        self._node = node
-        self.pair = pair
+    _node: ManagementLinks
+    pair: Pair
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         """Handle requests; those before a fault are answered. Raises `AmqpSessionError`, `AmqpLinkError`."""
@@ -118,14 +114,12 @@ class RequestEnd(ReceiverOwner):
         self._node.forget_if_gone(self.pair)
 
 
+@dataclass(eq=False, slots=True)
 class ResponseEnd(SenderOwner):
     """The owner of the half on which responses go out."""
 
-    __slots__ = ("_node", "pair")
-
-    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
-        self._node = node
-        self.pair = pair
+    _node: ManagementLinks
+    pair: Pair
 
     def on_flow(self, flow: Flow) -> None:
         check_no_transaction(flow)
@@ -146,39 +140,25 @@ class ResponseEnd(SenderOwner):
         self._node.on_responses_detached(self.pair)
 
 
+@dataclass(eq=False, slots=True)
 class ManagementLinks:
     """All management links of a session."""
 
-    def __init__(
-        self,
-        session: Session,
-        owners: LinkOwners,
-        caller: Callable[[], Caller],
-        to_queue: ToQueue,
-        *,
-        message_bytes_max: Callable[[], int],
-        write: Callable[[int], object],
-    ) -> None:
-        self._session = session
-        self._owners = owners
-        self.write = write
-        self._caller = caller
-        self._to_queue = to_queue
-        self._message_bytes_max = message_bytes_max
-        self._pairs: dict[str, Pair] = {}
-        self._asked: dict[RequestRef, tuple[Pair, Reply, Steps[bytes]]] = {}
-        # The request that is not decided yet, and those behind it: they must see its changes.
-        self._undecided: RequestRef | None = None
-        self._held: deque[tuple[Pair, Reply, bytes]] = deque()
+    _session: Session
+    _owners: LinkOwners
+    _caller: Callable[[], Caller]
+    _to_queue: ToQueue
+    _message_bytes_max: Callable[[], int]
+    write: Callable[[int], object]
+    _pairs: dict[str, Pair] = field(default_factory=dict)
+    _asked: dict[RequestRef, tuple[Pair, Reply, Steps[bytes]]] = field(default_factory=dict)
+    # The request that is not decided yet, and those behind it: they must see its changes.
+    undecided: RequestRef | None = None
+    _held: deque[tuple[Pair, Reply, bytes]] = field(default_factory=deque)
 
     @property
     def busy(self) -> bool:
         return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
-
-    @property
-    def undecided(self) -> bool:
-        """Whether a request is not decided yet."""
-        return self._undecided is not None
 
     # --- links ------------------------------------------------------------------------------------
 
@@ -255,13 +235,11 @@ class ManagementLinks:
                 Condition.PRECONDITION_FAILED,
                 f"insufficient credit ({credit}) for management link from RabbitMQ to client",
             )
-        if self._undecided is not None:
-            reply = Reply(link)
-            pair.waiting.append(reply)
-            self._held.append((pair, reply, payload))
-            return
         reply = Reply(link)
         pair.waiting.append(reply)
+        if self.undecided is not None:
+            self._held.append((pair, reply, payload))
+            return
         try:
             self._advance(pair, reply, handle_request(self._caller(), payload), None)
         except DecodeError as error:
@@ -279,7 +257,7 @@ class ManagementLinks:
             assert isinstance(wait, Wait), "the caller has no node"
             self._asked[wait.ref] = (pair, reply, steps)
             if wait.queue is None:
-                self._undecided = wait.ref
+                self.undecided = wait.ref
             else:
                 assert wait.command is not None
                 self._to_queue((wait.queue, wait.command))
@@ -291,9 +269,9 @@ class ManagementLinks:
         asked = self._asked.pop(decided.ref, None)
         if asked is None:
             return
-        self._undecided = None
+        self.undecided = None
         self._advance(*asked, decided)
-        while self._held and self._undecided is None:
+        while self._held and self.undecided is None:
             pair, reply, payload = self._held.popleft()
             try:
                 self._advance(pair, reply, handle_request(self._caller(), payload), None)

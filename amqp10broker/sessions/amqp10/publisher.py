@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from amqp10broker.config import FlowSettings
+from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import MessageReader, to_at_start
@@ -113,6 +115,7 @@ class Way(NamedTuple):
     """Unroutable messages are accepted: a topic without subscribers."""
 
 
+@dataclass(eq=False, slots=True)
 class LinkPublisher(ReceiverOwner):
     """One publishing link.
 
@@ -123,93 +126,50 @@ class LinkPublisher(ReceiverOwner):
         auto: adapts its credit; None: that is fixed.
     """
 
-    __slots__ = (
-        "_context",
-        "_default_exchange",
-        "_held",
-        "_last_queues",
-        "_links",
-        "_permitted_at",
-        "_posting",
-        "_read_at",
-        "_reader",
-        "_readers",
-        "_routes",
-        "_session",
-        "_tally",
-        "_to_queue",
-        "_topics",
-        "_topics_at",
-        "address",
-        "auto",
-        "counters",
-        "exchange",
-        "exclusive_queue",
-        "last_error",
-        "link",
-        "queue",
-        "ref",
-        "resumable",
-        "settings",
-        "temporary",
-        "times",
-        "topic",
-    )
+    _session: Session
+    link: ReceiverLink
+    ref: PublisherRef
+    address: str | None
+    settings: FlowSettings
+    _to_queue: ToQueue
+    _links: PublisherLinks
+    _context: SessionContext
+    _routes: Routes
+    queue: DeclaredQueue | None
+    exchange: ExchangeAddress | None
+    exclusive_queue: bool
+    topic: bool
+    temporary: DeclaredQueue | None
+    resumable: ResumablePublisher | None
+    auto: AutoCredit | None = None
+    last_error: LastError | None = None
+    counters: ClientCounters = field(default_factory=ClientCounters)
+    times: PublisherTimes = field(init=False)
+    _default_exchange: Exchange = field(init=False)
+    _permitted_at: int = field(init=False)
+    _tally: Tally = field(default_factory=Tally)
+    _last_queues: Sequence[DeclaredQueue] = ()
+    # Bare names without a queue: whether they are topics', as of a version of the topology.
+    _topics: dict[str, bool] = field(default_factory=dict)
+    _topics_at: int = -1
+    # Deliveries behind a declaration that is not decided; they use the client's credit until then.
+    _held: list[DeliveriesReceived] = field(default_factory=list)
+    # The transaction in which it posts at present.
+    _posting: Transaction | None = None
+    # For its target; and those of an anonymous terminus, by exchange and routing key.
+    _reader: MessageReader = field(init=False)
+    _readers: dict[tuple[str, str], MessageReader] = field(init=False)
+    _read_at: int = field(init=False)
 
-    def __init__(
-        self,
-        session: Session,
-        link: ReceiverLink,
-        queue: DeclaredQueue | None,
-        exchange: ExchangeAddress | None,
-        ref: PublisherRef,
-        address: str | None,
-        settings: FlowSettings,
-        to_queue: ToQueue,
-        links: PublisherLinks,
-        *,
-        context: SessionContext,
-        routes: Routes,
-        exclusive_queue: bool,
-        topic: bool = False,
-        temporary: DeclaredQueue | None = None,
-        resumable: ResumablePublisher | None = None,
-    ) -> None:
-        self._session = session
-        self._to_queue = to_queue
-        self._links = links
-        self._context = context
-        self._routes = routes
-        # Bare names without a queue: whether they are topics', as of a version of the topology.
-        self._topics: dict[str, bool] = {}
-        self._topics_at = -1
-        self._default_exchange = context.vhost.topology.lookup_exchange("")
-        self._tally = Tally()
-        self._last_queues: Sequence[DeclaredQueue] = ()
-        # Deliveries behind a declaration that is not decided; they use the client's credit until then.
-        self._held: list[DeliveriesReceived] = []
-        # The transaction in which it posts at present.
-        self._posting: Transaction | None = None
-        self._permitted_at = context.access.changes.version
-        self.link = link
-        self.queue = queue
-        self.exchange = exchange
-        self.ref = ref
-        self.address = address
-        self.settings = settings
-        self.exclusive_queue = exclusive_queue
-        self.topic = topic
-        self.temporary = temporary
-        self.last_error: LastError | None = None
-        self.counters = ClientCounters()
-        self.times = PublisherTimes(context.moment)
-        self.auto: AutoCredit | None = None
-        self.resumable = resumable
-        if resumable is not None:
-            resumable.attached(self.tell_late, ref, self._tally)
+    def __post_init__(self) -> None:
+        self._default_exchange = self._context.vhost.topology.lookup_exchange("")
+        self._permitted_at = self._context.access.changes.version
+        self.times = PublisherTimes(self._context.moment)
+        if self.resumable is not None:
+            self.resumable.attached(self.tell_late, self.ref, self._tally)
         self._renew_readers()
-        if queue is not None:
-            to_queue((queue.handle, AttachPublisher(ref)))
+        if self.queue is not None:
+            self._to_queue((self.queue.handle, AttachPublisher(self.ref)))
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
@@ -240,8 +200,7 @@ class LinkPublisher(ReceiverOwner):
             self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
         else:
             self._reader = self._new_reader("", self.queue.name if self.queue else "")
-        # Of an anonymous terminus, by exchange and routing key.
-        self._readers: dict[tuple[str, str], MessageReader] = {}
+        self._readers = {}
 
     # --- from the client --------------------------------------------------------------------------
 

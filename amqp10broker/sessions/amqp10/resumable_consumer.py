@@ -41,23 +41,11 @@ class ResumableConsumer(ResumableLink):
         stale: answers to decisions of an earlier end that are still to come.
     """
 
-    __slots__ = (
-        "_bytes",
-        "_links",
-        "active",
-        "credit",
-        "default_delivery_outcome",
-        "held",
-        "ref",
-        "source",
-        "stale",
-    )
-
     def __init__(self, key: Key, links: ResumableLinks, source: Source) -> None:
         super().__init__(key, links.host)
         self._links = links
         self._bytes = 0
-        self.source = source
+        self.terminus: Source = source
         self.ref: ConsumerRef = self.reply_to.consumer()
         self.held: dict[int, Parts | None] = {}
         self.credit: QueueCredit | None = None
@@ -68,10 +56,6 @@ class ResumableConsumer(ResumableLink):
     @property
     def unsettled(self) -> int:
         return len(self.held)
-
-    @property
-    def terminus(self) -> Source:
-        return self.source
 
     def ours(self) -> dict[bytes, int]:
         """Return the key of each unsettled delivery by its delivery-tag."""

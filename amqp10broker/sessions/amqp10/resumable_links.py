@@ -137,6 +137,7 @@ class ResumableLink(ABC):
     """One link that survives its session.
 
     Attributes:
+        terminus: as the client attached it.
         account: whether the catalog had its user; if so, the link ends with that user.
         link: its end in a session; None while it is suspended.
         to_session: puts an event into its mailbox; None while it is suspended.
@@ -146,22 +147,7 @@ class ResumableLink(ABC):
         number: identifies it in the management API; 0 before it is among `ResumableLinks`.
     """
 
-    __slots__ = (
-        "_claims",
-        "account",
-        "deadline_ms",
-        "key",
-        "lingers",
-        "link",
-        "number",
-        "records",
-        "reply_to",
-        "revoked",
-        "since_ms",
-        "stays",
-        "terms",
-        "to_session",
-    )
+    terminus: Source | Target
 
     def __init__(self, key: Key, host: Host) -> None:
         self.key = key
@@ -194,11 +180,6 @@ class ResumableLink(ABC):
     @abstractmethod
     def unsettled(self) -> int:
         """The number of deliveries that it holds."""
-
-    @property
-    @abstractmethod
-    def terminus(self) -> Source | Target:
-        """The terminus as the client attached it."""
 
     def document(self) -> bytes:
         """Encode the state that a restart needs, for `survivor`."""

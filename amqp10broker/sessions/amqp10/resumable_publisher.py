@@ -113,11 +113,9 @@ TellLate = Callable[[Entry, int], None]
 class ResumablePublisher(ResumableLink):
     """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
 
-    __slots__ = ("_flights", "_most", "_told", "entries", "target", "tell_late")
-
     def __init__(self, key: Key, host: Host, target: Target) -> None:
         super().__init__(key, host)
-        self.target = target
+        self.terminus: Target = target
         self.entries: dict[bytes, Entry] = {}
         self.tell_late: TellLate | None = None
         self._most = 0
@@ -129,10 +127,6 @@ class ResumablePublisher(ResumableLink):
     @property
     def unsettled(self) -> int:
         return len(self.entries)
-
-    @property
-    def terminus(self) -> Target:
-        return self.target
 
     # --- restart ---------------------------------------------------------------------------------------
 

@@ -14,7 +14,6 @@ from typing import Final, TypeVar, assert_never, cast
 
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
-from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.caller import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import (
@@ -62,7 +61,7 @@ from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.links import ClientLinks
 from amqp10broker.sessions.amqp10.management import ManagementLinks, is_management
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
-from amqp10broker.sessions.amqp10.transactions import ConflictError, Transaction
+from amqp10broker.sessions.amqp10.transactions import ConflictError
 from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.endpoint import SessionEndpoint
@@ -100,7 +99,7 @@ class BrokerSession(SessionEndpoint):
         unfinished: Unfinished | None = None,
     ) -> None:
         super().__init__(context.moment)
-        self._context = context
+        self.context = context
         self.reply_to = context.reply_to
         flow = context.flow_for(None)
         self._unfinished = unfinished or Unfinished()
@@ -133,8 +132,8 @@ class BrokerSession(SessionEndpoint):
             self._owners,
             self._caller,
             self.to_queue,
-            message_bytes_max=lambda: context.config.max_message_size_bytes,
-            write=self.pump,
+            lambda: context.config.max_message_size_bytes,
+            self.pump,
         )
 
     # --- input ------------------------------------------------------------------------------------
@@ -152,7 +151,7 @@ class BrokerSession(SessionEndpoint):
             case AlarmChanged():
                 self.on_alarm(on=message.on)
             case ConfigChanged():
-                self._context.config = message.config  # for grants from now on
+                self.context.config = message.config  # for grants from now on
                 self.links.on_config()
             case AccessChanged():
                 self.links.on_access_changed()
@@ -247,15 +246,9 @@ class BrokerSession(SessionEndpoint):
                         publisher.on_refused(effect)
                     else:
                         self.links.on_late(effect)
-                case ActiveChanged():
-                    if self.links.answer_attach(effect.consumer):
+                case Settled() | TimedOut() | ActiveChanged():
+                    if isinstance(effect, ActiveChanged) and self.links.answer_attach(effect.consumer):
                         self._resume()  # a flow that has come meanwhile counts for the answer
-                    consumer = self.links.consumers.get(effect.consumer)
-                    if consumer is not None:
-                        consumer.on_effect(effect)
-                    else:
-                        self.links.on_late(effect)
-                case Settled() | TimedOut():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
@@ -295,7 +288,7 @@ class BrokerSession(SessionEndpoint):
                 self._management.on_decided(decided)
             except AmqpSessionError as error:
                 # Answers to requests before the fault are sent before the end.
-                self.pump(self._context.config.max_message_size_bytes)
+                self.pump(self.context.config.max_message_size_bytes)
                 self._fail(error)
         if not self._undecided:
             early, self._early = self._early, []
@@ -306,7 +299,7 @@ class BrokerSession(SessionEndpoint):
 
     @property
     def _undecided(self) -> bool:
-        return bool(self.links.waiting) or self._management.undecided
+        return bool(self.links.waiting) or self._management.undecided is not None
 
     def _on_free(self, link: SenderLink | ReceiverLink) -> None:
         attach = self.links.claimed.pop(link, None)
@@ -362,16 +355,8 @@ class BrokerSession(SessionEndpoint):
     def publishers(self) -> Iterable[LinkPublisher]:
         return self.links.publishers.values()
 
-    @property
-    def transactions(self) -> Iterable[Transaction]:
-        return self._context.transactions
-
     def counted(self) -> ClientCounters:
         return self.links.counted()
-
-    @property
-    def vhost(self) -> VirtualHost:
-        return self._context.vhost
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session from our side, because the broker stops or the connection closes."""
@@ -381,7 +366,7 @@ class BrokerSession(SessionEndpoint):
 
     def close(self) -> None:
         self._early.clear()
-        self._context.transactions.clear()
+        self.context.transactions.clear()
         self._control_links.clear()
         self.links.close()
         for effect in self._deleted:
@@ -398,11 +383,17 @@ class BrokerSession(SessionEndpoint):
     def _on_event(self, event: SessionEvent) -> None:
         match event:
             case DeliveriesReceived():
-                self._on_deliveries(event)
+                receiver = self._owners.receivers.get(event.link)
+                if receiver is not None:
+                    self._tell(event.link, receiver.on_deliveries, event)
             case DeliveriesUpdated():
-                self._on_updated(event)
+                sender = self._owners.senders.get(event.link)
+                if sender is not None:
+                    self._tell(event.link, sender.on_updated, event)
             case LinkFlowed():
-                self._on_flowed(event)
+                owner = self._owners.find(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_flow, event.flow)
             case LinkAttaching():
                 self._on_attaching(event)
             case LinkDetached():
@@ -410,17 +401,17 @@ class BrokerSession(SessionEndpoint):
             case DeliveriesSettled():
                 # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
                 # has removed it, and for a link that is not kept nothing more is to be done.
-                settler = self._owners.receivers.get(event.link)
-                if event.settled and isinstance(settler, LinkPublisher):
-                    settler.on_settled(event.delivery_ids)
+                receiver = self._owners.receivers.get(event.link)
+                if event.settled and isinstance(receiver, LinkPublisher):
+                    receiver.on_settled(event.delivery_ids)
             case DeliveryResumed():
-                resumer = self._owners.receivers.get(event.link)
-                if isinstance(resumer, LinkPublisher):
-                    self._tell(event.link, resumer.on_resumed, event)
+                receiver = self._owners.receivers.get(event.link)
+                if isinstance(receiver, LinkPublisher):
+                    self._tell(event.link, receiver.on_resumed, event)
             case DeliveryBegun():
-                beginner = self._owners.receivers.get(event.link)
-                if isinstance(beginner, LinkPublisher):
-                    self._tell(event.link, beginner.on_begun, event)
+                receiver = self._owners.receivers.get(event.link)
+                if isinstance(receiver, LinkPublisher):
+                    self._tell(event.link, receiver.on_begun, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
             case SessionEnded():
@@ -441,22 +432,6 @@ class BrokerSession(SessionEndpoint):
             case _:
                 assert_never(event)
 
-    def _on_flowed(self, event: LinkFlowed) -> None:
-        link, owners = event.link, self._owners
-        owner = owners.senders.get(link) if isinstance(link, SenderLink) else owners.receivers.get(link)
-        if owner is not None:
-            self._tell(link, owner.on_flow, event.flow)
-
-    def _on_deliveries(self, event: DeliveriesReceived) -> None:
-        owner = self._owners.receivers.get(event.link)
-        if owner is not None:
-            self._tell(event.link, owner.on_deliveries, event)
-
-    def _on_updated(self, event: DeliveriesUpdated) -> None:
-        owner = self._owners.senders.get(event.link)
-        if owner is not None:
-            self._tell(event.link, owner.on_updated, event)
-
     def _on_attaching(self, event: LinkAttaching) -> None:
         self._tell(event.link, self._attach, event)
 
@@ -476,19 +451,19 @@ class BrokerSession(SessionEndpoint):
             self.session.held.hold(event.link)
 
     def _attach_coordinator(self, link: ReceiverLink, attach: Attach) -> None:
-        commits = self._context.commits
+        commits = self.context.commits
         if commits is None:
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
         owner = ControlLink(
             self.session,
             link,
-            attach,
-            self._context,
+            self.context,
             commits,
-            to_queue=self.to_queue,
-            take_commands=self.take_commands,
-            half_posted=self._half_posted,
+            self.to_queue,
+            self.take_commands,
+            self._half_posted,
         )
+        owner.accept(attach)
         self._owners.receivers[link] = owner
         self._control_links.append(owner)
 
@@ -508,7 +483,7 @@ class BrokerSession(SessionEndpoint):
 
     def _end_overdue(self) -> None:
         # Control links with transactions that are open for too long are detached (4.4, timeout).
-        transactions = self._context.transactions
+        transactions = self.context.transactions
         for transaction in transactions.overdue():
             text = (
                 f"transaction 0x{transaction.id.hex()} was open for too long (transaction_timeout_ms), and "
@@ -548,11 +523,11 @@ class BrokerSession(SessionEndpoint):
     # --- helpers ----------------------------------------------------------------------------------
 
     def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
-        log = self._context.log
+        log = self.context.log
         self.last_error = log_fault(log, self.session.channel, link, error, refused=refused)
 
     def _caller(self) -> Caller:
-        context = self._context
+        context = self.context
         return Caller(
             context.catalog,
             context.vhost,

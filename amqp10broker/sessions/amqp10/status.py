@@ -11,6 +11,7 @@ from amqp10broker.queues.counters import CONSUMING
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
+from amqp10broker.sessions.auto_limit import AutoLimit
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import why_consumer_waits, why_publisher_waits
@@ -34,7 +35,7 @@ def session_view(broker_session: BrokerSession, around: WaitContext) -> SessionV
         next_outgoing_id=session.outgoing.next_outgoing_id,
         unsettled_in=len(session.inbound.unsettled),
         unsettled_out=len(session.outbound.unsettled),
-        pending_out=sum(consumer.unsent for consumer in consumers),
+        pending_out=sum(consumer.credit.waiting for consumer in consumers),
         last_error=broker_session.last_error,
         counters=broker_session.counted().document(),
         links=tuple(sorted(links, key=lambda link: link.handle or 0)),
@@ -51,7 +52,7 @@ def session_view(broker_session: BrokerSession, around: WaitContext) -> SessionV
                 deliveries=len(transaction.deliveries()),
                 failed=transaction.failed,
             )
-            for transaction in broker_session.transactions
+            for transaction in broker_session.context.transactions
         ),
     )
 
@@ -59,62 +60,62 @@ def session_view(broker_session: BrokerSession, around: WaitContext) -> SessionV
 def _consumer_view(
     broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext, unsettled: int
 ) -> LinkView:
-    link = consumer.link
-    auto = None if consumer.auto is None else consumer.auto.auto
-    waiting = why_consumer_waits(broker_session, consumer, around)
-    return LinkView(
-        name=link.name,
-        handle=link.remote_handle,
+    return _link_view(
+        consumer,
+        None if consumer.auto is None else consumer.auto.auto,
+        around,
         role="receiver",
-        address=consumer.address,
         queue=consumer.queue.name,
-        credit=link.credit.link_credit,
-        delivery_count=link.credit.delivery_count,
         unsettled=unsettled,
         available=consumer.ready,
-        drain=link.credit.drain,
+        drain=consumer.link.credit.drain,
         queue_credit=consumer.credit.left,
         queue_delivery_count=consumer.credit.delivery_count,
-        pending=consumer.unsent,
-        properties=_plain(link.peer_properties),
-        last_error=consumer.last_error,
+        pending=consumer.credit.waiting,
         counters=ClientCounters.sum_of([consumer.credit.counted()]).document(CONSUMING),
-        wait=waiting.view(),
-        snd_settle_mode=link.snd_settle_mode,
-        max_message_size=link.peer_max_message_size,
+        wait=why_consumer_waits(broker_session, consumer, around).view(),
+        max_message_size=consumer.link.peer_max_message_size,
         credit_limit=consumer.queue_credit,
-        credit_limit_why=None if auto is None else auto.why,
-        credit_limit_for_s=None if auto is None else max(0, around.now_ms - auto.since_ms) / 1000,
     )
 
 
 def _publisher_view(broker_session: BrokerSession, publisher: LinkPublisher, around: WaitContext) -> LinkView:
     link = publisher.link
-    auto = None if publisher.auto is None else publisher.auto.auto
-    waiting = why_publisher_waits(broker_session, publisher, around)
-    return LinkView(
-        name=link.name,
-        handle=link.remote_handle,
+    return _link_view(
+        publisher,
+        None if publisher.auto is None else publisher.auto.auto,
+        around,
         role="sender",
-        address=publisher.address,
         queue=publisher.queue.name if publisher.queue else None,
-        credit=link.credit.link_credit,
-        delivery_count=link.credit.delivery_count,
         unsettled=link.credit.outstanding,
         available=link.peer_available,
         drain=False,
         queue_credit=None,
         queue_delivery_count=None,
         pending=None,
-        properties=_plain(link.peer_properties),
-        last_error=publisher.last_error,
         counters=publisher.counters.document(PUBLISHING),
-        wait=waiting.view(),
-        snd_settle_mode=link.snd_settle_mode,
+        wait=why_publisher_waits(broker_session, publisher, around).view(),
         max_message_size=link.max_message_size,
         credit_limit=link.credit.limit,
+    )
+
+
+def _link_view(
+    end: LinkConsumer | LinkPublisher, auto: AutoLimit | None, around: WaitContext, **own: Any
+) -> LinkView:
+    link = end.link
+    return LinkView(
+        name=link.name,
+        handle=link.remote_handle,
+        address=end.address,
+        credit=link.credit.link_credit,
+        delivery_count=link.credit.delivery_count,
+        properties=_plain(link.peer_properties),
+        last_error=end.last_error,
+        snd_settle_mode=link.snd_settle_mode,
         credit_limit_why=None if auto is None else auto.why,
         credit_limit_for_s=None if auto is None else max(0, around.now_ms - auto.since_ms) / 1000,
+        **own,
     )
 
 

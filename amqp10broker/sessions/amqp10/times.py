@@ -6,12 +6,16 @@ Noted once per flow frame or batch, never per message. All times are of `Moment`
 
 from __future__ import annotations
 
+from dataclasses import field
+
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.credit import Grant, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import PartialDelivery
 from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.sessions.measures import Moment
 
 
+@dataclass(eq=False, slots=True)
 class ConsumerTimes:
     """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
     there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
@@ -19,30 +23,19 @@ class ConsumerTimes:
     The consumer sets these three.
     """
 
-    __slots__ = (
-        "_has_credit",
-        "_last",
-        "_moment",
-        "credit_ms",
-        "flow_ms",
-        "granted_ms",
-        "request_ms",
-        "sent_ms",
-        "settled_ms",
-        "unsent_ms",
-    )
+    _moment: Moment
+    credit_ms: int = field(init=False)
+    unsent_ms: int = field(init=False)
+    request_ms: int = field(init=False)
+    flow_ms: int | None = None
+    granted_ms: int | None = None
+    sent_ms: int | None = None
+    settled_ms: int | None = None
+    _has_credit: bool = False
+    _last: Grant | None = None
 
-    def __init__(self, moment: Moment) -> None:
-        self._moment = moment
-        self._has_credit = False
-        self._last: Grant | None = None
-        self.credit_ms = moment.ms
-        self.flow_ms: int | None = None
-        self.granted_ms: int | None = None
-        self.sent_ms: int | None = None
-        self.unsent_ms = moment.ms
-        self.request_ms = moment.ms
-        self.settled_ms: int | None = None
+    def __post_init__(self) -> None:
+        self.credit_ms = self.unsent_ms = self.request_ms = self._moment.ms
 
     def on_flow(self, credit: SenderCredit) -> None:
         if credit.last is self._last:
@@ -72,30 +65,23 @@ class ConsumerTimes:
         return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
 
 
+@dataclass(eq=False, slots=True)
 class PublisherTimes:
     """The times of a link on which a client publishes."""
 
-    __slots__ = (
-        "_has_credit",
-        "_moment",
-        "_part",
-        "attached_ms",
-        "credit_ms",
-        "granted_ms",
-        "outcome",
-        "outcome_ms",
-        "part_ms",
-        "received_ms",
-    )
+    _moment: Moment
+    attached_ms: int = field(init=False)
+    credit_ms: int = field(init=False)
+    granted_ms: int = field(init=False)
+    part_ms: int = field(init=False)
+    received_ms: int | None = None
+    outcome: Outcome | None = None
+    outcome_ms: int | None = None
+    _has_credit: bool = True
+    _part: tuple[int, int] | None = None
 
-    def __init__(self, moment: Moment) -> None:
-        self._moment = moment
-        self._has_credit = True
-        self._part: tuple[int, int] | None = None
-        self.attached_ms = self.credit_ms = self.granted_ms = self.part_ms = moment.ms
-        self.received_ms: int | None = None
-        self.outcome: Outcome | None = None
-        self.outcome_ms: int | None = None
+    def __post_init__(self) -> None:
+        self.attached_ms = self.credit_ms = self.granted_ms = self.part_ms = self._moment.ms
 
     def received(self, credit: ReceiverCredit) -> None:
         self.received_ms = self._moment.ms

@@ -7,6 +7,7 @@ The commit itself is in `sessions/commits.py`, the control link in `coordinator.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from amqp10broker.dataclass import dataclass
@@ -54,38 +55,24 @@ class Retired(NamedTuple):
     annotations: bytes = b""
 
 
+@dataclass(eq=False, slots=True)
 class Transaction:
     """One transaction. `due_ms`: when it times out, counted from the first work in it; None: it has no work
     yet, or no timeout. `failed`: why it can only be rolled back; None: it can be committed.
     """
 
-    __slots__ = (
-        "_posts",
-        "_retired",
-        "acquirers",
-        "began_ms",
-        "bytes",
-        "control",
-        "discharged",
-        "due_ms",
-        "failed",
-        "id",
-        "messages",
-    )
-
-    def __init__(self, id: bytes, control: ReceiverLink, began_ms: int) -> None:
-        self.id = id
-        self.control = control
-        self.began_ms = began_ms
-        self.due_ms: int | None = None
-        self.messages = 0
-        self.bytes = 0
-        self.failed: str | None = None
-        self.discharged = False
-        self.acquirers: dict[Acquisition, None] = {}
-        # Queue, messages, and the time at which they came.
-        self._posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = []
-        self._retired: dict[tuple[ConsumerRef, int], Retired] = {}
+    id: bytes
+    control: ReceiverLink
+    began_ms: int
+    due_ms: int | None = None
+    messages: int = 0
+    bytes: int = 0
+    failed: str | None = None
+    discharged: bool = False
+    acquirers: dict[Acquisition, None] = field(default_factory=dict)
+    # Queue, messages, and the time at which they came.
+    _posts: list[tuple[DeclaredQueue, Sequence[Message], int]] = field(default_factory=list)
+    _retired: dict[tuple[ConsumerRef, int], Retired] = field(default_factory=dict)
 
     def fail(self, why: str) -> None:
         """Prevent the commit, and drop what was posted."""
@@ -376,25 +363,21 @@ class Aborted:
     then: Callable[[], None]
 
 
+@dataclass(eq=False, slots=True)
 class Acquisition:
     """The transactions in which one link acquires. `give_up`: returns unsettled deliveries to the
     queue, by delivery-id.
     """
 
-    __slots__ = ("_aborted", "_first", "_give_up", "_link", "_outbound", "_spans", "_within")
-
-    def __init__(
-        self, outbound: Outbound, link: SenderLink, give_up: Callable[[Sequence[int]], None]
-    ) -> None:
-        self._outbound = outbound
-        self._link = link
-        self._give_up = give_up
-        self._within: Transaction | None = None
-        # Of the transaction in which it acquires now: the first delivery-id.
-        self._first = 0
-        # Open transactions in which it has acquired: first delivery-ids, and those behind the last.
-        self._spans: dict[Transaction, list[tuple[int, int]]] = {}
-        self._aborted: list[Aborted] = []
+    _outbound: Outbound
+    _link: SenderLink
+    _give_up: Callable[[Sequence[int]], None]
+    _within: Transaction | None = None
+    # Of the transaction in which it acquires now: the first delivery-id.
+    _first: int = 0
+    # Open transactions in which it has acquired: first delivery-ids, and those behind the last.
+    _spans: dict[Transaction, list[tuple[int, int]]] = field(default_factory=dict)
+    _aborted: list[Aborted] = field(default_factory=list)
 
     def enter(self, transaction: Transaction) -> None:
         """Acquire in this transaction from now on, and in no other."""

@@ -198,7 +198,7 @@ def why_consumer_waits(channel: BrokerChannel, consumer: ChannelConsumer, around
 
 
 def _uncommitted(channel: BrokerChannel, consumer: ChannelConsumer) -> str:
-    number = channel.acknowledging.uncommitted(consumer)
+    number = channel.modes.uncommitted(consumer)
     if not number:
         return ""
     return f"; the client has decided on {number} of them in a transaction and not committed it"

@@ -41,7 +41,7 @@ _ENDED_BY_THE_CLIENT: Final = frozenset(
 def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Wait | None:
     """Return only the code of the wait, which is cheaper than `why_consumer_waits`."""
     wait = _near_wait(broker_session, consumer, around)
-    if wait is None and not consumer.unsent and consumer.link.partial is None:
+    if wait is None and not consumer.credit.waiting and consumer.link.partial is None:
         wait = idle_wait(consumer.queue, consumer.ref)
     if wait in _ENDED_BY_THE_CLIENT:
         if around.blocked_ms is not None:
@@ -54,12 +54,10 @@ def consumer_wait(broker_session: BrokerSession, consumer: LinkConsumer, around:
 def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Waiting:
     """Return why a consumer waits, the nearest cause first; session and consumer are only read."""
     wait = consumer_wait(broker_session, consumer, around)
-    now_ms, times = around.now_ms, consumer.times
-    unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"
+    now_ms, times, waiting = around.now_ms, consumer.times, consumer.credit.waiting
+    unsent = f"{count(waiting, 'delivery')} {'waits' if waiting == 1 else 'wait'}"
     if consumer.link.partial is not None:
-        unsent = (
-            f"a delivery was sent in part, and {unsent}" if consumer.unsent else "a delivery was sent in part"
-        )
+        unsent = f"a delivery was sent in part{', and ' + unsent if waiting else ''}"
     match wait:
         case None:
             return NO_WAIT
@@ -71,7 +69,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, ar
             )
         case Wait.WRITER_BLOCKED:
             since_ms = around.writer_ms if around.writer_ms is not None else times.unsent_ms
-            what = unsent if consumer.unsent else "what is delivered waits"
+            what = unsent if waiting else "what is delivered waits"
             why = (
                 f"{what}; the client does not read its socket fast enough: {around.writer_bytes} bytes "
                 "wait for it"
@@ -112,14 +110,14 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: LinkConsumer, ar
             since_ms = times.credit_ms
             why = _no_credit(consumer, around)
         case _:
-            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
+            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.context.vhost)
     return Waiting(wait, why, now_ms - since_ms)
 
 
 def _near_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: WaitContext) -> Wait | None:
     link = consumer.link
     credit = link.credit
-    if consumer.unsent or link.partial is not None:
+    if consumer.credit.waiting or link.partial is not None:
         if broker_session.session.outgoing.remote_incoming_window == 0:
             return Wait.PEER_WINDOW_CLOSED
         if around.writer_blocked:
@@ -135,7 +133,7 @@ def _near_wait(broker_session: BrokerSession, consumer: LinkConsumer, around: Wa
     if consumer.credit.in_flight:
         unled = consumer.queue.handle.progress().unled_ms is not None
         return Wait.NO_LEADER if unled else Wait.QUEUE_CREDIT_IN_FLIGHT
-    return Wait.UNSETTLED_INCOMPLETE if consumer.terms.resuming else None
+    return Wait.UNSETTLED_INCOMPLETE if consumer.resuming else None
 
 
 def _queue(consumer: LinkConsumer) -> str:

@@ -66,7 +66,7 @@ def log_in(
         if isinstance(step, Slow):
             step = authentication.resume(step.conclude(step.work()))
         else:
-            step = authentication.respond(waiting.pop(0))
+            step = authentication.resume(waiting.pop(0))
     return step
 
 
@@ -244,16 +244,16 @@ def scram(
     step = authentication.start("SCRAM-SHA-256", client.first if first else None)
     if not first:
         assert step == Challenge(b"")
-        step = authentication.respond(client.first)
+        step = authentication.resume(client.first)
     if isinstance(step, Failure):
         return step
     assert isinstance(step, Slow)
     step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
-    step = authentication.respond(client.final(step.data))
+    step = authentication.resume(client.final(step.data))
     if not with_outcome and isinstance(step, Challenge):
         assert step.data == b"v=" + base64.b64encode(client.signature)
-        step = authentication.respond(b"")
+        step = authentication.resume(b"")
     return step
 
 
@@ -320,5 +320,5 @@ def test_scram_refuses_a_password_that_was_changed_meanwhile(
     step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
     set_password(users, "guest", passwords.make("new"))
-    step = authentication.respond(client.final(step.data))
+    step = authentication.resume(client.final(step.data))
     assert step == Failure("user 'guest': the password was changed meanwhile", "guest")

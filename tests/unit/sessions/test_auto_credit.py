@@ -195,7 +195,7 @@ class FarQueue:
     def received(self) -> int:
         """Messages that the client has got."""
         (consumer,) = self.service.consumers
-        return consumer.sent
+        return consumer.credit.written
 
     def round(self, ms: int) -> int:
         """One answer of the queue comes; returns how many messages the client got by it."""

@@ -93,7 +93,7 @@ def test_without_a_majority_management_answers_500_and_a_link_is_refused() -> No
     """M5; for an attach that must declare its queue it is amqp:internal-error."""
     peer = Peer().attach_pair()
     slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
+    peer.service.context.propose = slow
     peer.send(peer.request("PUT", "/queues/q", {}))
     peer.service.on_decided(slow.refuse(TIMEOUT))
     peer.settle()
@@ -117,7 +117,7 @@ def test_management_waits_for_each_change_in_turn() -> None:
     """Responses come in the order of requests; one that is refused does not keep those behind it."""
     peer = Peer().attach_pair()
     slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
+    peer.service.context.propose = slow
     binding = {"source": "amq.fanout", "destination_queue": "q", "binding_key": "", "arguments": {}}
     peer.send(
         peer.request("PUT", "/queues/q", {}),
@@ -141,7 +141,7 @@ def test_an_attach_finds_what_a_request_before_it_declares() -> None:
     peer = Peer().attach_pair()
     declare(peer.broker.catalog, peer.broker.vhost, "old")
     slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
+    peer.service.context.propose = slow
     links = [
         Attach(name=name, handle=handle, role=True, source=Source(address=f"/queues/{name}"), target=Target())
         for handle, name in enumerate(("new", "none", "old"), 2)
@@ -176,7 +176,7 @@ def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
     again begins anew, however long the first decision takes."""
     peer = Peer().attach_pair()
     slow = Slow(peer.broker.catalog)
-    peer.service._context.propose = slow
+    peer.service.context.propose = slow
     for turn in range(20):
         names = [f"q{turn}-{number}" for number in range(3)]
         peer.send(*[peer.request("PUT", f"/queues/{name}", {}) for name in names])

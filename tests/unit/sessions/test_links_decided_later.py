@@ -33,7 +33,7 @@ class SlowScene(Scene):
     def __init__(self, *queues: str) -> None:
         super().__init__(*queues)
         self.slow = Slow(self.world.catalog)
-        self.service._context.propose = self.slow
+        self.service.context.propose = self.slow
 
     @property
     def service(self) -> Any:
@@ -331,7 +331,7 @@ def test_a_subscription_that_is_made_again_before_its_end_is_decided() -> None:
     scene.do(f"C> ATTACH h=0 {SUBSCRIPTION} source=/topics/t")
     scene.decide_all()
     catalog = scene.world.catalog
-    ref = scene.service._context.reply_to.request()
+    ref = scene.service.context.reply_to.request()
     catalog.decide = lambda request: scene.slow.proposed.append((request, ref))
     assert scene.do("C> DETACH h=0 closed=true") == ["B> DETACH h=0 closed=true"]
     (old,) = catalog

@@ -109,11 +109,11 @@ def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
     watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=3")
     (consumer,) = watched.service.consumers
     keys = [key for _, key in watched.service.session.outbound.unsettled.values()]
-    assert (consumer.sent, consumer.unsent) == (1, 2)
+    assert (consumer.credit.written, consumer.credit.waiting) == (1, 2)
     watched.service.on_effects([TimedOut(consumer.ref, range(min(keys), min(keys) + 3), "q")])
     watched.look()
     assert total(watched.seen.take(), EventKind.LINK_OUT) == 1
-    assert consumer.unsent == 0
+    assert consumer.credit.waiting == 0
 
 
 REASONS: dict[int, tuple[str, ...]] = {
