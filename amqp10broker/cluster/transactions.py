@@ -140,7 +140,7 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
         case "queue":
             yield ("vhost", key[1])
             vhost = catalog.find_vhost(key[1])
-            if vhost is not None and vhost.limits.max_queues is not None:
+            if vhost is not None and vhost.facts.limits.max_queues is not None:
                 yield ("queues", key[1])
             at = {put.record.home, *map(node_of, put.record.members)}
             yield from (("node", name) for name, node in catalog.nodes.items() if node.number in at)

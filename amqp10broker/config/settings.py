@@ -127,7 +127,7 @@ def describe(value: object) -> str:
 
 
 def number(
-    default: int | None, meaning: str, *, within: tuple[int, int] = (1, UINT_MAX), **others: str
+    default: int | None, meaning: str, *, within: tuple[int, int] = (1, UINT_MAX), **others: Any
 ) -> Any:
     """An integer field. `others`: `zero_means` and `word` of `Setting`."""
     return _field(default, meaning, kind=int, minimum=within[0], maximum=within[1], **others)

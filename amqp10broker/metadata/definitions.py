@@ -43,9 +43,7 @@ from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopic
 from amqp10broker.metadata.users import PasswordRecord, Permission
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.metadata.vhost_requests import (
-    KeepUnknown,
     PutVhost,
-    SetGlobalParameter,
     SetParameter,
     SetPolicy,
 )
@@ -192,7 +190,7 @@ class _Loader:
         for name, value in document.items():
             if name not in SECTIONS and name not in _HEADER:
                 self.report.unknown.append(name)
-                self._do(KeepUnknown(name, value))
+                self._do(SetParameter(("unknown", name), value))
 
     def _do(self, request: CatalogRequest[T]) -> T:
         # Plan a request, on what those before have made of the copy.
@@ -209,7 +207,7 @@ class _Loader:
         facts = entry.asking(lambda: read_vhost(entry))
         there = self._catalog.find_vhost(facts.name)
         if there is not None and facts.limits == VhostLimits():
-            facts = replace(facts, limits=there.limits)
+            facts = replace(facts, limits=there.facts.limits)
         try:
             entry.asking(lambda: self._do(PutVhost(facts)))
         except ConfigError as error:
@@ -217,7 +215,7 @@ class _Loader:
                 raise
             kind = facts.default_queue_type
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
-            before = None if there is None else there.default_queue_type
+            before = None if there is None else there.facts.default_queue_type
             self._do(PutVhost(replace(facts, default_queue_type=before)))
         if there is None and self._importer is not None and self._importer in self._catalog.users:
             self._do(SetPermission(self._importer, facts.name, Permission()))
@@ -243,7 +241,7 @@ class _Loader:
     def _global_parameter(self, entry: DefinitionEntry) -> None:
         name, value = entry.text("name"), entry.value("value")
         named = name == CLUSTER_NAME and isinstance(value, str) and value
-        self._do(SetClusterName(value) if named else SetGlobalParameter(name, value))
+        self._do(SetClusterName(value) if named else SetParameter(("global_parameter", name), value))
 
     def _policy(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
@@ -263,7 +261,7 @@ class _Loader:
             policy = entry.asking(lambda: read_policy(name, inner, operator=True))
             self._do(SetPolicy(vhost, policy))
         else:
-            self._do(SetParameter(vhost, component, name, value))
+            self._do(SetParameter(("parameter", vhost, component, name), value))
 
     def _queue(self, entry: DefinitionEntry) -> None:
         vhost, name = self._virtual_host_of(entry).name, entry.text("name")

@@ -132,7 +132,7 @@ def sections(
 def parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
     values = dict(catalog.parameters)
     for vhost in catalog.vhosts.values():
-        if limits := vhost.limits.as_dict():
+        if limits := vhost.facts.limits.as_dict():
             values[vhost.name, LIMITS_COMPONENT, "limits"] = limits
         for policy in vhost.policies:
             if policy.operator:

@@ -181,19 +181,13 @@ StartQueue = Callable[[QueueSpec], QueueHandle]
 class IdleQueue:
     """The handle of a queue that is not run: it ignores all commands."""
 
-    def __init__(self, spec: QueueSpec) -> None:
-        """Take any queue."""
+    ready = unsettled = 0
+    counters = QueueCounters()
+    down: str | None = None
 
-    def post(self, command: Command) -> None:
-        return
+    def __init__(self, spec: QueueSpec) -> None: ...
 
-    @property
-    def ready(self) -> int:
-        return 0
-
-    @property
-    def unsettled(self) -> int:
-        return 0
+    def post(self, command: Command) -> None: ...
 
     def queue_status(self) -> QueueStatus:
         return QueueStatus(0, 0, {})
@@ -201,19 +195,10 @@ class IdleQueue:
     def progress(self) -> QueueProgress:
         return UP_TO_DATE
 
-    @property
-    def counters(self) -> QueueCounters:
-        return QueueCounters()
-
     def figures(self) -> QueueStats:
         return QueueStats()
 
-    def weight(self) -> None:
-        return None
-
-    @property
-    def down(self) -> str | None:
-        return None
+    def weight(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)

@@ -136,12 +136,8 @@ class DeclareQueue:
         return kind
 
     def _default_type(self, vhost: VirtualHost, *, server_named: bool) -> QueueType:
-        return vhost.type_of(
-            durable=self.durable,
-            exclusive=self.owner is not None,
-            auto_delete=self.auto_delete,
-            server_named=server_named,
-        )
+        lasting = self.durable and self.owner is None and not (self.auto_delete or server_named)
+        return vhost.default_type(lasting=lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +194,7 @@ class ConnectionEnded:
         vhost = catalog.find_vhost(self.vhost)
         if vhost is None:
             return Plan(None)
-        owned = [queue.name for queue in vhost.queues_owned_by(self.owner)]
-        return Plan(None, forgets=keys_of_queues(vhost, owned))
+        return Plan(None, forgets=keys_of_queues(vhost, list(vhost.owned.get(self.owner, ()))))
 
 
 # --- steps of the above ---------------------------------------------------------------------------
@@ -225,7 +220,7 @@ def _check_name(name: str, internal: bool) -> None:
 
 
 def _check_limit(vhost: VirtualHost, name: str) -> None:
-    limit = vhost.limits.max_queues
+    limit = vhost.facts.limits.max_queues
     if limit is not None and vhost.declared >= limit:
         raise LimitExceeded(
             f"queue '{name}'",
