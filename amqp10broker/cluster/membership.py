@@ -127,26 +127,23 @@ class Hand:
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """This member does not lead: go on where one does."""
-
-
 class MembershipAction(enum.Enum):
-    """Nothing is to be done."""
+    """Nothing is to be done here."""
 
     WAIT = "wait"
     DONE = "done"
+    MOVED = "moved"
+    """This member does not lead: go on where one does."""
     LAST_NODE = "last_node"
     """It cannot be: a queue has at least one voter."""
 
 
-Step = DeclareMembers | Hand | Change | Moved | MembershipAction
+Step = DeclareMembers | Hand | Change | MembershipAction
 
 
 def next_step(goal: Goal, standing: GroupState) -> Step:
     if not standing.leads:
-        return Moved()
+        return MembershipAction.MOVED
     if not standing.settled:
         return MembershipAction.WAIT
     if isinstance(goal, Adding):
@@ -237,11 +234,6 @@ class Drop:
     """Members, by id, are to be removed: their nodes are gone."""
 
     members: tuple[int, ...]
-
-
-def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
-    """Return the wanted number of members: the largest of the given sizes; 0 if none is given."""
-    return max(setting or 0, policy or 0, argument or 0)
 
 
 def next_change(

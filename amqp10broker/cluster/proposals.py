@@ -205,12 +205,8 @@ def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
             resource = f"exchange '{request.exchange.name}'"
             where = f"{resource} in vhost '{request.vhost}'"
             return Unavailable(resource, f"failed to declare {where}, because the operation timed out")
-        case DeleteQueue():
-            resource = f"queue '{request.name}'"
-            where = f"{resource} in vhost '{request.vhost}'"
-            return Unavailable(resource, f"failed to delete {where} due to a timeout")
-        case DeleteExchange():
-            resource = f"exchange '{request.name}'"
+        case DeleteQueue() | DeleteExchange():
+            resource = f"{'queue' if isinstance(request, DeleteQueue) else 'exchange'} '{request.name}'"
             where = f"{resource} in vhost '{request.vhost}'"
             return Unavailable(resource, f"failed to delete {where} due to a timeout")
         case Bind():

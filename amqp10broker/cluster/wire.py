@@ -22,24 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from amqp10broker.errors import (
-    AccessRefused,
-    BadRequest,
-    BrokerError,
-    Inequivalent,
-    InUse,
-    InvalidArgument,
-    LimitExceeded,
-    NotAllowed,
-    NotFound,
-    NotSupported,
-    PermissionDenied,
-    PreconditionFailed,
-    RefusedError,
-    ReservedName,
-    ResourceLocked,
-    Unavailable,
-)
+from amqp10broker import errors
+from amqp10broker.errors import BrokerError, FeatureDenied, RefusedError
 from amqp10broker.layout import BadBytes
 
 
@@ -213,13 +197,10 @@ class Decoder:
 Document = dict[str, Any]
 
 _REFUSALS: Final[dict[str, type[RefusedError]]] = {
-    each.__name__: each
-    for each in (
-        AccessRefused, BadRequest, Inequivalent, InUse, InvalidArgument, LimitExceeded, NotAllowed, NotFound,
-        NotSupported, PermissionDenied, PreconditionFailed, RefusedError, ReservedName, ResourceLocked,
-        Unavailable,
-    )
-}  # fmt: skip
+    name: each
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, RefusedError) and each is not FeatureDenied
+}
 
 
 def encode_document(document: Document) -> bytes:

@@ -42,6 +42,10 @@ _MARK: Final = "!"
 # --- entries --------------------------------------------------------------------------------------
 
 
+def _fields(record: object, *names: str) -> Entry:
+    return {name: getattr(record, name) for name in names}
+
+
 def user_entry(user: User, password: PasswordRecord | None) -> Entry:
     entry = {
         "name": user.name,
@@ -81,23 +85,11 @@ def scram_text(record: ScramRecord) -> str:
 
 
 def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
-    return {
-        "user": user,
-        "vhost": vhost,
-        "configure": permission.configure,
-        "write": permission.write,
-        "read": permission.read,
-    }
+    return {"user": user, "vhost": vhost} | _fields(permission, "configure", "write", "read")
 
 
 def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
-    return {
-        "user": user,
-        "vhost": vhost,
-        "exchange": exchange,
-        "write": permission.write,
-        "read": permission.read,
-    }
+    return {"user": user, "vhost": vhost, "exchange": exchange} | _fields(permission, "write", "read")
 
 
 def vhost_entry(vhost: VhostFacts) -> Entry:
@@ -128,26 +120,13 @@ def policy_value(policy: Policy, as_json: AsJson) -> Entry:
 
 
 def queue_entry(queue: QueueSpec | DeclaredQueue, as_json: AsJson) -> Entry:
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "type": queue.type,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": as_json(queue.arguments),
-    }
+    fields = _fields(queue, "name", "vhost", "type", "durable", "auto_delete")
+    return fields | {"arguments": as_json(queue.arguments)}
 
 
 def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
-    return {
-        "name": exchange.name,
-        "vhost": vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": as_json(exchange.arguments),
-    }
+    fields = _fields(exchange, "type", "durable", "auto_delete", "internal")
+    return {"name": exchange.name, "vhost": vhost} | fields | {"arguments": as_json(exchange.arguments)}
 
 
 def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:

@@ -172,7 +172,7 @@ class Cluster:
             prepare_folder(data, config, known)
             self._used = used_version(data.catalog_log)
             self.membership = known
-            self.peers.identity = self._identity(known)
+            self.peers.become(self._identity(known))
             for member in known.members:
                 self._know(member)
             nursery.start_soon(self.raft.run)
@@ -273,7 +273,7 @@ class Cluster:
             if self.peers.connected(member.number, ConnectionPurpose.LETTERS):
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
-                self.queues.suspected(member.number)
+                self.queues.links.suspect(member.number)
         early, self._early = self._early or {}, None
         for node, said in early.items():
             # One that cannot be read is in the log: the others count.
@@ -456,7 +456,7 @@ class Cluster:
         )
         for node in nodes.values():
             self._know(MemberAt(node.number, node.name, Address(node.host, node.port)), node.incarnation)
-        self.queues.know({node.number: node.incarnation for node in nodes.values()})
+        self.queues.links.know({node.number: node.incarnation for node in nodes.values()})
         there = {member.number for member in members}
         for gone in [each for each in self.membership.members if each.number not in there]:
             self.peers.forget(gone.number)
@@ -470,7 +470,7 @@ class Cluster:
         if cluster is None or cluster.version == self._used:
             return
         self._used = cluster.version
-        self.peers.identity = replace(self.peers.identity, used=self._used)
+        self.peers.become(replace(self.peers.identity, used=self._used))
         _log.info("the cluster uses another machine version", version=self._used)
         for member in self.raft.groups:
             if member.leads and member.group != SYSTEM_GROUP:
@@ -592,7 +592,7 @@ class Cluster:
             self._on_storage_failed(error)
         self.notifications.lost(node)
         if self.queues is not None:
-            self.queues.suspected(node)
+            self.queues.links.suspect(node)
         if self.system is not None:
             self.system.system.node_down(node)
 
@@ -603,7 +603,7 @@ class Cluster:
             self._on_storage_failed(error)
         self.notifications.heard(node, self.facts.get(node, {}))
         if self.queues is not None:
-            self.queues.heard(node, incarnation)
+            self.queues.links.heard(node, incarnation)
         if self.system is not None:
             self.system.system.node_up(node)
 

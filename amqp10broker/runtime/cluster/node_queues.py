@@ -7,7 +7,7 @@ not at its home, where it is reached as in a broker without a cluster.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -80,9 +80,13 @@ class NodeQueues:
         """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
         node's member, or of the queue, if it is here.
         """
-        if spec.type == QUORUM.name:
-            return self._reach_group(spec, task, term)
         links, group = self.links, spec.number
+        if spec.type == QUORUM.name:
+            group_client = QueueLink(spec.name, group, links.port, wait_ms=self.wait_ms)
+            if task is not None:
+                self._serve_group(group, task, term)
+            links.add_client(group_client)
+            return RemoteQueue(group_client, task, self._name_of)
         if task is not None:
             server = HomeLinkServer(group, task.post_all, links.port)
             links.servers[group] = server
@@ -91,14 +95,6 @@ class NodeQueues:
         client = HomeLink(spec.name, group, spec.home, links.port)
         links.add_client(client)
         return RemoteQueue(client, None, self._name_of)
-
-    def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
-        links, group = self.links, spec.number
-        client = QueueLink(spec.name, group, links.port, wait_ms=self.wait_ms)
-        if task is not None:
-            self._serve_group(group, task, term)
-        links.add_client(client)
-        return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
         backend = cast("QuorumInLog", task.backend)
@@ -169,16 +165,6 @@ class NodeQueues:
     def disconnected(self, node: int) -> None:
         self.links.disconnected(node)
         self.replies.disconnected(node)
-
-    def suspected(self, node: int) -> None:
-        self.links.suspect(node)
-
-    def heard(self, node: int, incarnation: int) -> None:
-        self.links.heard(node, incarnation)
-
-    def know(self, nodes: Mapping[int, int]) -> None:
-        """Which nodes are of the cluster: number to the last start that is known, 0 for none."""
-        self.links.know(nodes)
 
     async def run(self) -> None:
         """Look after what is due, until cancelled; while no link waits for anything the node sleeps."""

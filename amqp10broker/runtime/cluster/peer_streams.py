@@ -132,27 +132,31 @@ class Wires:
 
 
 async def greet(transport: Transport, greeting: PeerGreeting) -> None:
-    """Authenticate both sides; afterwards `greeting.peer` is authentic.
+    """Authenticate both sides; afterwards `greeting.peer` is authentic. The stream is closed on errors.
 
     Raises:
-        Refused: they do not go on; what the other side has to know of it was sent.
+        HelloRefused: they do not go on; what the other side has to know of it was sent.
         OSError, trio.BrokenResourceError, trio.ClosedResourceError: the connection is lost, or too slow.
     """
     stream = transport.stream
-    with trio.move_on_after(GREETING_S):
-        if opening := greeting.begin():
-            await stream.send_all(opening)
-        while not greeting.done:
-            data = bytes(await stream.receive_some(MESSAGE_BYTES_MAX))
-            if not data:
-                raise OSError("closed by the other side before it has said hello")
-            answer, refused = greeting.received(data)
-            if answer:
-                await stream.send_all(answer)
-            if refused is not None:
-                raise refused
-        return
-    raise OSError(f"it does not say hello within {GREETING_S:g} s")
+    try:
+        with trio.move_on_after(GREETING_S):
+            if opening := greeting.begin():
+                await stream.send_all(opening)
+            while not greeting.done:
+                data = bytes(await stream.receive_some(MESSAGE_BYTES_MAX))
+                if not data:
+                    raise OSError("closed by the other side before it has said hello")
+                answer, refused = greeting.received(data)
+                if answer:
+                    await stream.send_all(answer)
+                if refused is not None:
+                    raise refused
+            return
+        raise OSError(f"it does not say hello within {GREETING_S:g} s")
+    except BaseException:
+        await close(stream)
+        raise
 
 
 async def close(stream: Stream) -> None:

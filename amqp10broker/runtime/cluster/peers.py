@@ -51,7 +51,7 @@ class Peers:
     """All connections to other nodes.
 
     Attributes:
-        identity: of this node. Set it when the node has become a member, before others are added.
+        identity: of this node; another one by `become`, when the node is a member, before others are added.
     """
 
     def __init__(
@@ -71,39 +71,34 @@ class Peers:
         Args:
             wires: with which TLS; None: plain, on this machine only.
             dial: connects to an address; None: as `wires` does.
-            chance: gives numbers from 0 to below 1.
+            random_source: gives numbers from 0 to below 1.
         """
-        self._identity = identity
+        self.identity = identity
         self._events = events
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
         self._acquaintances = Acquaintances()
         self._calls = Calls(events)
-        complaints = Complaints()
+        complaints, own = Complaints(), lambda: self.identity
         wires = wires or Wires()
         self._broker_listeners = PeerGreeter(
-            self._own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
+            own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
         )
         self._listener = ClusterListener(sockets, wires, complaints, self.serve)
         self._nursery: trio.Nursery | None = None
         self.liveness = Liveness(identity.node, suspect_ms)
-        self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent, self._name_of)
+        self._heart = Heart(self.liveness, events, own, self._raft_links, self._silent, self._name_of)
         self.dropped = 0
 
-    @property
-    def identity(self) -> Identity:
-        return self._identity
-
-    @identity.setter
-    def identity(self, identity: Identity) -> None:
-        self._identity = identity
+    def become(self, identity: Identity) -> None:
+        self.identity = identity
         self.liveness.node = identity.node
 
     # -- whom it knows
 
     def know(self, node: int, name: str, address: Address, incarnation: int = 0) -> None:
         """Add a member, or change its address. It is suspected until its first heartbeat."""
-        if node == self._identity.node:
+        if node == self.identity.node:
             return
         self._acquaintances.know(node, name, incarnation)
         peer = self._peers.get(node)
@@ -187,7 +182,7 @@ class Peers:
             Refused: one of the two does not talk to the other; the message is one line for people.
             RefusedError: as the other node raised it.
         """
-        return await self._broker_listeners.ask(address, question, timeout_s, identity or self._identity)
+        return await self._broker_listeners.ask(address, question, timeout_s, identity or self.identity)
 
     # -- running
 
@@ -216,7 +211,7 @@ class Peers:
             await self._run_link(transport, greeting)
 
     def _begin_dialing(self, node: int) -> None:
-        if self._nursery is not None and self._identity.node < node:
+        if self._nursery is not None and self.identity.node < node:
             self._nursery.start_soon(self._dial, node, self._peers[node])
 
     async def _dial(self, node: int, peer: _Peer) -> None:
@@ -288,9 +283,6 @@ class Peers:
 
     def _name_of(self, node: int) -> str:
         return self._peers[node].name
-
-    def _own(self) -> Identity:
-        return self._identity
 
     def _link(self, node: int, purpose: ConnectionPurpose) -> PeerLink | None:
         peer = self._peers.get(node)
