@@ -95,11 +95,7 @@ class ClusterIdentity:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a node.
-
-    Raises:
-        ClusterRefused: with what it may be.
-    """
+    """Refuse what cannot be the name of a node: raises `ClusterRefused`."""
     if (
         not 1 <= len(name) <= NAME_MAX
         or not name[0].isalnum()

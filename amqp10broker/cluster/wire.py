@@ -152,14 +152,8 @@ class Decoder:
         return len(self._kept)
 
     def feed(self, data: bytes) -> list[PeerFrame]:
-        """Take what was read.
-
-        Returns:
-            The frames that are whole now, in order.
-
-        Raises:
-            BadFrame: a length that no frame has, a wrong checksum, or a kind that is not known. Frames
-                before it in `data` are lost with the connection.
+        """Take what was read, and return the frames that are whole now. Raises `BadFrame` for a length that
+        no frame has, a wrong checksum, or an unknown kind: frames before it are lost with the connection.
         """
         if self._kept:
             self._kept += data
@@ -236,11 +230,8 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read the response of another node.
-
-    Raises:
-        RefusedError: of the class that was raised there.
-        BadBytes: it is neither an answer nor a refusal.
+    """Read the response of another node. Raises `RefusedError`, of the class that was raised there, and
+    `BadBytes` if it is neither an answer nor a refusal.
     """
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")

@@ -212,10 +212,7 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Apply a plan; the only way in which metadata changes.
-
-        No rule is checked and nothing is refused. Queues start and end.
-        """
+        """Apply a plan; the only way in which metadata changes. No rule is checked. Queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:

@@ -56,9 +56,8 @@ class ExportSection(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`.
-
-    Later changes have no effect on it, so its entries can be made in parts.
+    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`. Later
+    changes have no effect on it, so its entries can be made in parts.
     """
     document: dict[str, Any] = {
         # RabbitMQ decides by it how to read old files.

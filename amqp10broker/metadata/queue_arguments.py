@@ -39,11 +39,7 @@ def plain(value: Any) -> Any:
 
 
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
-    """Refuse bad values, and arguments of other kinds of queue.
-
-    Raises:
-        InvalidArgument: with what is allowed.
-    """
+    """Refuse bad values, and arguments of other kinds of queue: raises `InvalidArgument`."""
     for name, value in arguments.items():
         setting = ARGUMENTS.get(name)
         if setting is None or kind not in setting.kinds:

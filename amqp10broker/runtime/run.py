@@ -23,14 +23,9 @@ _log = Log("amqp10broker.broker")
 
 async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
-
-    Args:
-        on_up: called with the broker each time that it accepts connections.
-
-    Raises:
-        OSError: the address cannot be used.
-        AdminSocketError: the place of the admin socket is unsafe.
-        StorageError: the data folder cannot be used, or not any more.
+    `on_up`: called with the broker each time that it accepts connections. Raises `OSError` if the address
+    cannot be used, `AdminSocketError` if the place of the admin socket is unsafe, and `StorageError` if the
+    data folder cannot be used, or not any more.
     """
     ask_for_short_slices()
     with trio.open_signal_receiver(*portable.STOP_SIGNALS) as signals:

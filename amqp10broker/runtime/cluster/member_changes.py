@@ -75,12 +75,7 @@ class MemberChanges:
     async def add(
         self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
     ) -> int:
-        """Add a member; see `ClusterNode.add_member`.
-
-        Raises:
-            MovedAway: this node does not lead the queue (any more).
-            PreconditionFailed, Unavailable: see there.
-        """
+        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead the queue."""
         member = leading_member(self._groups, queue)
         learners = [each for each in member.raft.config.learners if is_promotable(each)]
         if among_voters and learners:
@@ -100,12 +95,7 @@ class MemberChanges:
         return len(queue.members)
 
     async def remove(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """Remove a member; see `ClusterNode.delete_member`.
-
-        Raises:
-            MovedAway: this node does not lead the queue (any more).
-            PreconditionFailed, Unavailable: see there.
-        """
+        """Remove a member, as `ClusterNode.delete_member`. Raises `MovedAway` likewise."""
         member = leading_member(self._groups, queue)
         held = dict.fromkeys((*member.raft.config.members, *queue.members))
         with self._only(queue, member):
@@ -220,8 +210,8 @@ class MovedAway(Exception):
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """This node's member, which leads and takes proposals. Raises `MovedAway` if it does not lead, and
-    `PreconditionFailed` if it has not committed anything of its own term yet.
+    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has not
+    committed anything of its own term yet.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
@@ -232,12 +222,7 @@ def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
 
 
 async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
-    """Hand a leadership to the member on a node; see `ClusterNode.transfer`.
-
-    Raises:
-        MovedAway: this node does not lead the queue (any more).
-        PreconditionFailed, Unavailable: see there.
-    """
+    """Hand a leadership to the member on a node, as `ClusterNode.transfer`. Raises `MovedAway` likewise."""
     member = leading_member(groups, queue)
     heirs = [each for each in member.raft.config.voters if node_of(each) == node]
     if not heirs:
@@ -246,12 +231,8 @@ async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
 
 
 async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
-    """Hand a leadership to a member, and wait until that leads.
-
-    Raises:
-        MovedAway: this node does not lead the queue (any more).
-        PreconditionFailed: it cannot be handed to that.
-        Unavailable: that has not come to lead in time.
+    """Hand a leadership to a member, and wait until that leads. Raises `MovedAway` likewise,
+    `PreconditionFailed` if that cannot lead, and `Unavailable` if it does not come to lead in time.
     """
     try:
         member.transfer(to)
@@ -324,7 +305,6 @@ def _leads_still(member: Member) -> bool:
 
 CHANGE_S: Final = 20.0
 """How long one change may take (T5)."""
-ROUND_LOOK_S: Final = 1.0
 
 
 def settings_of(config: Config) -> Reconciling:
@@ -354,15 +334,10 @@ class Reconciler:
 
     async def run(self) -> None:
         """Make rounds when they are due, until cancelled; off, there are none."""
-        while self._settings.enabled:
-            due_ms = self._schedule.due_ms
-            if due_ms is not None and due_ms <= now_ms():
+        while (due_ms := self._schedule.due_ms) is not None:
+            if due_ms <= now_ms():
                 self._schedule.ran(now_ms(), unfinished=await self.round())
-            await trio.sleep(
-                ROUND_LOOK_S
-                if due_ms is None
-                else min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time()))
-            )
+            await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
 
     async def round(self) -> bool:
         """Look once at every queue that is led here; whether something was to be done, and may be still."""

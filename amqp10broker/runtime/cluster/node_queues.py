@@ -18,6 +18,7 @@ from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import BODIES
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.layout import BadBytes
@@ -55,18 +56,18 @@ class NodeQueues:
         self._reply_registry = reply_registry
         self._name_of = name_of
         self._gone: set[int] = set()
-        self.links = QueueLinks(
+        port = LinkPort(
             node,
             reply_registry.incarnation,
             lambda to, kind, group, body: peers.send(to, ConnectionPurpose.LETTERS, kind, group, body),
             peers.backlog_bytes,
             reply_registry.post,
-            reply_registry.is_open,
             now_ms,
         )
+        self.links = QueueLinks(port)
         self.wait_ms = NO_LEADER_MS
         self.replies = ReplyQueues(
-            self.links.port,
+            port,
             find_vhost,
             lambda queue: InlineQueue(queue, reply_registry),
             lambda: secrets.token_urlsafe(16),

@@ -87,7 +87,9 @@ class Peers:
         self._listener = ClusterListener(sockets, wires, complaints, self.serve)
         self._nursery: trio.Nursery | None = None
         self.liveness = Liveness(identity.node, suspect_ms)
-        self._heart = Heart(self.liveness, events, own, self._raft_links, self._silent, self._name_of)
+        self._heart = Heart(
+            self.liveness, events, own, self._raft_links, self._silent, lambda node: self._peers[node].name
+        )
         self.dropped = 0
 
     def become(self, identity: Identity) -> None:
@@ -155,12 +157,7 @@ class Peers:
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
-        """Ask a member.
-
-        Raises:
-            PeerUnreachable: it is not connected, or does not answer in time.
-            RefusedError: as the other node raised it.
-        """
+        """Ask a member. Raises as `Calls.call`, also if it is not connected."""
         link = self._link(node, ConnectionPurpose.LETTERS)
         if link is None:
             peer = self._peers.get(node)
@@ -171,16 +168,9 @@ class Peers:
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
-        """Send a request to an unknown node, or before this node is in a cluster, on a connection of its own.
-
-        Args:
-            timeout_s: it must have answered by then.
-            identity: of the sender; None: this node's.
-
-        Raises:
-            PeerUnreachable: there is no answer in time.
-            Refused: one of the two does not talk to the other; the message is one line for people.
-            RefusedError: as the other node raised it.
+        """Ask a node that is not known, or before this one is in a cluster, on a connection of its own.
+        `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused` if one of the two
+        does not talk to the other.
         """
         return await self._broker_listeners.ask(address, question, timeout_s, identity or self.identity)
 
@@ -280,9 +270,6 @@ class Peers:
             self._events.frames(node, purpose, others)
 
     # -- the table
-
-    def _name_of(self, node: int) -> str:
-        return self._peers[node].name
 
     def _link(self, node: int, purpose: ConnectionPurpose) -> PeerLink | None:
         peer = self._peers.get(node)
