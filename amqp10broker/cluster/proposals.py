@@ -117,7 +117,8 @@ class Proposals:
         applied: list[PendingProposal] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)
-            (applied if last.was_applied(first) else self._lost).append(pending)
+            was_applied = any(begin <= first <= end for begin, end in last.stretches)
+            (applied if was_applied else self._lost).append(pending)
         return applied
 
     def refuse(self, refusal: RefusedError) -> None:

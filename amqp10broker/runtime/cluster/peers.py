@@ -30,6 +30,7 @@ from amqp10broker.runtime.cluster.peer_streams import (
     Wires,
     close,
 )
+from amqp10broker.runtime.cluster.raft_node import now_ms
 from amqp10broker.runtime.connections.sockets import Address
 
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
@@ -266,7 +267,7 @@ class Peers:
                 others.append(frame)
         if others:
             if purpose is ConnectionPurpose.RAFT:
-                self._heart.seen(link)
+                self.liveness.seen(node, now_ms())
             self._events.frames(node, purpose, others)
 
     # -- the table
@@ -292,4 +293,4 @@ class Peers:
         self._calls.lost(link)
         self._events.disconnected(node, purpose)
         if purpose is ConnectionPurpose.RAFT:
-            self._heart.lost(link)
+            self._heart.tell(self.liveness.lost(node))
