@@ -231,9 +231,6 @@ class SystemMachine:
     def __contains__(self, key: object) -> bool:
         return key in self._state
 
-    def __len__(self) -> int:
-        return len(self._state)
-
     def __iter__(self) -> Iterator[Key]:
         return iter(self._state)
 

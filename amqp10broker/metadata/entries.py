@@ -46,7 +46,10 @@ def _fields(record: object, *names: str) -> Entry:
     return {name: getattr(record, name) for name in names}
 
 
-def user_entry(user: User, password: PasswordRecord | None) -> Entry:
+def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
+    """A user. `exported`: as a file has it: RabbitMQ refuses one in which a hash is of a kind that it does not
+    know.
+    """
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -55,27 +58,17 @@ def user_entry(user: User, password: PasswordRecord | None) -> Entry:
     }
     if password is not None:
         entry["hashing_algorithm"] = password.algorithm.value
-        if password.rabbit_sha256 is not None:
-            entry |= _for_rabbitmq(password)
+        if password.rabbit_sha256 is not None or (
+            exported and password.algorithm is PasswordAlgorithm.ARGON2ID
+        ):
+            entry |= {
+                "password_hash": password.rabbit_sha256 or "",
+                "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
+                ARGON2_KEY: password.value,
+            }
         if password.scram is not None:
             entry[SCRAM_KEY] = scram_text(password.scram)
     return entry
-
-
-def exported_user_entry(user: User, password: PasswordRecord | None) -> Entry:
-    """A user as a file has it: RabbitMQ refuses a file in which a hash is of a kind that it does not know."""
-    entry = user_entry(user, password)
-    if password is not None and password.algorithm is PasswordAlgorithm.ARGON2ID:
-        entry |= _for_rabbitmq(password)
-    return entry
-
-
-def _for_rabbitmq(password: PasswordRecord) -> Entry:
-    return {
-        "password_hash": password.rabbit_sha256 or "",
-        "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
-        ARGON2_KEY: password.value,
-    }
 
 
 def scram_text(record: ScramRecord) -> str:

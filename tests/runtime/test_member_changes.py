@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.membership import MemberRole, Reconciling
+from amqp10broker.cluster.membership import MemberRole
+from amqp10broker.config import Config
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
@@ -268,7 +269,7 @@ async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged
     node = scene.leader
     for target in (3, 5):
         assert not log.of("warning")
-        settings = Reconciling(enabled=True, target_group_size=target)
+        settings = Config(quorum_reconciliation_target_group_size=target)
         assert not await Reconciler(
             node.number, scene.catalog, node.groups, scene.changes(), settings
         ).round()

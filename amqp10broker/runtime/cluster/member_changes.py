@@ -23,7 +23,6 @@ from amqp10broker.cluster.membership import (
     MemberRole,
     MembershipAction,
     NodeState,
-    Reconciling,
     Removing,
     Schedule,
     Step,
@@ -75,7 +74,7 @@ class MemberChanges:
     async def add(
         self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
     ) -> int:
-        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead the queue."""
+        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead it."""
         member = leading_member(self._groups, queue)
         learners = [each for each in member.raft.config.learners if is_promotable(each)]
         if among_voters and learners:
@@ -307,26 +306,18 @@ CHANGE_S: Final = 20.0
 """How long one change may take (T5)."""
 
 
-def settings_of(config: Config) -> Reconciling:
-    return Reconciling(
-        config.quorum_reconciliation,
-        config.quorum_reconciliation_target_group_size,
-        config.quorum_reconciliation_auto_remove,
-        config.quorum_reconciliation_interval_ms,
-        config.quorum_reconciliation_trigger_interval_ms,
-    )
-
-
 @dataclass(eq=False)
 class Reconciler:
     _me: int
     _catalog: Catalog
     _groups: Groups
     _changes: MemberChanges
-    _settings: Reconciling
+    _config: Config
 
     def __post_init__(self) -> None:
-        self._schedule = Schedule(self._settings, now_ms())
+        config = self._config
+        intervals = config.quorum_reconciliation_interval_ms, config.quorum_reconciliation_trigger_interval_ms
+        self._schedule = Schedule(*intervals, now_ms())
 
     def trigger(self) -> None:
         """A node has come up or has left for good, a queue was declared, or a policy set."""
@@ -334,7 +325,8 @@ class Reconciler:
 
     async def run(self) -> None:
         """Make rounds when they are due, until cancelled; off, there are none."""
-        while (due_ms := self._schedule.due_ms) is not None:
+        while self._config.quorum_reconciliation:
+            due_ms = self._schedule.due_ms
             if due_ms <= now_ms():
                 self._schedule.ran(now_ms(), unfinished=await self.round())
             await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
@@ -352,7 +344,7 @@ class Reconciler:
                 queue.members,
                 self._nodes(),
                 target,
-                auto_remove=self._settings.auto_remove,
+                auto_remove=self._config.quorum_reconciliation_auto_remove,
                 random_source=random.random,
             )
             if change is None:
@@ -403,7 +395,7 @@ class Reconciler:
 
     def _target(self, queue: DeclaredQueue) -> int:
         return max(
-            self._settings.target_group_size,
+            self._config.quorum_reconciliation_target_group_size,
             queue.effective.definition.get("target-group-size") or 0,
             queue.arguments.get("x-quorum-target-group-size") or 0,
         )

@@ -32,7 +32,6 @@ from amqp10broker.runtime.cluster.member_changes import (
     MovedAway,
     Reconciler,
     hand_all_over,
-    settings_of,
     transfer,
 )
 from amqp10broker.runtime.journal.data import Afterwards
@@ -65,9 +64,7 @@ class NodeOfCluster(ServingNode):
         self._groups = cluster.raft.groups
         self._system = cluster.system
         self.changes = MemberChanges(self._catalog, self._groups, self._system.propose)
-        self._reconciler = Reconciler(
-            self.number, self._catalog, self._groups, self.changes, settings_of(config)
-        )
+        self._reconciler = Reconciler(self.number, self._catalog, self._groups, self.changes, config)
         self._catalog.on_sizes = self._reconciler.trigger
         self._answers = {
             "change-members": self._change_members,
