@@ -33,9 +33,10 @@ SHARE_FORM: Final = "must be a number from 0 to 1 such as 0.01"
 
 def share(written: str) -> float:
     """Parse a share: ``0``, ``0.01``, ``1``. Raises ValueError for a text of another form (`SHARE_FORM`)."""
-    if not _SHARE.fullmatch(written) or not 0 <= float(written) <= 1:
-        raise ValueError(written)
-    return float(written)
+    value = _share(written)
+    if value > 1:
+        raise ValueError(f"{written!r} is more than all")
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,7 @@ def memory_watermark(written: str) -> Amount:
     """
     kind, value = _split(written)
     if kind in _RELATIVE or (not kind and _NUMBER.fullmatch(value)):
-        share = _share(value)
-        if share > 1:
-            raise ValueError(f"{written!r} is more than all memory")
-        return Amount(share=share)
+        return Amount(share=share(value))
     return Amount(size_bytes=_bytes(value))
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from amqp10broker.config.amounts import from_file
 from amqp10broker.config.records import (
     CONFIRM_DELAY,
+    DEFAULT_USERS,
     FLOW_SETTINGS,
     OVERRIDE_SETTINGS,
     QUEUE_PATTERN,
@@ -65,22 +66,15 @@ def build(given: Mapping[str, Given]) -> Config:
     values: dict[str, Any] = {name: each.value for name, each in given.items()}
     values["flow"] = FlowSettings(**{name: values.pop(name) for name in FLOW_SETTINGS if name in values})
 
-    users = values.get("users", (User("guest", "guest"),))
-    names = [user.name for user in users]
-    anonymous = given.get("anonymous_login_user")
-    if anonymous is None:
+    users = values.get("users", DEFAULT_USERS)
+    if "anonymous_login_user" not in given:
         # The default names guest, which does not exist once other users are listed.
-        values["anonymous_login_user"] = "guest" if "guest" in names else ""
-    elif anonymous.value and anonymous.value not in names:
-        raise ConfigError(
-            anonymous.source,
-            f"is {describe(anonymous.value)}, and there is no such user",
-            f"must be one of the users ({', '.join(names)}), or empty to turn SASL ANONYMOUS off",
-        )
-    faults = given.get("fault_injection")
-    if faults is not None and faults.value and not values.get("test_mode", False):
-        raise ConfigError(faults.source, "is given", "is allowed only together with test_mode (--test-mode)")
-    return Config(**values)
+        values["anonymous_login_user"] = "guest" if "guest" in [user.name for user in users] else ""
+    try:
+        return Config(**values)
+    except ConfigError as error:
+        name = error.source.removeprefix("Config.")
+        raise ConfigError(given[name].source, error.problem, error.allowed) from None
 
 
 def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
@@ -91,17 +85,15 @@ def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
             continue
         if name == "user":
             given["users"] = Given(tuple(_user_of(each) for each in _texts(value)), "flag --user")
-            _check_unique(given["users"], [user.name for user in given["users"].value])
-        elif name == "confirm_delay":
-            delays = tuple(_confirm_delay_of(each) for each in _texts(value))
-            before = given.get("fault_injection")
-            faults = FaultInjection() if before is None else before.value
-            given["fault_injection"] = Given(replace(faults, confirm_delay_ms=delays), "flag --confirm-delay")
-        elif name == "sync_delay":
-            before = given.get("fault_injection")
-            faults = FaultInjection() if before is None else before.value
-            delay = CONFIRM_DELAY.parse(str(value), "flag --sync-delay")
-            given["fault_injection"] = Given(replace(faults, sync_delay_ms=delay), "flag --sync-delay")
+        elif name in ("confirm_delay", "sync_delay"):
+            source = f"flag --{name.replace('_', '-')}"
+            delays: Any = (
+                tuple(_confirm_delay_of(each) for each in _texts(value))
+                if name == "confirm_delay"
+                else CONFIRM_DELAY.parse(str(value), source)
+            )
+            before = given.get("fault_injection", Given(FaultInjection(), source)).value
+            given["fault_injection"] = Given(replace(before, **{f"{name}_ms": delays}), source)
         elif name in SETTINGS:
             setting = SETTINGS[name]
             source = f"flag {setting.flag}"
@@ -171,8 +163,6 @@ def parse_file(document: Mapping[str, Any], path: str) -> dict[str, Given]:
             rows = _tables(value, source)
             made = tuple(read(row, f"{path}: [[{key}]] number {at}") for at, row in enumerate(rows, 1))
             given[field] = Given(made, source)
-            if key in ("user", "queue"):
-                _check_unique(given[field], [each.name for each in made])
         else:
             raise _unknown(source, key, [*SETTINGS, "loopback_users", "fault", *_TABLES])
     return given
@@ -180,8 +170,6 @@ def parse_file(document: Mapping[str, Any], path: str) -> dict[str, Given]:
 
 def _override(row: Mapping[str, Any], source: str) -> FlowOverride:
     _check_keys(row, source, OVERRIDE_SETTINGS)
-    for key, value in row.items():
-        OVERRIDE_SETTINGS[key].check(value, f"{source}, {key}")
     return _made(source, lambda: FlowOverride(**row))
 
 
@@ -236,12 +224,6 @@ def _check_keys(row: Mapping[str, Any], source: str, known: Any, *, required: tu
     for key in required:
         if key not in row:
             raise ConfigError(f"{source}, {key}", "is missing", "must be given")
-
-
-def _check_unique(given: Given, names: list[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(given.source, f"has {describe(name)} twice", "must give each name once")
 
 
 def _tables(value: object, source: str) -> list[dict[str, Any]]:

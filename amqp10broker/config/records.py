@@ -25,7 +25,6 @@ from amqp10broker.config.settings import (
     UINT_MAX,
     Setting,
     describe,
-    grammar,
     number,
     settings_of,
     switch,
@@ -78,23 +77,15 @@ class FlowSettings:
 
     # 170, because a link is topped up at half: at most 85 + 170 = 255 are then unconfirmed, one under 256.
     max_link_credit: int | str = number(
-        LINK_CREDIT,
-        1,
-        UINT_MAX,
-        "messages a publisher may send on one link before it is granted more",
-        word=AUTO,
+        LINK_CREDIT, "messages a publisher may send on one link before it is granted more", word=AUTO
     )
     max_incoming_window: int | str = number(
         INCOMING_WINDOW,
-        1,
-        UINT_MAX,
         "transfer frames a client may send on one session before the window is re-opened",
         word=AUTO,
     )
     max_queue_credit: int | str = number(
         QUEUE_CREDIT,
-        1,
-        UINT_MAX,
         "messages a session asks of a queue at one time for one consumer; of a quorum queue "
         "up to 8 times as many, if it reads",
         word=AUTO,
@@ -148,11 +139,9 @@ class FlowOverride:
 
     address: str | None = text(None, "pattern for the address as the client attached it")
     container: str | None = text(None, "pattern for the client's container-id")
-    max_link_credit: int | str | None = number(None, 1, UINT_MAX, "as the setting of that name", word=AUTO)
-    max_incoming_window: int | str | None = number(
-        None, 1, UINT_MAX, "as the setting of that name", word=AUTO
-    )
-    max_queue_credit: int | str | None = number(None, 1, UINT_MAX, "as the setting of that name", word=AUTO)
+    max_link_credit: int | str | None = number(None, "as the setting of that name", word=AUTO)
+    max_incoming_window: int | str | None = number(None, "as the setting of that name", word=AUTO)
+    max_queue_credit: int | str | None = number(None, "as the setting of that name", word=AUTO)
 
     def __post_init__(self) -> None:
         _check_scalars(self, OVERRIDE_SETTINGS, "FlowOverride")
@@ -266,103 +255,88 @@ class Config:
     """
 
     host: str = text("localhost", "address to listen on, or a name: all addresses of it")
-    port: int = number(5672, 0, 65_535, "TCP port to listen on; 0 takes any free port")
+    port: int = number(5672, "TCP port to listen on; 0 takes any free port", within=(0, 65_535))
 
     flow: FlowSettings = field(default_factory=FlowSettings)
     overrides: tuple[FlowOverride, ...] = ()
     """Later ones take precedence, setting by setting."""
     auto_credit_max: int = number(
-        16_384, 1, UINT_MAX, "the most that max_link_credit, and max_queue_credit, become when they are auto"
+        16_384, "the most that max_link_credit, and max_queue_credit, become when they are auto"
     )
-    auto_window_max: int = number(65_536, 1, UINT_MAX, "the most that max_incoming_window becomes likewise")
+    auto_window_max: int = number(65_536, "the most that max_incoming_window becomes likewise")
     auto_credit_max_bytes: int = number(
         8 * _MIB,
-        1,
-        UINT_MAX,
         "max_link_credit in bytes: as many messages as that, by the size of those that came, or the default",
     )
 
     max_message_size_bytes: int = number(
-        16 * _MIB, 1, 512 * _MIB, "biggest message that is accepted, in bytes"
+        16 * _MIB, "biggest message that is accepted, in bytes", within=(1, 512 * _MIB)
     )
     unfinished_bytes_max: int = number(
         128 * _MIB,
-        1,
-        UINT_MAX,
         "bytes one connection may have sent of messages it has not finished; twice the biggest it always may",
     )
     unfinished_bytes_max_per_node: int = number(
-        1024 * _MIB,
-        1,
-        UINT_MAX,
-        "the same of all connections of this node; those of one user may have half of it",
+        1024 * _MIB, "the same of all connections of this node; those of one user may have half of it"
     )
     max_frame_size_bytes: int = number(
         131_072,
-        512,
-        UINT_MAX,
         "biggest frame that is accepted, in bytes",
+        within=(512, UINT_MAX),
         zero_means=f"the biggest there is, {UINT_MAX}",
     )
-    session_max_per_connection: int = number(64, 1, 65_536, "sessions that one connection may have")
-    link_max_per_session: int = number(256, 1, UINT_MAX, "links that one session may have")
+    session_max_per_connection: int = number(64, "sessions that one connection may have", within=(1, 65_536))
+    link_max_per_session: int = number(256, "links that one session may have")
     transactions_max_per_connection: int = number(
-        256, 1, 65_536, "transactions of AMQP 1.0 that one connection may have open"
+        256, "transactions of AMQP 1.0 that one connection may have open", within=(1, 65_536)
     )
     transaction_max_messages: int = number(
-        100_000,
-        1,
-        UINT_MAX,
-        "messages that one transaction of AMQP 1.0 may post; with more it is rolled back",
+        100_000, "messages that one transaction of AMQP 1.0 may post; with more it is rolled back"
     )
     transaction_max_bytes: int = number(
-        64 * _MIB, 1, UINT_MAX, "bytes of messages that one transaction of AMQP 1.0 may post; likewise"
+        64 * _MIB, "bytes of messages that one transaction of AMQP 1.0 may post; likewise"
     )
     transaction_timeout_ms: int = number(
         300_000,
-        1,
-        UINT_MAX,
         "a transaction of AMQP 1.0 that is open so many ms after the first it has done is rolled back",
         zero_means="no limit",
     )
     suspended_links_max: int = number(
         1_000,
-        1,
-        1_000_000,
         "links of AMQP 1.0 that one user may have which are kept when they are suspended; further ones end "
         "as they are detached",
+        within=(1, 1_000_000),
         zero_means="none is kept",
     )
     suspended_link_timeout_max_s: int = number(
         3_600,
-        1,
-        UINT_MAX,
         "longest time for which a suspended link is kept, in seconds; clients that ask for more get this",
         zero_means="as long as clients ask for, expiry-policy never included",
     )
-    connection_max: int = number(10_000, 1, 1_000_000, "connections at one time; further ones are closed")
+    connection_max: int = number(
+        10_000, "connections at one time; further ones are closed", within=(1, 1_000_000)
+    )
     channel_max: int = number(
-        2_047, 1, 65_535, "channels that one AMQP 0-9-1 connection may have; the highest channel number"
+        2_047,
+        "channels that one AMQP 0-9-1 connection may have; the highest channel number",
+        within=(1, 65_535),
     )
     consumer_max_per_channel: int = number(
-        0, 1, UINT_MAX, "consumers that one AMQP 0-9-1 channel may have", zero_means="no limit"
+        0, "consumers that one AMQP 0-9-1 channel may have", zero_means="no limit"
     )
     credit_flow_initial: int = number(
-        400, 1, UINT_MAX, "AMQP 0-9-1: messages a reader may give a channel, and a channel a queue, ahead"
+        400, "AMQP 0-9-1: messages a reader may give a channel, and a channel a queue, ahead"
     )
     credit_flow_more_after: int = number(
         200,
-        1,
-        UINT_MAX,
         "AMQP 0-9-1: messages handled after which a channel or queue takes as many more, at most all it may",
     )
     selector_scan_max: int = number(
         1_000,
-        1,
-        1_000_000,
         "messages that consumers who select or browse look at in one turn of their queue",
+        within=(1, 1_000_000),
     )
-    emulate: str | None = grammar(
+    emulate: str | None = text(
         None,
         "version of RabbitMQ that clients see in behaviour and name: 3.13, 4.0, 4.2 or 4.3; default: the "
         "behaviour of 4.2 with what 4.3 adds, and the name of 4.3",
@@ -385,33 +359,36 @@ class Config:
     )
     idle_timeout_ms: int = number(
         60_000,
-        1_000,
-        UINT_MAX,
         "silence after which a client is taken for dead, in ms",
+        within=(1_000, UINT_MAX),
         zero_means="never",
     )
     handshake_timeout_ms: int = number(
-        10_000, 1, _HOUR_MS, "time from accepting a connection to its open frame, in ms"
+        10_000, "time from accepting a connection to its open frame, in ms", within=(1, _HOUR_MS)
     )
-    auth_failure_delay_ms: int = number(1_000, 0, 60_000, "wait before a failed login is answered, in ms")
+    auth_failure_delay_ms: int = number(
+        1_000, "wait before a failed login is answered, in ms", within=(0, 60_000)
+    )
     shutdown_timeout_ms: int = number(
-        10_000, 0, _HOUR_MS, "time that clients have to end in order when the broker stops, in ms"
+        10_000, "time that clients have to end in order when the broker stops, in ms", within=(0, _HOUR_MS)
     )
     writer_buffer_bytes: int = number(
-        65_536, 1, 1024 * _MIB, "transfer bytes of one session that may wait in the connection's writer"
+        65_536,
+        "transfer bytes of one session that may wait in the connection's writer",
+        within=(1, 1024 * _MIB),
     )
 
     data_dir: str | None = text(
         None, "folder for everything that is durable, made if it is not there; without it all is in memory"
     )
-    vm_memory_high_watermark: str = grammar(
+    vm_memory_high_watermark: str = text(
         "0.6",
         "memory of this process above which publishers are held back: a share of what it may use (0.6), or "
         "an amount (512MB, 1GiB)",
         reads=memory_watermark,
         form=MEMORY_FORM,
     )
-    disk_free_limit: str | None = grammar(
+    disk_free_limit: str | None = text(
         None,
         "free space on the data folder's disk below which publishers are held back: an amount, or a multiple "
         "of memory ('mem_relative 1.5')",
@@ -423,7 +400,7 @@ class Config:
         None, "folder to record flow events into, made if it is not there; needs pyarrow (extra 'record')"
     )
     record_every: int = number(
-        50, 10, 1_000, "ms between two looks at everything while flow events are recorded"
+        50, "ms between two looks at everything while flow events are recorded", within=(10, 1_000)
     )
     record_run: str | None = text(
         None,
@@ -460,7 +437,7 @@ class Config:
         "claims with scopes beside 'scope', with commas between: roles,realm_access.roles",
         may_be_empty=True,
     )
-    oauth2_scope_aliases: str = grammar(
+    oauth2_scope_aliases: str = text(
         "",
         "what stands for scopes: admin=rabbitmq.tag:administrator rabbitmq.read:*/*,other=...",
         reads=scope_aliases,
@@ -472,7 +449,9 @@ class Config:
     oauth2_issuer: str | None = text(None, "who must have made a token: its claim 'iss'")
     oauth2_verify_aud: bool = switch(True, "a token must name oauth2_resource_server_id in its claim 'aud'")
     oauth2_require_exp: bool = switch(True, "a token must say when it ends")
-    oauth2_leeway_ms: int = number(0, 0, 600_000, "by how much the authority's clock may differ, in ms")
+    oauth2_leeway_ms: int = number(
+        0, "by how much the authority's clock may differ, in ms", within=(0, 600_000)
+    )
     oauth2_algorithms: str = text(
         "RS256,RS384,RS512,PS256,PS384,PS512,ES256,ES384,ES512,Ed25519,EdDSA",
         "signatures that are accepted; HS256, HS384 and HS512 must be named",
@@ -480,18 +459,15 @@ class Config:
     oauth2_default_key: str | None = text(
         None, "file with the key of tokens that name none: a public one as PEM, or the secret of HS256"
     )
-    oauth2_signing_keys: str = grammar(
-        "",
-        "files with keys by their id: ID=FILE,ID=FILE",
-        reads=signing_keys,
-        form=SIGNING_KEYS_FORM,
+    oauth2_signing_keys: str = text(
+        "", "files with keys by their id: ID=FILE,ID=FILE", reads=signing_keys, form=SIGNING_KEYS_FORM
     )
     oauth2_jwks_uri: str | None = text(None, "where the authority's key set is: https://...")
     oauth2_jwks_ca_file: str | None = text(
         None, "PEM file with who may have signed that server's certificate; default: the system's"
     )
     oauth2_jwks_interval_ms: int = number(
-        10_000, 1_000, _HOUR_MS, "least time between two looks at the key set, in ms"
+        10_000, "least time between two looks at the key set, in ms", within=(1_000, _HOUR_MS)
     )
 
     plain_needs_tls: bool = switch(
@@ -501,7 +477,7 @@ class Config:
     tls_certificate: str | None = text(
         None, "PEM file with our certificate and those up to its root; given: TLS is spoken on tls_port"
     )
-    tls_port: int = number(5671, 0, 65_535, "TCP port for TLS; 0 takes any free port")
+    tls_port: int = number(5671, "TCP port for TLS; 0 takes any free port", within=(0, 65_535))
     tls_key: str | None = text(None, "PEM file with our private key; default: in tls_certificate")
     tls_key_password: str | None = text(
         None, "password of the private key; as an option it is seen in the process list", secret=True
@@ -518,7 +494,9 @@ class Config:
     )
 
     http: bool = switch(True, "serve the HTTP API where http_port says")
-    http_port: int | None = number(None, 0, 65_535, "TCP port of the HTTP API; 0 takes any free port")
+    http_port: int | None = number(
+        None, "TCP port of the HTTP API; 0 takes any free port", within=(0, 65_535)
+    )
     http_optional: bool = switch(
         False, "the broker starts without the HTTP API if its port is taken, or its extra is not installed"
     )
@@ -532,13 +510,15 @@ class Config:
         may_be_empty=True,
     )
     collect_statistics_interval_ms: int = number(
-        5_000, 100, 600_000, "time between two looks at what has rates, while somebody asks over HTTP, in ms"
+        5_000,
+        "time between two looks at what has rates, while somebody asks over HTTP, in ms",
+        within=(100, 600_000),
     )
     http_body_bytes_max: int = number(
-        20_000_000, 1_000, 1024 * _MIB, "biggest body of an HTTP request, in bytes"
+        20_000_000, "biggest body of an HTTP request, in bytes", within=(1_000, 1024 * _MIB)
     )
     http_connection_max: int = number(
-        1_000, 1, 100_000, "HTTP connections at one time; further ones are closed"
+        1_000, "HTTP connections at one time; further ones are closed", within=(1, 100_000)
     )
 
     websocket: bool = switch(True, "AMQP over WebSocket at http_port, at any path")
@@ -553,7 +533,7 @@ class Config:
 
     prometheus: bool = switch(True, "serve metrics for Prometheus at prometheus_port, without a login")
     prometheus_port: int | None = number(
-        None, 0, 65_535, "TCP port of metrics, on http_host; 0 takes any free port"
+        None, "TCP port of metrics, on http_host; 0 takes any free port", within=(0, 65_535)
     )
     prometheus_optional: bool = switch(
         False, "the broker starts without that port if it is taken, or the extra is not installed"
@@ -566,14 +546,16 @@ class Config:
     otel_traces: bool = switch(True, "send traces of messages to otel_endpoint")
     otel_metrics: bool = switch(True, "send metrics to otel_endpoint")
     otel_service_name: str = text("amqp10broker", "service.name in what is sent to otel_endpoint")
-    otel_traces_sampler_ratio: str = grammar(
+    otel_traces_sampler_ratio: str = text(
         "0",
         "share of the published messages without a trace of their own that begin one: 0 to 1",
         reads=share,
         form=SHARE_FORM,
     )
     otel_metrics_interval_ms: int = number(
-        60_000, 1_000, _HOUR_MS, "time between two times that metrics are sent to otel_endpoint, in ms"
+        60_000,
+        "time between two times that metrics are sent to otel_endpoint, in ms",
+        within=(1_000, _HOUR_MS),
     )
 
     default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
@@ -587,20 +569,20 @@ class Config:
         choices=("synced", "written"),
     )
     quorum_relaxed_checks_on_redeclaration: bool = switch(
-        False,
-        "a quorum queue may be declared again as a classic one by programs that cannot be changed",
+        False, "a quorum queue may be declared again as a classic one by programs that cannot be changed"
     )
     dead_letter_prefetch: int = number(
-        32, 1, 65_535, "dead messages of a quorum queue on their way at a time, at least once"
+        32, "dead messages of a quorum queue on their way at a time, at least once", within=(1, 65_535)
     )
     journal_file_bytes: int = number(
         32 * 1024**2,
-        1024**2,
-        512 * 1024**2,
         "bytes of a file of the journal; on a small disk files are smaller",
+        within=(1024**2, 512 * 1024**2),
     )
     quorum_initial_group_size: int = number(
-        3, 1, 255, "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say"
+        3,
+        "members of a quorum queue in a cluster, if x-quorum-initial-group-size does not say",
+        within=(1, 255),
     )
     queue_leader_locator: str = text(
         "client-local",
@@ -613,23 +595,21 @@ class Config:
     )
     quorum_reconciliation_target_group_size: int = number(
         0,
-        1,
-        255,
         "members that each quorum queue should have, if no policy or argument says more",
+        within=(1, 255),
         zero_means="as policies and arguments say",
     )
     quorum_reconciliation_auto_remove: bool = switch(
         False, "members of quorum queues on nodes that were forgotten are removed"
     )
     quorum_reconciliation_interval_ms: int = number(
-        3_600_000, 10, 24 * _HOUR_MS, "time between two looks at the members of quorum queues, in ms"
+        3_600_000, "time between two looks at the members of quorum queues, in ms", within=(10, 24 * _HOUR_MS)
     )
     quorum_reconciliation_trigger_interval_ms: int = number(
         10_000,
-        10,
-        _HOUR_MS,
         "time from what may change them (a node is up or forgotten, a queue declared, a policy set) to the "
         "next look, in ms",
+        within=(10, _HOUR_MS),
     )
     definitions: str | None = text(
         None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"
@@ -645,9 +625,7 @@ class Config:
         may_be_empty=True,
     )
     log_level: str = text(
-        "info",
-        "least serious log entry to write",
-        choices=("debug", "info", "warning", "error", "critical"),
+        "info", "least serious log entry to write", choices=("debug", "info", "warning", "error", "critical")
     )
     log_format: str = text("console", "log for people or for programs", choices=("console", "json"))
     record_frames: str | None = text(
@@ -667,7 +645,7 @@ class Config:
         None, "name of this node, unique in its cluster; given: it is one of a cluster, see cluster_nodes"
     )
     cluster_port: int = number(
-        0, 1, 65_535, "TCP port for the other nodes of the cluster", zero_means="20000 above port"
+        0, "TCP port for the other nodes of the cluster", within=(1, 65_535), zero_means="20000 above port"
     )
     cluster_nodes: str | None = text(
         None,
@@ -676,23 +654,21 @@ class Config:
     )
     cluster_target_size: int = number(
         0,
-        1,
-        255,
         "nodes that make the cluster whole; the founder declares the queues of its configuration then",
+        within=(1, 255),
         zero_means="as many as cluster_nodes has",
     )
     cluster_secret_file: str | None = text(
         None, "file with the secret that the nodes share, readable by its owner only"
     )
     cluster_suspect_ms: int = number(
-        1_000, 200, 60_000, "silence after which another node is taken for dead, in ms"
+        1_000, "silence after which another node is taken for dead, in ms", within=(200, 60_000)
     )
     cluster_decide_ms: int = number(
         30_000,
-        1_000,
-        600_000,
         "time within which a majority of the nodes must agree on a change of what is declared, and a queue "
         "have a leader for a client that asks it, in ms; then that is refused",
+        within=(1_000, 600_000),
     )
     cluster_plaintext: bool = switch(
         False, "nodes on other machines are spoken to without TLS: whoever is between can read all"
@@ -722,14 +698,14 @@ class Config:
         object.__setattr__(self, "rules", rules_of(self.emulate, permits))
         if self.max_frame_size_bytes == 0:
             object.__setattr__(self, "max_frame_size_bytes", UINT_MAX)
-        _check_unique("Config.users", [user.name for user in self.users])
-        _check_unique("Config.queues", [queue.name for queue in self.queues])
         names = [user.name for user in self.users]
+        _check_unique("Config.users", names)
+        _check_unique("Config.queues", [queue.name for queue in self.queues])
         if self.anonymous_login_user and self.anonymous_login_user not in names:
             raise ConfigError(
                 "Config.anonymous_login_user",
                 f"is {describe(self.anonymous_login_user)}, and there is no such user",
-                "must be the name of a user, or empty to turn SASL ANONYMOUS off",
+                f"must be one of the users ({', '.join(names)}), or empty to turn SASL ANONYMOUS off",
             )
         if self.fault_injection and not self.test_mode:
             raise ConfigError(
@@ -767,16 +743,6 @@ class Config:
             if override.matches(container_id, address):
                 changes |= override.changes()
         return replace(self.flow, **changes) if changes else self.flow
-
-    def with_flow(self, flow: FlowSettings) -> Config:
-        return replace(self, flow=flow)
-
-    def container_id_on(self, hostname: str) -> str:
-        """Return the container-id to announce on a machine of that name."""
-        return self.container_id or self.node_name or f"amqp10broker@{hostname}"
-
-    def user(self, name: str) -> User | None:
-        return next((user for user in self.users if user.name == name), None)
 
 
 def _check_scalars(record: object, settings: Mapping[str, Setting], source: str) -> None:

@@ -100,11 +100,7 @@ class Setting:
         return True
 
     def parse(self, written: str, source: str) -> int | str | bool:
-        """Parse a value from text of environment or command line.
-
-        Raises:
-            ConfigError: as `check`.
-        """
+        """Parse a value from text of environment or command line. Raises `ConfigError` as `check`."""
         value: int | str | bool = written
         if self.kind is bool:
             lowered = written.strip().lower()
@@ -127,58 +123,25 @@ def describe(value: object) -> str:
 
 
 def number(
-    default: int | None,
-    minimum: int,
-    maximum: int,
-    meaning: str,
-    *,
-    zero_means: str | None = None,
-    word: str | None = None,
+    default: int | None, meaning: str, *, within: tuple[int, int] = (1, UINT_MAX), **others: Any
 ) -> Any:
-    """An integer field, or a word. A default of None makes the field optional."""
-    return _field(
-        default,
-        kind=int,
-        help=meaning,
-        minimum=minimum,
-        maximum=maximum,
-        zero_means=zero_means,
-        word=word,
-        may_be_none=default is None,
-    )
+    """An integer field. `others`: `zero_means` and `word` of `Setting`."""
+    return _field(default, meaning, kind=int, minimum=within[0], maximum=within[1], **others)
 
 
-def text(
-    default: str | None,
-    meaning: str,
-    *,
-    choices: tuple[str, ...] = (),
-    may_be_empty: bool = False,
-    secret: bool = False,
-) -> Any:
-    """A string field. A default of None makes the field optional; a secret one is not in the repr."""
-    return _field(
-        default,
-        shown=not secret,
-        kind=str,
-        help=meaning,
-        choices=choices,
-        may_be_empty=may_be_empty,
-        may_be_none=default is None,
-    )
-
-
-def grammar(default: str | None, meaning: str, *, reads: Callable[[str], object], form: str) -> Any:
-    """A string field that `reads` must be able to parse. A default of None makes the field optional."""
-    return _field(default, kind=str, help=meaning, reads=reads, form=form, may_be_none=default is None)
+def text(default: str | None, meaning: str, *, secret: bool = False, **others: Any) -> Any:
+    """A string field. `secret`: it is not in the repr. `others`: fields of `Setting`."""
+    return _field(default, meaning, shown=not secret, kind=str, **others)
 
 
 def switch(default: bool | None, meaning: str) -> Any:
-    """A boolean field. A default of None makes the field optional."""
-    return _field(default, kind=bool, help=meaning, may_be_none=default is None)
+    """A boolean field."""
+    return _field(default, meaning, kind=bool)
 
 
-def _field(default: object, *, shown: bool = True, **description: Any) -> Any:
+def _field(default: object, meaning: str, *, shown: bool = True, **description: Any) -> Any:
+    # A default of None makes the field optional.
+    description |= {"help": meaning, "may_be_none": default is None}
     return field(default=default, repr=shown, metadata={_METADATA_KEY: description})
 
 

@@ -32,8 +32,6 @@ from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
     DeclaredQueue,
     IdleQueue,
-    QueueHandle,
-    QueueSpec,
     QueueType,
     StartQueue,
     queue_type_of,
@@ -46,11 +44,6 @@ from amqp10broker.routing.exchange import Choose
 
 if TYPE_CHECKING:
     from amqp10broker.storage.catalog_log import CatalogLog
-
-if TYPE_CHECKING:
-    from amqp10broker.metadata.vhost import VirtualHost
-
-__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueSpec", "VirtualHost"]
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
@@ -87,13 +80,14 @@ class Catalog:
         queues_created, queues_deleted: how many queues came and went since the start, those included that
             were there before it.
         choose: where routing, and the ids of streams, leave something to chance; None takes turns.
+        default_queue_type: of a queue that is declared without one in a virtual host without a default.
     """
 
     def __init__(
         self,
         start_queue: StartQueue = IdleQueue,
         *,
-        default_queue_type: str = QueueType.CLASSIC.value,
+        default_queue_type: str = QueueType.CLASSIC,
         relaxed_quorum_checks: bool = False,
         rules: Rules = UNSET,
         choose: Choose | None = None,
@@ -126,14 +120,9 @@ class Catalog:
         self._start_queue = start_queue
         # By queues of virtual hosts that were deleted.
         self._given_up: Counter[tuple[str, str, str]] = Counter()
-        self._default_queue_type = queue_type_of(default_queue_type, "the broker")
+        self.default_queue_type = queue_type_of(default_queue_type, "the broker")
         self.choose = choose
         self.apply([Put(("vhost", VHOST), VhostFacts(VHOST, "Default virtual host"))])
-
-    @property
-    def default_queue_type(self) -> str:
-        """The kind of a queue that is declared without one in a virtual host without a default."""
-        return self._default_queue_type.value
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
         for vhost in list(self.vhosts.values()):
@@ -219,10 +208,7 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Apply a plan; the only way in which metadata changes.
-
-        No rule is checked and nothing is refused. Queues start and end.
-        """
+        """Apply a plan; the only way in which metadata changes. No rule is checked. Queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:
@@ -291,7 +277,7 @@ class Catalog:
             self.vhosts[facts.name] = VirtualHost(
                 facts,
                 self._start_queue,
-                node_queue_type=self._default_queue_type,
+                node_queue_type=self.default_queue_type,
                 choose=self.choose,
                 find_reply_queue=self._find_reply_queue,
             )
@@ -421,49 +407,41 @@ class Changes:
     memory only) every call returns at its first line.
     """
 
-    __slots__ = ("_conceal", "_recorder", "highest_reserved")
+    __slots__ = ("conceal", "highest_reserved", "recorder")
 
     def __init__(self) -> None:
         self.highest_reserved = 0
-        self._recorder: CatalogLog | None = None
-        self._conceal: Conceal = lambda record: record
-
-    def tell(self, recorder: CatalogLog, conceal: Conceal) -> None:
-        self._recorder = recorder
-        self._conceal = conceal
-
-    @property
-    def told(self) -> bool:
-        return self._recorder is not None
+        self.recorder: CatalogLog | None = None
+        self.conceal: Conceal = lambda record: record
 
     def keep(self, puts: Sequence[Put]) -> None:
         """Keep what a plan puts and what outlives the process, all of it or nothing. Raises `RefusedError` if
         it cannot be kept: the plan must not be applied.
         """
-        if self._recorder is None:
+        if self.recorder is None:
             return
-        kept = [(put.key, encoded(put.key, put.record, self._conceal)) for put in puts if put.kept]
+        kept = [(put.key, encoded(put.key, put.record, self.conceal)) for put in puts if put.kept]
         if kept:
             self._reserve(puts)
-            self._recorder.put(kept)
+            self.recorder.put(kept)
 
     def forget(self, keys: Sequence[Key]) -> None:
         """Keep no more what is gone; nothing happens if it never outlived the process."""
-        if self._recorder is not None and keys:
-            self._recorder.forget(keys)
+        if self.recorder is not None and keys:
+            self.recorder.forget(keys)
 
     def _reserve(self, puts: Sequence[Put]) -> None:
         highest = max((put.record.number for put in puts if put.key[0] == "queue"), default=0)
         if highest > self.highest_reserved:
-            assert self._recorder is not None
+            assert self.recorder is not None
             reserved = min(highest - 1 + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
-            self._recorder.put_ahead([_highest(reserved)])
+            self.recorder.put_ahead([_highest(reserved)])
             self.highest_reserved = reserved
 
     def give_numbers_back(self, highest_given: int) -> None:
         """Reserve no more numbers than were given: at the end, when none will be given any more."""
-        if self._recorder is not None and self.highest_reserved > highest_given:
-            self._recorder.put([_highest(highest_given)])
+        if self.recorder is not None and self.highest_reserved > highest_given:
+            self.recorder.put([_highest(highest_given)])
             self.highest_reserved = highest_given
 
 

@@ -43,9 +43,7 @@ from amqp10broker.metadata.user_requests import PutUser, SetPermission, SetTopic
 from amqp10broker.metadata.users import PasswordRecord, Permission
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.metadata.vhost_requests import (
-    KeepUnknown,
     PutVhost,
-    SetGlobalParameter,
     SetParameter,
     SetPolicy,
 )
@@ -53,19 +51,6 @@ from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")
 
-SECTIONS: Final = (
-    "users",
-    "vhosts",
-    "permissions",
-    "topic_permissions",
-    "exchanges",
-    "global_parameters",
-    "policies",
-    "parameters",
-    "queues",
-    "bindings",
-)
-"""In the order in which they are loaded: each needs only what came before."""
 _OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
 """Sections of which an entry that is refused is left out."""
 _HEADER: Final = frozenset(
@@ -165,24 +150,12 @@ class _Loader:
         self._catalog = _copy(self._original)
 
     def load(self, document: Mapping[str, Any]) -> None:
-        take: dict[str, Callable[[DefinitionEntry], None]] = {
-            "users": self._user,
-            "vhosts": self._virtual_host,
-            "permissions": self._permission,
-            "topic_permissions": self._topic_permission,
-            "exchanges": self._exchange,
-            "global_parameters": self._global_parameter,
-            "policies": self._policy,
-            "parameters": self._parameter,
-            "queues": self._queue,
-            "bindings": self._binding,
-        }
-        for section in SECTIONS:
+        for section, take in SECTIONS.items():
             entries = entries_of(document, section)
             self.report.loaded[section] = len(entries)
             for entry in entries:
                 try:
-                    take[section](entry)
+                    take(self, entry)
                 except ConfigError as error:
                     refusal = error.__cause__
                     if section not in _OPTIONAL or not isinstance(refusal, RefusedError):
@@ -192,7 +165,7 @@ class _Loader:
         for name, value in document.items():
             if name not in SECTIONS and name not in _HEADER:
                 self.report.unknown.append(name)
-                self._do(KeepUnknown(name, value))
+                self._do(SetParameter(("unknown", name), value))
 
     def _do(self, request: CatalogRequest[T]) -> T:
         # Plan a request, on what those before have made of the copy.
@@ -209,7 +182,7 @@ class _Loader:
         facts = entry.asking(lambda: read_vhost(entry))
         there = self._catalog.find_vhost(facts.name)
         if there is not None and facts.limits == VhostLimits():
-            facts = replace(facts, limits=there.limits)
+            facts = replace(facts, limits=there.facts.limits)
         try:
             entry.asking(lambda: self._do(PutVhost(facts)))
         except ConfigError as error:
@@ -217,7 +190,7 @@ class _Loader:
                 raise
             kind = facts.default_queue_type
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
-            before = None if there is None else there.default_queue_type
+            before = None if there is None else there.facts.default_queue_type
             self._do(PutVhost(replace(facts, default_queue_type=before)))
         if there is None and self._importer is not None and self._importer in self._catalog.users:
             self._do(SetPermission(self._importer, facts.name, Permission()))
@@ -243,7 +216,7 @@ class _Loader:
     def _global_parameter(self, entry: DefinitionEntry) -> None:
         name, value = entry.text("name"), entry.value("value")
         named = name == CLUSTER_NAME and isinstance(value, str) and value
-        self._do(SetClusterName(value) if named else SetGlobalParameter(name, value))
+        self._do(SetClusterName(value) if named else SetParameter(("global_parameter", name), value))
 
     def _policy(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
@@ -263,7 +236,7 @@ class _Loader:
             policy = entry.asking(lambda: read_policy(name, inner, operator=True))
             self._do(SetPolicy(vhost, policy))
         else:
-            self._do(SetParameter(vhost, component, name, value))
+            self._do(SetParameter(("parameter", vhost, component, name), value))
 
     def _queue(self, entry: DefinitionEntry) -> None:
         vhost, name = self._virtual_host_of(entry).name, entry.text("name")
@@ -302,6 +275,19 @@ class _Loader:
         self.report.skipped.append(f"{entry.place} ({name}): {reason}")
 
 
+SECTIONS: Final[Mapping[str, Callable[[_Loader, DefinitionEntry], None]]] = {
+    "users": _Loader._user,
+    "vhosts": _Loader._virtual_host,
+    "permissions": _Loader._permission,
+    "topic_permissions": _Loader._topic_permission,
+    "exchanges": _Loader._exchange,
+    "global_parameters": _Loader._global_parameter,
+    "policies": _Loader._policy,
+    "parameters": _Loader._parameter,
+    "queues": _Loader._queue,
+    "bindings": _Loader._binding,
+}
+"""In the order in which they are loaded: each needs only what came before."""
 DUE_LATER: Final = ("queues", "bindings")
 """Sections of a definitions file that wait."""
 

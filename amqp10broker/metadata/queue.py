@@ -130,6 +130,13 @@ class QueueSpec:
         return self.durable and not self.exclusive
 
 
+AS_DECLARED: Final = (
+    *("vhost", "name", "type", "durable", "auto_delete", "arguments", "number", "declaration_id"),
+    *("owner", "home", "members", "incarnation", "rules"),
+)
+"""Fields of `QueueSpec` that policies have no part in, and that `DeclaredQueue` has too."""
+
+
 class QueueHandle(Protocol):
     """Where commands to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
@@ -181,19 +188,13 @@ StartQueue = Callable[[QueueSpec], QueueHandle]
 class IdleQueue:
     """The handle of a queue that is not run: it ignores all commands."""
 
-    def __init__(self, spec: QueueSpec) -> None:
-        """Take any queue."""
+    ready = unsettled = 0
+    counters = QueueCounters()
+    down: str | None = None
 
-    def post(self, command: Command) -> None:
-        return
+    def __init__(self, spec: QueueSpec) -> None: ...
 
-    @property
-    def ready(self) -> int:
-        return 0
-
-    @property
-    def unsettled(self) -> int:
-        return 0
+    def post(self, command: Command) -> None: ...
 
     def queue_status(self) -> QueueStatus:
         return QueueStatus(0, 0, {})
@@ -201,19 +202,10 @@ class IdleQueue:
     def progress(self) -> QueueProgress:
         return UP_TO_DATE
 
-    @property
-    def counters(self) -> QueueCounters:
-        return QueueCounters()
-
     def figures(self) -> QueueStats:
         return QueueStats()
 
-    def weight(self) -> None:
-        return None
-
-    @property
-    def down(self) -> str | None:
-        return None
+    def weight(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -271,17 +263,7 @@ class DeclaredQueue:
     @property
     def spec(self) -> QueueSpec:
         """As it was declared, without what policies make of it."""
-        return QueueSpec(
-            *(self.vhost, self.name, self.type, self.durable, self.auto_delete),
-            arguments=self.arguments,
-            number=self.number,
-            declaration_id=self.declaration_id,
-            owner=self.owner,
-            home=self.home,
-            members=self.members,
-            incarnation=self.incarnation,
-            rules=self.rules,
-        )
+        return QueueSpec(**{name: getattr(self, name) for name in AS_DECLARED})
 
     @property
     def exclusive(self) -> bool:

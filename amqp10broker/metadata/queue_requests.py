@@ -6,7 +6,7 @@ Rules and error texts are RabbitMQ's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -20,7 +20,6 @@ from amqp10broker.errors import (
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.nodes import Placed, WantedQueue
 from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
@@ -72,26 +71,25 @@ class DeclareQueue:
             # A quorum queue's time without use goes on (RabbitMQ: declaring it again is no use of it).
             used = None if existing.type == QueueType.QUORUM else ("queue", vhost.name, name)
             return Plan(QueueDeclaration(name, False), used=used)
-        exclusive = self.owner is not None
         _check_name(name, self.internal)
         kind = self._queue_type(vhost, resource)
         queue_arguments.check(self.arguments, kind, resource)
-        _check_properties(kind, resource, self.durable, exclusive, self.auto_delete)
+        self._check_properties(kind, resource)
         _check_limit(vhost, name)
         kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
-        lasting = self.durable and not exclusive
-        home, members, incarnation = _placed(catalog, vhost, name, kind.value, kept, exclusive, lasting)
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
-            number=_next_number(catalog, resource) if lasting else 0,
+            number=_next_number(catalog, resource) if self.durable and self.owner is None else 0,
             declaration_id=f"{vhost.choose(_IDS):016x}" if kind is QueueType.STREAM else "",
             owner=self.owner,
-            home=home,
-            members=members,
-            incarnation=incarnation,
             rules=catalog.rules.quorum if kind is QueueType.QUORUM else {},
         )
+        if catalog.placement is not None:
+            definition = effective(vhost.policies, name, kind.value, kept).definition
+            count = sum(each.declared for each in catalog.vhosts.values())
+            placed = catalog.placement(spec, definition, catalog.nodes.values(), catalog, count)
+            spec = replace(spec, **placed._asdict())
         for feature in deprecated_features(spec):
             if feature in catalog.rules.denied:
                 raise FeatureDenied(resource, feature)
@@ -119,6 +117,17 @@ class DeclareQueue:
         kind = QueueType(queue.type)
         queue_arguments.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
 
+    def _check_properties(self, kind: QueueType, resource: str) -> None:
+        if kind is QueueType.CLASSIC:
+            return
+        for wrong, what in (
+            (self.auto_delete, "auto-delete"),
+            (self.owner is not None, "exclusive-owner"),
+            (not self.durable, "non-durable"),
+        ):
+            if wrong:
+                raise PreconditionFailed(resource, f"invalid property '{what}' for {resource}")
+
     def _queue_type(self, vhost: VirtualHost, resource: str) -> QueueType:
         if QUEUE_TYPE not in self.arguments:
             return self._default_type(vhost, server_named=self.internal)
@@ -136,12 +145,8 @@ class DeclareQueue:
         return kind
 
     def _default_type(self, vhost: VirtualHost, *, server_named: bool) -> QueueType:
-        return vhost.type_of(
-            durable=self.durable,
-            exclusive=self.owner is not None,
-            auto_delete=self.auto_delete,
-            server_named=server_named,
-        )
+        lasting = self.durable and self.owner is None and not (self.auto_delete or server_named)
+        return vhost.default_type(lasting=lasting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +203,7 @@ class ConnectionEnded:
         vhost = catalog.find_vhost(self.vhost)
         if vhost is None:
             return Plan(None)
-        owned = [queue.name for queue in vhost.queues_owned_by(self.owner)]
-        return Plan(None, forgets=keys_of_queues(vhost, owned))
+        return Plan(None, forgets=keys_of_queues(vhost, list(vhost.owned.get(self.owner, ()))))
 
 
 # --- steps of the above ---------------------------------------------------------------------------
@@ -225,29 +229,12 @@ def _check_name(name: str, internal: bool) -> None:
 
 
 def _check_limit(vhost: VirtualHost, name: str) -> None:
-    limit = vhost.limits.max_queues
+    limit = vhost.facts.limits.max_queues
     if limit is not None and vhost.declared >= limit:
         raise LimitExceeded(
             f"queue '{name}'",
             f"cannot declare queue '{name}': queue limit in vhost '{vhost.name}' ({limit}) is reached",
         )
-
-
-def _placed(
-    catalog: Catalog,
-    vhost: VirtualHost,
-    name: str,
-    kind: str,
-    arguments: Mapping[str, Any],
-    exclusive: bool,
-    lasting: bool,
-) -> Placed:
-    if catalog.placement is None:
-        return Placed()
-    definition = effective(vhost.policies, name, kind, arguments).definition
-    wanted = WantedQueue(kind, arguments, definition, exclusive, lasting)
-    count = sum(each.declared for each in catalog.vhosts.values())
-    return catalog.placement(wanted, catalog.nodes.values(), catalog, count)
 
 
 def _next_number(catalog: Catalog, resource: str) -> int:
@@ -258,17 +245,3 @@ def _next_number(catalog: Catalog, resource: str) -> int:
             "the definitions and start with a new folder",
         )
     return catalog.highest_number + 1
-
-
-def _check_properties(
-    kind: QueueType, resource: str, durable: bool, exclusive: bool, auto_delete: bool
-) -> None:
-    if kind is QueueType.CLASSIC:
-        return
-    for wrong, what in (
-        (auto_delete, "auto-delete"),
-        (exclusive, "exclusive-owner"),
-        (not durable, "non-durable"),
-    ):
-        if wrong:
-            raise PreconditionFailed(resource, f"invalid property '{what}' for {resource}")

@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.metadata.users import User
 from amqp10broker.metadata.vhost import VirtualHost
 
+T = TypeVar("T")
+
 VHOSTS: Final = "vhosts"
 USERS: Final = "users"
 CHANNELS: Final = "channels"
-"""What nodes tell each other: connections of virtual hosts and of users, and channels of users."""
+"""What is counted: connections of virtual hosts and of users, and channels of users."""
 
 
 class Usage:
-    """Counts of open connections and channels. `queues_declared`: how often clients have declared queues at
-    this node, also some that were there.
+    """Counts of open connections and channels.
+
+    Attributes:
+        counts: at this node, by what is counted and whose.
+        queues_declared: how often clients have declared queues at this node, also some that were there.
     """
 
     def __init__(self) -> None:
         self.queues_declared = 0
-        self._vhost_connections: Counter[str] = Counter()
-        self._user_connections: Counter[str] = Counter()
-        self._user_channels: Counter[str] = Counter()
+        self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in (VHOSTS, USERS, CHANNELS)}
         self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
         # By virtual host and container-id: its connections, and whether there may be no other.
         self._containers: Counter[tuple[str, str]] = Counter()
@@ -39,29 +42,26 @@ class Usage:
         """Count a connection that a user opens to a virtual host. Raises `NotAllowed` if the virtual host's
         or the user's limit is reached; nothing was counted.
         """
-        limit = vhost.limits.max_connections
-        if (
-            limit is not None
-            and self._vhost_connections[vhost.name] + self._others(VHOSTS, vhost.name) >= limit
-        ):
+        limit = vhost.facts.limits.max_connections
+        if self._is_reached(limit, VHOSTS, vhost.name):
             raise NotAllowed(
                 f"vhost '{vhost.name}'",
                 f"access to vhost '{vhost.name}' refused for user '{user.name}': "
                 f"vhost connection limit ({limit}) is reached",
             )
         limit = user.limits.max_connections
-        if limit is not None and self._user_connections[user.name] + self._others(USERS, user.name) >= limit:
+        if self._is_reached(limit, USERS, user.name):
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"connection refused for user '{user.name}': user connection limit ({limit}) is reached",
             )
-        self._vhost_connections[vhost.name] += 1
-        self._user_connections[user.name] += 1
+        self.counts[VHOSTS][vhost.name] += 1
+        self.counts[USERS][user.name] += 1
 
     def close_connection(self, vhost: str, user: str) -> None:
         """Forget a connection that `open_connection` counted."""
-        _count_down(self._vhost_connections, vhost)
-        _count_down(self._user_connections, user)
+        _count_down(self.counts[VHOSTS], vhost)
+        _count_down(self.counts[USERS], user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
         """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
@@ -80,9 +80,8 @@ class Usage:
     def close_container(self, vhost: str, container: str) -> None:
         """Forget a connection that `open_container` counted."""
         key = (vhost, container)
-        self._containers[key] -= 1
-        if not self._containers[key]:
-            del self._containers[key]
+        _count_down(self._containers, key)
+        if key not in self._containers:
             self._sole.discard(key)
 
     def open_channel(self, user: User) -> None:
@@ -90,39 +89,35 @@ class Usage:
         nothing was counted.
         """
         limit = user.limits.max_channels
-        if limit is not None and self._user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
+        if self._is_reached(limit, CHANNELS, user.name):
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"number of channels opened for user '{user.name}' has reached the maximum allowed user "
                 f"limit of ({limit})",
             )
-        self._user_channels[user.name] += 1
+        self.counts[CHANNELS][user.name] += 1
 
     def close_channel(self, user: str) -> None:
         """Forget a channel or session that `open_channel` counted."""
-        _count_down(self._user_channels, user)
+        _count_down(self.counts[CHANNELS], user)
 
     # --- other nodes --------------------------------------------------------------------------------
 
     def limited(self, vhosts: Iterable[VirtualHost], users: Iterable[User]) -> dict[str, dict[str, int]]:
         """Return the counts that have a limit, for other nodes."""
         users = list(users)
+        limits = {
+            VHOSTS: {vhost.name: vhost.facts.limits.max_connections for vhost in vhosts},
+            USERS: {user.name: user.limits.max_connections for user in users},
+            CHANNELS: {user.name: user.limits.max_channels for user in users},
+        }
         return {
-            VHOSTS: {
-                vhost.name: count
-                for vhost in vhosts
-                if vhost.limits.max_connections is not None and (count := self._vhost_connections[vhost.name])
-            },
-            USERS: {
-                user.name: count
-                for user in users
-                if user.limits.max_connections is not None and (count := self._user_connections[user.name])
-            },
-            CHANNELS: {
-                user.name: count
-                for user in users
-                if user.limits.max_channels is not None and (count := self._user_channels[user.name])
-            },
+            kind: {
+                name: count
+                for name, limit in each.items()
+                if limit is not None and (count := self.counts[kind][name])
+            }
+            for kind, each in limits.items()
         }
 
     def hear(self, node: int, told: Mapping[str, Any]) -> None:
@@ -136,20 +131,14 @@ class Usage:
         else:
             self._elsewhere.pop(node, None)
 
-    def _others(self, kind: str, name: str) -> int:
-        return sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
-
-    def connections_of_vhost(self, vhost: str) -> int:
-        return self._vhost_connections[vhost]
-
-    def connections_of_user(self, user: str) -> int:
-        return self._user_connections[user]
-
-    def channels_of_user(self, user: str) -> int:
-        return self._user_channels[user]
+    def _is_reached(self, limit: int | None, kind: str, name: str) -> bool:
+        if limit is None:
+            return False
+        others = sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
+        return self.counts[kind][name] + others >= limit
 
 
-def _count_down(counter: Counter[str], name: str) -> None:
+def _count_down(counter: Counter[T], name: T) -> None:
     assert counter[name] > 0, f"{name!r} was never counted"
     counter[name] -= 1
     if counter[name] == 0:

@@ -12,7 +12,6 @@ from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.plan import Key, Plan, Put
 from amqp10broker.metadata.users import (
-    PasswordRecord,
     Permission,
     TopicPermission,
     User,
@@ -22,63 +21,37 @@ from amqp10broker.metadata.users import (
 
 
 @dataclass(frozen=True, slots=True)
-class AddUser:
-    """Create a user without permissions."""
+class PutUser:
+    """There shall be this user; all that was known of it before is replaced, but for its permissions. `new`:
+    there must be none of this name.
+    """
 
     user: User
+    new: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[User]:
         name = self.user.name
         check_user_name(name)
-        if name in catalog.users:
+        if self.new and name in catalog.users:
             raise PreconditionFailed(f"user '{name}'", f"user '{name}' exists; change or delete it instead")
         return _put(catalog.users, self.user)
 
 
 @dataclass(frozen=True, slots=True)
-class PutUser:
-    """There shall be this user; all that was known of it before is replaced, but for its permissions."""
-
-    user: User
-
-    def plan(self, catalog: Catalog) -> Plan[User]:
-        check_user_name(self.user.name)
-        return _put(catalog.users, self.user)
-
-
-@dataclass(frozen=True, slots=True)
-class SetPassword:
-    """Change the password of a user; None disables login with a password."""
-
-    name: str
-    password: PasswordRecord | None
-
-    def plan(self, catalog: Catalog) -> Plan[User]:
-        return _put(catalog.users, replace(catalog.users.lookup(self.name), password=self.password))
-
-
-@dataclass(frozen=True, slots=True)
-class SetTags:
-    name: str
-    tags: tuple[str, ...]
-
-    def plan(self, catalog: Catalog) -> Plan[User]:
-        return _put(catalog.users, replace(catalog.users.lookup(self.name), tags=self.tags))
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeUserLimits:
-    """Some limits of a user shall be others; what is open already stays open. `limits`: by name, as
-    `UserLimits.read` takes them; those that are not named stay.
+class ChangeUser:
+    """Fields of a user shall be others. `changes`: by name. Limits are as `UserLimits.read` takes them: those
+    that are not named stay, and so does what is open already.
     """
 
     name: str
-    limits: Mapping[str, Any] = field(hash=False)
+    changes: Mapping[str, Any] = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[User]:
-        user = catalog.users.lookup(self.name)
-        limits = UserLimits.read({**user.limits.as_dict(), **self.limits}, f"user '{self.name}'")
-        return _put(catalog.users, replace(user, limits=limits))
+        user, changes = catalog.users.lookup(self.name), dict(self.changes)
+        if "limits" in changes:
+            limits = {**user.limits.as_dict(), **changes["limits"]}
+            changes["limits"] = UserLimits.read(limits, f"user '{self.name}'")
+        return _put(catalog.users, replace(user, **changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +67,21 @@ class DeleteUser:
 
 @dataclass(frozen=True, slots=True)
 class SetPermission:
-    """A user shall have this permission in a virtual host."""
+    """A user shall have this permission in a virtual host; None: it shall not enter it any more."""
 
     user: str
     vhost: str
-    permission: Permission
+    permission: Permission | None
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
         if catalog.users.permission(self.user, self.vhost) == self.permission:
             return Plan(None)
-        return Plan(None, [Put(("permission", self.user, self.vhost), self.permission)])
-
-
-@dataclass(frozen=True, slots=True)
-class ClearPermission:
-    """A user shall not enter a virtual host any more; nothing happens if it could not."""
-
-    user: str
-    vhost: str
-
-    def plan(self, catalog: Catalog) -> Plan[None]:
-        catalog.lookup_vhost(self.vhost)
-        catalog.users.lookup(self.user)
-        if catalog.users.permission(self.user, self.vhost) is None:
-            return Plan(None)
-        return Plan(None, forgets=[("permission", self.user, self.vhost)])
+        key = ("permission", self.user, self.vhost)
+        if self.permission is None:
+            return Plan(None, forgets=[key])
+        return Plan(None, [Put(key, self.permission)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from typing import Final
 
 from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.metadata.effective import alternate_exchange, effective
-from amqp10broker.metadata.limits import VhostLimits
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import Changed, Policies
 from amqp10broker.metadata.queue import (
+    AS_DECLARED,
     NO_POLICY,
     DeclaredQueue,
     QueueHandle,
@@ -71,8 +71,9 @@ class VirtualHost:
         self._queue_changes = 0
         self._volatile = 0
         self._gone = QueuesGone()
-        # Names of exclusive queues by owner: connections come and go however many queues there are.
-        self._owned: dict[object, dict[str, None]] = {}
+        # Names of exclusive queues by owner: connections come and go however many queues there are. Those of
+        # direct reply-to go with their links.
+        self.owned: dict[object, dict[str, None]] = {}
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
@@ -82,23 +83,6 @@ class VirtualHost:
         if self.deleted:
             raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
         return self.name
-
-    @property
-    def limits(self) -> VhostLimits:
-        return self.facts.limits
-
-    @property
-    def default_queue_type(self) -> str | None:
-        """The kind of a queue that is declared without ``x-queue-type``; None takes the node's."""
-        return self.facts.default_queue_type
-
-    @property
-    def description(self) -> str:
-        return self.facts.description
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return self.facts.tags
 
     @property
     def version(self) -> int:
@@ -157,10 +141,6 @@ class VirtualHost:
         queue.check_up()
         return queue
 
-    def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:
-        """The queues that go with this connection; those of direct reply-to go with their links."""
-        return [self.queues[name] for name in self._owned.get(connection, ())]
-
     def route(
         self,
         exchange: Exchange,
@@ -185,18 +165,14 @@ class VirtualHost:
             return exchanges.lookup_exchange(destination.name).durable
         return self.queues[destination.name].lasting
 
-    def type_of(
-        self, *, durable: bool, exclusive: bool, auto_delete: bool, server_named: bool = False
-    ) -> QueueType:
-        if exclusive or auto_delete or server_named or not durable:
+    def default_type(self, *, lasting: bool = True) -> QueueType:
+        """Return the kind of a queue that is declared without one. `lasting`: it is durable, not exclusive,
+        not deleted automatically, and has a name of its own.
+        """
+        if not lasting:
             # Only a classic queue can be so; a default must not make such a request fail.
             return QueueType.CLASSIC
-        return QueueType(self.default_queue_type or self._node_queue_type)
-
-    @property
-    def type_of_new(self) -> QueueType:
-        """Return the kind of a durable queue that is declared without one."""
-        return self.type_of(durable=True, exclusive=False, auto_delete=False)
+        return QueueType(self.facts.default_queue_type or self._node_queue_type)
 
     def locked(self, name: str) -> ResourceLocked:
         return ResourceLocked(
@@ -220,19 +196,10 @@ class VirtualHost:
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
         handle = self._start_queue(spec)
-        self.queues[spec.name] = DeclaredQueue(
-            *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
-            handle=handle,
-            effective=counts,
-            number=spec.number,
-            declaration_id=spec.declaration_id,
-            home=spec.home,
-            members=spec.members,
-            incarnation=spec.incarnation,
-            rules=spec.rules,
-        )
+        declared = {name: getattr(spec, name) for name in AS_DECLARED}
+        self.queues[spec.name] = DeclaredQueue(**declared, handle=handle, effective=counts)
         if spec.owner is not None:
-            self._owned.setdefault(spec.owner, {})[spec.name] = None
+            self.owned.setdefault(spec.owner, {})[spec.name] = None
         self._queue_changes += 1
         return True
 
@@ -241,10 +208,10 @@ class VirtualHost:
         queue = self.queues.pop(name)
         self._gone.add(queue.type, queue.handle.counters, queue.consumption)
         if queue.owner is not None:
-            owned = self._owned[queue.owner]
+            owned = self.owned[queue.owner]
             del owned[name]
             if not owned:
-                del self._owned[queue.owner]
+                del self.owned[queue.owner]
         self._queue_changes += 1
         if farewell:
             queue.handle.post(DELETE)

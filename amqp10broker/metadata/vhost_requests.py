@@ -11,34 +11,26 @@ from amqp10broker.emulation import MASTER_LOCATOR
 from amqp10broker.errors import FeatureDenied, InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.metadata.catalog import Catalog, entries_in
 from amqp10broker.metadata.limits import VhostLimits
-from amqp10broker.metadata.plan import Plan, Put, VhostFacts
+from amqp10broker.metadata.plan import Key, Plan, Put, VhostFacts
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import queue_type_of
 from amqp10broker.metadata.user_requests import permissions_of
 
 
 @dataclass(frozen=True, slots=True)
-class AddVhost:
-    """Create a virtual host. No user has permissions in it."""
-
-    facts: VhostFacts
-
-    def plan(self, catalog: Catalog) -> Plan[None]:
-        name = self.facts.name
-        if name in catalog.vhosts:
-            raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")
-        return PutVhost(self.facts).plan(catalog)
-
-
-@dataclass(frozen=True, slots=True)
 class PutVhost:
-    """There shall be this virtual host; what is in it already stays."""
+    """There shall be this virtual host; what is in it already stays. `new`: there must be none of this name.
+    No user has permissions in a new one.
+    """
 
     facts: VhostFacts
+    new: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         facts = self.facts
         name = facts.name
+        if self.new and name in catalog.vhosts:
+            raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")
         if not 1 <= len(name.encode(errors="surrogatepass")) <= 255:
             raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
         if facts.default_queue_type is not None:
@@ -123,62 +115,32 @@ class ClearPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SetParameter:
-    """A runtime parameter of a plugin shall be kept."""
+    """A value that means nothing to the broker shall be kept. `key`: of its entry: a ``parameter`` of a
+    plugin, a ``global_parameter``, or an ``unknown`` part of a definitions file.
+    """
 
-    vhost: str
-    component: str
-    name: str
+    key: Key
     value: Any = field(hash=False)
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        return Plan(None, [Put(("parameter", self.vhost, self.component, self.name), self.value)])
+        return Plan(None, [Put(self.key, self.value)])
 
 
 @dataclass(frozen=True, slots=True)
 class ClearParameter:
-    """A runtime parameter of a plugin shall be forgotten."""
+    """A parameter of a plugin, or a global one, shall be forgotten."""
 
-    vhost: str
-    component: str
-    name: str
+    key: Key
 
     def plan(self, catalog: Catalog) -> Plan[None]:
-        key = self.vhost, self.component, self.name
-        if key not in catalog.parameters:
-            what = f"parameter '{self.name}' of component '{self.component}'"
-            raise NotFound(what, f"there is no {what} in vhost '{self.vhost}'")
-        return Plan(None, forgets=[("parameter", *key)])
-
-
-@dataclass(frozen=True, slots=True)
-class SetGlobalParameter:
-    """A parameter of the whole broker shall be kept."""
-
-    name: str
-    value: Any = field(hash=False)
-
-    def plan(self, catalog: Catalog) -> Plan[None]:
-        return Plan(None, [Put(("global_parameter", self.name), self.value)])
-
-
-@dataclass(frozen=True, slots=True)
-class ClearGlobalParameter:
-    """A parameter of the whole broker shall be forgotten."""
-
-    name: str
-
-    def plan(self, catalog: Catalog) -> Plan[None]:
-        if self.name not in catalog.global_parameters:
-            raise NotFound(f"global parameter '{self.name}'", f"there is no global parameter '{self.name}'")
-        return Plan(None, forgets=[("global_parameter", self.name)])
-
-
-@dataclass(frozen=True, slots=True)
-class KeepUnknown:
-    """Store an unknown part of a definitions file."""
-
-    name: str
-    value: Any = field(hash=False)
-
-    def plan(self, catalog: Catalog) -> Plan[None]:
-        return Plan(None, [Put(("unknown", self.name), self.value)])
+        kind, *places, name = self.key
+        if kind == "parameter":
+            vhost, component = places
+            there = (vhost, component, name) in catalog.parameters
+            what, where = f"parameter '{name}' of component '{component}'", f" in vhost '{vhost}'"
+        else:
+            there = name in catalog.global_parameters
+            what, where = f"global parameter '{name}'", ""
+        if not there:
+            raise NotFound(what, f"there is no {what}{where}")
+        return Plan(None, forgets=[self.key])

@@ -18,19 +18,15 @@ from amqp10broker.metadata.patterns import check_bounded
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import QueueType
 from amqp10broker.metadata.user_requests import (
-    AddUser,
-    ChangeUserLimits,
-    ClearPermission,
+    ChangeUser,
     ClearTopicPermission,
     DeleteUser,
     PutUser,
-    SetPassword,
     SetPermission,
-    SetTags,
     SetTopicPermission,
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.metadata.vhost_requests import AddVhost, ChangeVhostLimits, DeleteVhost, PutVhost
+from amqp10broker.metadata.vhost_requests import ChangeVhostLimits, DeleteVhost, PutVhost
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.operation import EMPTY, Check, Command, Name, Vhost, counted, operation
 
@@ -78,7 +74,7 @@ def add_user(
     Raises `PreconditionFailed` if the name exists, and `InvalidArgument` if name or password is not allowed.
     """
     wanted = User(user, _optional(caller, password), tuple(tags))
-    added = yield from caller.change(AddUser(wanted))
+    added = yield from caller.change(PutUser(wanted, new=True))
     return {"user": added.name, "tags": list(added.tags)}
 
 
@@ -122,7 +118,7 @@ def change_password(caller: Caller, user: UserName, password: Password = None) -
     Raises `InvalidArgument` if the password is not allowed.
     """
     caller.catalog.users.lookup(user)
-    yield from caller.change(SetPassword(user, _optional(caller, password)))
+    yield from caller.change(ChangeUser(user, {"password": _optional(caller, password)}))
 
 
 @operation("delete-user", "user", command=Command("user delete", "ann", "user '{user}' deleted"))
@@ -145,7 +141,7 @@ def set_tags(
     caller: Caller, user: UserName, tags: Annotated[Sequence[str], "all that the user has from now on"]
 ) -> Steps[None]:
     """Give a user other tags."""
-    yield from caller.change(SetTags(user, tuple(tags)))
+    yield from caller.change(ChangeUser(user, {"tags": tuple(tags)}))
 
 
 @operation(
@@ -175,7 +171,7 @@ def set_user_limits(
 
     Open connections stay open. Raises `InvalidArgument` if the limit does not exist, or is not an integer.
     """
-    changed = yield from caller.change(ChangeUserLimits(user, limits))
+    changed = yield from caller.change(ChangeUser(user, {"limits": limits}))
     return changed.limits.as_dict()
 
 
@@ -221,7 +217,7 @@ def set_permissions(
 )
 def clear_permissions(caller: Caller, user: UserName, vhost: Vhost = None) -> Steps[None]:
     """Let a user enter a virtual host no more."""
-    yield from caller.change(ClearPermission(user, _vhost(caller, vhost)))
+    yield from caller.change(SetPermission(user, _vhost(caller, vhost), None))
 
 
 @operation(
@@ -330,7 +326,7 @@ def add_vhost(
     type is not a kind of queue.
     """
     facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
-    yield from caller.change(AddVhost(facts))
+    yield from caller.change(PutVhost(facts, new=True))
     return {"name": name}
 
 
@@ -352,7 +348,7 @@ def put_vhost(
     except ConfigError as error:
         raise BadRequest(f"vhost '{name}'", str(error)) from error
     if there is not None:
-        facts = replace(facts, limits=there.limits)
+        facts = replace(facts, limits=there.facts.limits)
     yield from caller.change(PutVhost(facts))
     return {"created": there is None}
 
@@ -431,11 +427,11 @@ def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
     return [
         {
             "name": vhost.name,
-            "description": vhost.description,
-            "tags": list(vhost.tags),
-            "default_queue_type": vhost.default_queue_type,
+            "description": vhost.facts.description,
+            "tags": list(vhost.facts.tags),
+            "default_queue_type": vhost.facts.default_queue_type,
             "queues": sum(1 for _ in vhost),
-            "limits": vhost.limits.as_dict(),
+            "limits": vhost.facts.limits.as_dict(),
         }
         for vhost in vhosts
         if access is None

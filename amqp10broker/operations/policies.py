@@ -17,13 +17,7 @@ from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
-from amqp10broker.metadata.vhost_requests import (
-    ClearGlobalParameter,
-    ClearParameter,
-    ClearPolicy,
-    SetGlobalParameter,
-    SetPolicy,
-)
+from amqp10broker.metadata.vhost_requests import ClearParameter, ClearPolicy, SetParameter, SetPolicy
 from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.operation import Check, Command, Found, Name, operation
 
@@ -189,7 +183,7 @@ def clear_parameter(
 
     Raises `NotFound`.
     """
-    yield from caller.change(ClearParameter(caller.vhost.name, component, name))
+    yield from caller.change(ClearParameter(("parameter", caller.vhost.name, component, name)))
 
 
 @operation("set-global-parameter", "parameter")
@@ -200,7 +194,7 @@ def set_global_parameter(caller: Caller, name: Name, value: Annotated[Any, "any 
     """
     if not name:
         raise BadRequest("global parameter", "the parameter has no name: give one")
-    yield from caller.change(SetGlobalParameter(name, value))
+    yield from caller.change(SetParameter(("global_parameter", name), value))
 
 
 @operation("clear-global-parameter", "parameter")
@@ -209,7 +203,7 @@ def clear_global_parameter(caller: Caller, name: Name) -> Steps[None]:
 
     Raises `NotFound`.
     """
-    yield from caller.change(ClearGlobalParameter(name))
+    yield from caller.change(ClearParameter(("global_parameter", name)))
 
 
 ENTRIES_AT_ONCE: Final = 200

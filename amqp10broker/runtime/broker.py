@@ -25,7 +25,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import trio
 
@@ -80,10 +80,6 @@ from amqp10broker.sessions.amqp10.open import identity_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.diagnosis.survey import EVERYTHING, Selection, overview
 
-if TYPE_CHECKING:
-    from amqp10broker.runtime.cluster.cluster import Cluster
-    from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
-
 QUEUES_WITHIN_S: Final = 2
 """How long a node of a cluster waits for its quorum queues before it serves clients: of thousands, most begin
 and elect their leaders later, and a request to one that has not begun waits in its mailbox."""
@@ -107,10 +103,10 @@ class Broker(Administered):
         disk for the alarms; None for this machine's.
         """
         self.config = config or Config()
-        self.container_id = self.config.container_id_on(socket.gethostname())
+        config = self.config
+        self.container_id = config.container_id or config.node_name or f"amqp10broker@{socket.gethostname()}"
         self.identity = identity_of(self.config.rules, __version__, f"Python {platform.python_version()}")
         self.addresses, self.tls_addresses, self.http_addresses, self.metrics_addresses = [], [], [], []
-        config = self.config
         self.catalog = Catalog(
             self.start_queue,
             default_queue_type=config.default_queue_type,

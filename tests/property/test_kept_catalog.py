@@ -16,7 +16,7 @@ from amqp10broker.metadata.queue import Owner, QueueHandle
 from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import SetGlobalParameter, SetParameter
+from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
     add_user,
@@ -214,8 +214,8 @@ class KeptCatalogs(RuleBasedStateMachine):
     @rule(name=vhosts, value=st.sampled_from((1, None, {"a": []})))
     def set_parameter(self, name: str, value: object) -> None:
         self.vhost(name)
-        self.catalog.propose(SetParameter(name, "shovel", "s", value))
-        self.catalog.propose(SetGlobalParameter("g", value))
+        self.catalog.propose(SetParameter(("parameter", name, "shovel", "s"), value))
+        self.catalog.propose(SetParameter(("global_parameter", "g"), value))
 
     @invariant()
     def is_replayed(self) -> None:

@@ -21,20 +21,19 @@ from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.metadata.user_requests import (
-    AddUser,
-    ChangeUserLimits,
-    ClearPermission,
+    ChangeUser,
     ClearTopicPermission,
     DeleteUser,
+    PutUser,
     SetPermission,
     SetTopicPermission,
 )
 from amqp10broker.metadata.users import Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import (
-    AddVhost,
     ChangeVhostLimits,
     ClearPolicy,
     DeleteVhost,
+    PutVhost,
     SetParameter,
     SetPolicy,
 )
@@ -48,7 +47,7 @@ SEEDS = 2000 if LONG else 150
 class OnTheNewest:
     """Every queue is at the node that joined last."""
 
-    def __call__(self, wanted: Any, nodes: Any, queues: Any, count: int) -> Placed:
+    def __call__(self, wanted: Any, definition: Any, nodes: Any, queues: Any, count: int) -> Placed:
         return Placed(max(node.number for node in nodes), incarnation=0 if wanted.lasting else 1)
 
 
@@ -74,19 +73,19 @@ def some_request(random_source: random.Random) -> Any:
             DeleteExchange(vhost, exchange, flag),
             *[Bind(vhost, binding)] * 5,
             *[Unbind(vhost, binding)] * 4,
-            AddVhost(VhostFacts(vhost)),
+            PutVhost(VhostFacts(vhost), new=True),
             ChangeVhostLimits(vhost, {"max-queues": random_source.choice([1, 2, -1])}),
             DeleteVhost(vhost),
-            AddUser(User(user)),
-            ChangeUserLimits(user, UserLimits(random_source.randrange(2)).as_dict()),
+            PutUser(User(user), new=True),
+            ChangeUser(user, {"limits": UserLimits(random_source.randrange(2)).as_dict()}),
             DeleteUser(user),
             SetPermission(user, vhost, Permission("x" * flag)),
-            ClearPermission(user, vhost),
+            SetPermission(user, vhost, None),
             SetTopicPermission(user, vhost, exchange, TopicPermission("x" * flag)),
             ClearTopicPermission(user, vhost, None if flag else exchange),
             SetPolicy(vhost, Policy("p", "p", {"max-length": 1}, operator=flag)),
             ClearPolicy(vhost, "p", flag),
-            SetParameter(vhost, "c", "n", flag),
+            SetParameter(("parameter", vhost, "c", "n"), flag),
             JoinNode("d", "host", 4),
             ForgetNode("d"),
             SetDraining(random_source.choice("ad"), flag),

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
+from amqp10broker.metadata.usage import CHANNELS, USERS
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
@@ -115,8 +116,8 @@ async def test_nonsense_never_shows_a_fault_of_ours(log: LogRecorder, seed: int)
         await trio.sleep(60)
         assert log.of("error") == []
         assert broker.connections == {}
-        assert broker.catalog.usage.channels_of_user("guest") == 0
-        assert broker.catalog.usage.connections_of_user("guest") == 0
+        assert broker.catalog.usage.counts[CHANNELS]["guest"] == 0
+        assert broker.catalog.usage.counts[USERS]["guest"] == 0
         # And an honest client is served.
         await _talk(broker, b"".join(conversation()), 1)
         assert log.of("error") == []

@@ -14,7 +14,7 @@ from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe
 from amqp10broker.runtime.broker import Broker
 
 from amqp10broker.metadata.queue_requests import DeclareQueue
-from amqp10broker.metadata.user_requests import AddUser
+from amqp10broker.metadata.user_requests import PutUser
 from amqp10broker.metadata.users import User
 
 class NoFiles:
@@ -27,7 +27,7 @@ async def main():
         for kind in ("classic", "quorum", "stream"):
             broker.catalog.propose(DeclareQueue("/", kind, arguments={"x-queue-type": kind}))
         record = broker.passwords.make("secret")
-        broker.catalog.propose(AddUser(User("ann", record)))
+        broker.catalog.propose(PutUser(User("ann", record), new=True))
         assert broker.passwords.slow("ann", b"secret")()
         assert not broker.passwords.slow("ann", b"wrong")()
         from amqp10broker.sessions.amqp091.consumer_arguments import from_amqp091_arguments

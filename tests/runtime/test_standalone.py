@@ -66,7 +66,7 @@ def of_cluster(path: Path) -> None:
         # In the log, and not known to be decided.
         machine = SystemMachine()
         machine.found(entries, 1)
-        request = SetParameter("/", "c", "p", 1)
+        request = SetParameter(("parameter", "/", "c", "p"), 1)
         catalog = filled(entries)
         plan = request.plan(catalog)
         transaction = transaction_of(Origin(1, 1, 1), plan, catalog, machine.revision, conceal)

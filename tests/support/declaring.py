@@ -17,19 +17,16 @@ from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.metadata.user_requests import (
-    AddUser,
-    ClearPermission,
+    ChangeUser,
     ClearTopicPermission,
     DeleteUser,
     PutUser,
-    SetPassword,
     SetPermission,
-    SetTags,
     SetTopicPermission,
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User, Users
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import AddVhost, ClearPolicy, DeleteVhost, PutVhost, SetPolicy
+from amqp10broker.metadata.vhost_requests import ClearPolicy, DeleteVhost, PutVhost, SetPolicy
 from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 from tests.support.topologies import NoHost
 
@@ -56,7 +53,7 @@ def add_vhost(
     facts = VhostFacts(
         name, description, tuple(tags), metadata or {}, default_queue_type, limits or VhostLimits()
     )
-    catalog.propose(AddVhost(facts))
+    catalog.propose(PutVhost(facts, new=True))
     return catalog.lookup_vhost(name)
 
 
@@ -148,7 +145,7 @@ def _catalog(accounts: Catalog | Users, vhost: str | None = None) -> Catalog:
     catalog = Catalog(NoHost().start_queue)
     catalog.users = accounts
     if vhost not in (None, "/"):
-        catalog.propose(AddVhost(VhostFacts(vhost)))
+        catalog.propose(PutVhost(VhostFacts(vhost), new=True))
     return catalog
 
 
@@ -162,7 +159,7 @@ def add_user(
 ) -> User:
     """Add a user, who may do nothing yet."""
     user = User(name, password, tuple(tags), limits or UserLimits())
-    return _catalog(accounts).propose(AddUser(user))
+    return _catalog(accounts).propose(PutUser(user, new=True))
 
 
 def put_user(accounts: Catalog | Users, user: User) -> User:
@@ -172,12 +169,12 @@ def put_user(accounts: Catalog | Users, user: User) -> User:
 
 def set_password(accounts: Catalog | Users, name: str, password: PasswordRecord | None) -> User:
     """Give a user another password."""
-    return _catalog(accounts).propose(SetPassword(name, password))
+    return _catalog(accounts).propose(ChangeUser(name, {"password": password}))
 
 
 def set_tags(accounts: Catalog | Users, name: str, tags: Iterable[str]) -> User:
     """Give a user other tags."""
-    return _catalog(accounts).propose(SetTags(name, tuple(tags)))
+    return _catalog(accounts).propose(ChangeUser(name, {"tags": tuple(tags)}))
 
 
 def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) -> User:
@@ -197,7 +194,7 @@ def set_permission(accounts: Catalog | Users, user: str, vhost: str, permission:
 
 def clear_permission(accounts: Catalog | Users, user: str, vhost: str) -> None:
     """Let a user enter a virtual host no more."""
-    _catalog(accounts, vhost).propose(ClearPermission(user, vhost))
+    _catalog(accounts, vhost).propose(SetPermission(user, vhost, None))
 
 
 def set_topic_permission(

@@ -123,7 +123,7 @@ def kept_catalog(kind: Callable[[Host], C] = Catalog) -> tuple[C, KeptEntries]:
     """A new catalog, and what is kept of it."""
     catalog, kept = kind(Host().start_queue), KeptEntries()
     kept.put(all_entries(catalog, lambda record: record))
-    catalog.changes.tell(kept, lambda record: record)
+    catalog.changes.recorder = kept
     return catalog, kept
 
 
@@ -131,7 +131,7 @@ def restarted(kept: KeptEntries, kind: Callable[[Host], C] = Catalog) -> C:
     """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
     catalog = kind(Host().start_queue)
     restore(catalog, kept.entries())
-    catalog.changes.tell(kept, lambda record: record)
+    catalog.changes.recorder = kept
     return catalog
 
 

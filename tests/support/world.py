@@ -666,7 +666,7 @@ class World:
 
     def set_flow(self, name: str, value: int | str) -> None:
         """Change one of the three settings."""
-        self.configure(self.config.with_flow(self.config.flow.changed(name, value, source=f"set {name}")))
+        self.configure(replace(self.config, flow=self.config.flow.changed(name, value, source=f"set {name}")))
 
     def override(self, **changes: Any) -> None:
         self.configure(replace(self.config, overrides=(*self.config.overrides, FlowOverride(**changes))))

@@ -128,7 +128,7 @@ async def put_parameter(call: EndpointCall) -> HttpResponse:
             "paths of their own",
         )
     _administers(call)
-    body, there = call.body, vhost.limits.as_dict()
+    body, there = call.body, vhost.facts.limits.as_dict()
     require(body, "value")
     limits = dict.fromkeys(there, -1) | table(body, "value")
     await call.administer("set-vhost-limits", vhost.name, limits=limits)
@@ -142,7 +142,7 @@ async def delete_parameter(call: EndpointCall) -> HttpResponse:
     vhost, component, name = call.vhost(), call.values["component"], call.values["name"]
     if (component, name) == _LIMITS:
         _administers(call)
-        limits = dict.fromkeys(vhost.limits.as_dict(), -1)
+        limits = dict.fromkeys(vhost.facts.limits.as_dict(), -1)
         await call.administer("set-vhost-limits", vhost.name, limits=limits)
     elif component == OPERATOR_COMPONENT:
         reason = "operator policies are deleted at /operator-policies"

@@ -43,8 +43,8 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
     if "tracing" in body:
         metadata["tracing"] = fields.flag(body, "tracing", False)
     entry: dict[str, Any] = {"metadata": metadata}
-    entry["description"] = fields.text(body, "description", "" if there is None else there.description)
-    entry["tags"] = body.get("tags", [] if there is None else list(there.tags))
+    entry["description"] = fields.text(body, "description", "" if there is None else there.facts.description)
+    entry["tags"] = body.get("tags", [] if there is None else list(there.facts.tags))
     kind = body.get("default_queue_type", None if there is None else there.facts.default_queue_type)
     if kind is not None:
         if not isinstance(kind, str):
@@ -95,7 +95,7 @@ async def start(call: EndpointCall) -> HttpResponse:
 @route("GET", "/vhost-limits", "/vhost-limits/{vhost}")
 async def list_limits(call: EndpointCall) -> HttpResponse:
     """List the limits of virtual hosts that have some."""
-    known = [{"vhost": vhost.name, "value": vhost.limits.as_dict()} for vhost in call.vhosts()]
+    known = [{"vhost": vhost.name, "value": vhost.facts.limits.as_dict()} for vhost in call.vhosts()]
     return call.listed([each for each in known if each["value"]])
 
 
@@ -153,7 +153,8 @@ def _object(call: EndpointCall, vhost: VirtualHost) -> dict[str, Any]:
         "name": vhost.name,
         "description": facts.description,
         "tags": list(facts.tags),
-        "default_queue_type": vhost.default_queue_type or str(call.broker_api.catalog.default_queue_type),
+        "default_queue_type": vhost.facts.default_queue_type
+        or str(call.broker_api.catalog.default_queue_type),
         PROTECTED: bool(facts.metadata.get(PROTECTED)),
         "tracing": bool(facts.metadata.get("tracing")),
         "metadata": metadata,

@@ -7,6 +7,7 @@ and the sessions do not.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import Cancel, Command, ConsumerRef, Credit, GiveBack, Settle, Subscribe
@@ -85,10 +86,6 @@ class RemoteConsumer:
 class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
     __slots__ = ()
 
-    def drop_gone(self, ref: ConsumerRef, consumer: RemoteConsumer) -> None:
-        if consumer.gone:
-            del self[ref]
-
     def as_counted(self, command: Command) -> Command:
         """Return a command with the queue's numbers: missed deliveries count as seen there."""
         if isinstance(command, Credit | GiveBack):
@@ -120,8 +117,7 @@ class HeldByConsumer:
 
     @property
     def gone(self) -> bool:
-        """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer: neither the
-        queue nor the session says anything of it any more."""
+        """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer."""
         return self._cancelled and not self._asked and (self._settled or self._count <= 0)
 
     def note(self, command: Command) -> None:
@@ -147,3 +143,9 @@ class HeldByConsumer:
 
     def answered(self) -> None:
         self._asked -= 1
+
+
+def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
+    """Forget a consumer of which neither the queue nor the session says anything any more."""
+    if consumers[ref].gone:
+        del consumers[ref]

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer, drop_gone
 from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
@@ -138,7 +138,7 @@ class HomeLink:
                 held = self._consumers.get(command.consumer)
                 if held is not None:
                     held.note(command)
-                    self._drop_gone(command.consumer, held)
+                    drop_gone(self._consumers, command.consumer)
             case Unsubscribe():
                 self._consumers.pop(command.consumer, None)
             case AttachPublisher():
@@ -150,10 +150,6 @@ class HomeLink:
                     self._requests[command.request] = None
             case _:
                 return
-
-    def _drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
-        if held.gone:
-            del self._consumers[ref]
 
     # --- the way there ----------------------------------------------------------------------------
 
@@ -233,7 +229,7 @@ class HomeLink:
                     held.delivered(effect)
                 else:
                     held.answered()
-                    self._drop_gone(effect.consumer, held)
+                    drop_gone(self._consumers, effect.consumer)
                 return effect
             case Answer():
                 known = effect.request in self._requests

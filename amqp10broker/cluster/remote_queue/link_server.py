@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer, drop_gone
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -307,10 +307,6 @@ class _Visitor:
         self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
         self.publishers: dict[PublisherRef, None] = {}
 
-    def drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
-        if held.gone:
-            del self.consumers[ref]
-
 
 @dataclass(slots=True, eq=False)
 class HomeLinkServer:
@@ -369,7 +365,7 @@ class HomeLinkServer:
                     held = visitor.consumers.get(command.consumer)
                     if held is not None:
                         held.note(command)
-                        visitor.drop_gone(command.consumer, held)
+                        drop_gone(visitor.consumers, command.consumer)
                 case AttachPublisher():
                     visitor.publishers[command.publisher] = None
                 case DetachPublisher():
@@ -405,7 +401,7 @@ class HomeLinkServer:
                 held = visitor.consumers.get(effect.consumer)
                 if held is not None:
                     held.answered()
-                    visitor.drop_gone(effect.consumer, held)
+                    drop_gone(visitor.consumers, effect.consumer)
             elif type(effect) is SubscribeRefused:
                 visitor.consumers.pop(effect.consumer, None)
             elif type(effect) is QueueDeleted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -92,7 +93,7 @@ class Administered(ConnectionContext, Occupied, QueueContext):
         Raises:
             ConfigError: no such setting, or out of range; nothing was changed.
         """
-        config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
+        config = replace(self.config, flow=self.config.flow.changed(name, value, source=source))
         self.recordings.configured(config)  # first: what has happened until now is of the run before
         self.config = config
         self.connections.tell(ConfigChanged(config))

@@ -17,9 +17,9 @@ from amqp10broker.metadata.definitions import ImportDefinitions, due_of, importi
 from amqp10broker.metadata.patterns import fault_of
 from amqp10broker.metadata.plan import CLUSTER_TAGS, VhostFacts
 from amqp10broker.metadata.queue_requests import DeclareQueue
-from amqp10broker.metadata.user_requests import AddUser, SetPassword, SetPermission
+from amqp10broker.metadata.user_requests import ChangeUser, PutUser, SetPermission
 from amqp10broker.metadata.users import PasswordRecord, Permission, User
-from amqp10broker.metadata.vhost_requests import AddVhost, SetGlobalParameter
+from amqp10broker.metadata.vhost_requests import PutVhost, SetParameter
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
 
@@ -78,9 +78,9 @@ def bootstrap(
     before = _EarlierCatalog(None, {}) if given is None else _EarlierCatalog(catalog, given)
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
     if wanted and catalog.find_vhost(config.default_vhost) is None:
-        catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
+        catalog.propose(PutVhost(VhostFacts(config.default_vhost), new=True))
     if not again:
-        catalog.propose(SetGlobalParameter(CLUSTER_TAGS, {}))
+        catalog.propose(SetParameter(("global_parameter", CLUSTER_TAGS), {}))
     if config.definitions is not None:
         import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
     names = _bootstrap_users(catalog, config, passwords, before, again=again)
@@ -182,12 +182,12 @@ def _bootstrap_users(
                 )
         else:
             # What goes into a data folder is a hash.
-            make = passwords.make if catalog.changes.told else plain_record
+            make = passwords.make if catalog.changes.recorder is not None else plain_record
             if present is None:
                 tags = (ADMINISTRATOR,)
-                catalog.propose(AddUser(User(user.name, make(user.password), tags)))
+                catalog.propose(PutUser(User(user.name, make(user.password), tags), new=True))
             else:
-                catalog.propose(SetPassword(user.name, make(user.password)))
+                catalog.propose(ChangeUser(user.name, {"password": make(user.password)}))
             names.add(user.name)
         for name in catalog.vhosts:
             if not before.keeps_permission(user.name, name, catalog.users.permission(user.name, name)):

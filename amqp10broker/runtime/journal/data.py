@@ -158,7 +158,7 @@ class Data:
                 bindings=counts.get("binding", 0),
                 policies=counts.get("policy", 0) + counts.get("operator_policy", 0),
             )
-        catalog.changes.tell(log, conceal)
+        catalog.changes.recorder, catalog.changes.conceal = log, conceal
         self._catalog = catalog
         return None if furnished is None else dict(furnished["default_records"])
 

@@ -440,7 +440,7 @@ def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
 def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
     # Also for a queue that the attach would make.
     if to_declare(address, context):
-        return KINDS[context.vhost.type_of_new]
+        return KINDS[context.vhost.default_type()]
     return _allowed(lambda: context.vhost.lookup(address.queue)).kind
 
 

@@ -10,10 +10,8 @@ from amqp10broker.cluster.membership import (
     Drop,
     Grow,
     NodeState,
-    Reconciling,
     Schedule,
     next_change,
-    target_size,
 )
 from amqp10broker.raft.ids import member_id, node_of
 
@@ -28,17 +26,6 @@ def first() -> float:
 
 def members(*nodes: int) -> tuple[int, ...]:
     return tuple(member_id(node, 7) for node in nodes)
-
-
-@pytest.mark.parametrize(
-    ("setting", "policy", "argument", "wanted"),
-    [(0, None, None, 0), (3, None, None, 3), (3, 5, None, 5), (3, 5, 7, 7), (9, 5, 7, 9), (0, None, 5, 5)],
-)
-def test_the_largest_target_counts(
-    setting: int, policy: int | None, argument: int | None, wanted: int
-) -> None:
-    """G5."""
-    assert target_size(setting, policy, argument) == wanted
 
 
 @pytest.mark.parametrize(
@@ -113,8 +100,7 @@ def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: in
 
 def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
     """G6, G7."""
-    settings = Reconciling(enabled=True, interval_ms=1_000, trigger_interval_ms=10)
-    schedule = Schedule(settings, 5)
+    schedule = Schedule(1_000, 10, 5)
     assert schedule.due_ms == 1_005
     schedule.trigger(100)
     assert schedule.due_ms == 110

@@ -17,9 +17,9 @@ from amqp10broker.metadata.node_requests import (
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.queue_requests import ConnectionEnded, DeclareQueue, DeleteQueue, QueueDeclaration
-from amqp10broker.metadata.user_requests import AddUser
+from amqp10broker.metadata.user_requests import PutUser
 from amqp10broker.metadata.users import User
-from amqp10broker.metadata.vhost_requests import AddVhost
+from amqp10broker.metadata.vhost_requests import PutVhost
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.handles import IdleHandle
@@ -133,8 +133,8 @@ def test_a_new_queue_of_a_deleted_ones_name_is_another_group(world: World) -> No
         (DeleteExchange("/", "e"), "failed to delete exchange 'e' in vhost '/' due to a timeout"),
         (Bind("/", TO_Q), "Could not add binding due to timeout"),
         (Unbind("/", Binding("amq.direct", TO_Q.destination)), "Could not remove binding due to timeout"),
-        (AddVhost(VhostFacts("v")), "no majority of the cluster's nodes can be reached"),
-        (AddUser(User("ann")), "no majority of the cluster's nodes can be reached"),
+        (PutVhost(VhostFacts("v"), new=True), "no majority of the cluster's nodes can be reached"),
+        (PutUser(User("ann"), new=True), "no majority of the cluster's nodes can be reached"),
     ],
     ids=lambda each: type(each).__name__,
 )

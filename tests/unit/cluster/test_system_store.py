@@ -218,7 +218,7 @@ class World:
         self.serial += 1
         machine = self.store.machine
         catalog = filled(FIRST)
-        plan = SetParameter("/", "c", str(self.serial % 5), self.serial).plan(catalog)
+        plan = SetParameter(("parameter", "/", "c", str(self.serial % 5)), self.serial).plan(catalog)
         return transaction_of(Origin(1, 1, self.serial), plan, catalog, machine.revision, conceal).encode()
 
     def apply(self) -> None:

@@ -23,9 +23,9 @@ from amqp10broker.metadata.exchange_requests import Bind
 from amqp10broker.metadata.plan import NUMBERS, Put, VhostFacts
 from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.metadata.user_requests import AddUser, DeleteUser, SetPermission
+from amqp10broker.metadata.user_requests import DeleteUser, PutUser, SetPermission
 from amqp10broker.metadata.users import Permission, User
-from amqp10broker.metadata.vhost_requests import AddVhost, DeleteVhost
+from amqp10broker.metadata.vhost_requests import DeleteVhost, PutVhost
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.metadata_group import conceal, filled, first_entries
 
@@ -134,8 +134,8 @@ def test_a_queue_and_what_needs_it(node: Node) -> None:
 
 def test_nothing_is_left_of_a_user_or_a_virtual_host(node: Node) -> None:
     before = {key: node.machine.kept(key) for key in node.machine}
-    node.do(AddUser(User("ann")))
-    node.do(AddVhost(VhostFacts("v")))
+    node.do(PutUser(User("ann"), new=True))
+    node.do(PutVhost(VhostFacts("v"), new=True))
     node.do(SetPermission("ann", "v", Permission()))
     node.do(DeclareQueue("v", "q", False))
     node.do(Bind("v", binding("q")))

@@ -25,7 +25,7 @@ from amqp10broker.metadata.users import (
     TopicPermission,
 )
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import KeepUnknown, SetGlobalParameter, SetParameter
+from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.routing.arguments import canonical
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
@@ -90,9 +90,9 @@ def furnished() -> tuple[Catalog, KeptEntries]:
     for user in ("ann", "bob"):
         set_permission(catalog, user, "shop", Permission("^a", "", ".*"))
         set_topic_permission(catalog, user, "shop", "amq.topic", TopicPermission("^a", "b$"))
-    catalog.propose(SetParameter("shop", "shovel", "s", {"src": 1}))
-    catalog.propose(SetGlobalParameter("cluster_name", "rabbit"))
-    catalog.propose(KeepUnknown("later", [1, 2]))
+    catalog.propose(SetParameter(("parameter", "shop", "shovel", "s"), {"src": 1}))
+    catalog.propose(SetParameter(("global_parameter", "cluster_name"), "rabbit"))
+    catalog.propose(SetParameter(("unknown", "later"), [1, 2]))
     put_policy(catalog, shop, Policy("p", "^q", {"max-length": 5}, 3, "queues"))
     put_policy(catalog, shop, Policy("p", "^q", {"expires": 5}, operator=True))
     for name, arguments in (("events", {"alternate-exchange": "rest"}), ("rest", {})):
@@ -139,9 +139,11 @@ CHANGES: dict[str, Callable[[Catalog], object]] = {
         "bob", "shop", "amq.topic"
     ),
     "clear all topic permissions": lambda catalog: clear_topic_permission(catalog, "bob", "shop"),
-    "set_parameter": lambda catalog: catalog.propose(SetParameter("/", "federation", "f", None)),
-    "set_global_parameter": lambda catalog: catalog.propose(SetGlobalParameter("g", {"a": [True]})),
-    "keep_unknown": lambda catalog: catalog.propose(KeepUnknown("even later", {})),
+    "set_parameter": lambda catalog: catalog.propose(SetParameter(("parameter", "/", "shovel", "f"), None)),
+    "set_global_parameter": lambda catalog: catalog.propose(
+        SetParameter(("global_parameter", "g"), {"a": [True]})
+    ),
+    "keep_unknown": lambda catalog: catalog.propose(SetParameter(("unknown", "even later"), {})),
     "put a policy": lambda catalog: put_policy(catalog, "shop", Policy("r", "x", {"max-length": 1})),
     "replace a policy": lambda catalog: put_policy(catalog, "shop", Policy("p", "x", {"max-length": 1})),
     "delete a policy": lambda catalog: delete_policy(catalog, "shop", "p"),

@@ -20,7 +20,7 @@ from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
-from amqp10broker.metadata.vhost_requests import KeepUnknown
+from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (
     add_user,
@@ -53,14 +53,15 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
     assert report.unknown == []
     assert report.loaded["queues"] == 6
     shop = catalog.vhosts["shop"]
-    assert (shop.default_queue_type, shop.tags, shop.description) == (
+    facts = shop.facts
+    assert (facts.default_queue_type, facts.tags, facts.description) == (
         "quorum",
         ("production",),
         "Orders and stock",
     )
     assert shop.facts.metadata == {"protected_from_deletion": True}
-    assert shop.limits == VhostLimits(max_connections=500, max_queues=1000)
-    assert catalog.vhosts["bare"].default_queue_type is None
+    assert shop.facts.limits == VhostLimits(max_connections=500, max_queues=1000)
+    assert catalog.vhosts["bare"].facts.default_queue_type is None
     assert shop.lookup("orders.new").type == "quorum"
     assert shop.lookup("orders.dead").arguments["x-overflow"] == "reject-publish"
     assert catalog.vhosts["/"].lookup("tasks").arguments == {"x-max-priority": 10, "x-queue-type": "classic"}
@@ -143,7 +144,7 @@ def test_the_order_does_not_depend_on_that_in_which_things_were_declared() -> No
                 bind(catalog, "/", Binding("amq.direct", Destination("queue", name), key))
             for number in sorted(range(2), reverse=names == "abc"):
                 bind(catalog, "/", Binding("amq.headers", Destination("queue", name), "", {"n": number}))
-            catalog.propose(KeepUnknown(name, 1))
+            catalog.propose(SetParameter(("unknown", name), 1))
         documents.append(json.dumps(export(catalog)))
     assert documents[0] == documents[1]
 
@@ -447,7 +448,7 @@ def test_a_file_that_a_rabbitmq_wrote_is_loaded(catalog: Catalog) -> None:
     assert (report.skipped, report.unknown) == ([], [])
     assert (report.loaded["queues"], report.loaded["exchanges"], report.loaded["bindings"]) == (6, 6, 6)
     shop = catalog.vhosts["shop"]
-    assert shop.limits == VhostLimits(max_queues=50)
+    assert shop.facts.limits == VhostLimits(max_queues=50)
     assert catalog.users.lookup("ann").limits == UserLimits(max_connections=5)
     passwords = Passwords(catalog.users, lambda size: bytes(size))
     assert passwords.slow("ann", b"ann's password")()

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.errors import InvalidArgument, NotAllowed
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.usage import Usage
+from amqp10broker.metadata.usage import CHANNELS, USERS, VHOSTS, Usage
 from amqp10broker.metadata.users import User
 from tests.support.declaring import add_vhost
 
@@ -54,8 +54,8 @@ def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     assert caught.value.description == (
         "access to vhost 'v' refused for user 'b': vhost connection limit (1) is reached"
     )
-    assert usage.connections_of_vhost("v") == 1
-    assert usage.connections_of_user("b") == 0
+    assert usage.counts[VHOSTS]["v"] == 1
+    assert usage.counts[USERS]["b"] == 0
     usage.close_connection("v", "a")
     usage.open_connection(vhost, User("b"))
     usage.open_connection(catalog.vhosts["/"], User("a"))
@@ -82,7 +82,7 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     assert caught.value.description == (
         "connection refused for user 'a': user connection limit (1) is reached"
     )
-    assert usage.connections_of_vhost("v") == 0
+    assert usage.counts[VHOSTS]["v"] == 0
 
 
 @pytest.mark.rabbitmq(
@@ -103,7 +103,7 @@ def test_a_users_channel_limit() -> None:
     )
     usage.close_channel("a")
     usage.open_channel(user)
-    assert usage.channels_of_user("a") == 2
+    assert usage.counts[CHANNELS]["a"] == 2
 
 
 @pytest.mark.rabbitmq(

@@ -357,7 +357,7 @@ def test_an_exclusive_queue_is_the_connections() -> None:
     mine, other = Peer(broker).attach_pair(), Peer(broker).attach_pair()
     assert mine.send(mine.request("PUT", "/queues/q", {"exclusive": True})) == ["response h=1 201 to r0"]
     assert other.send(other.request("DELETE", "/queues/q")) == ["response h=1 400 to r0"]
-    assert broker.vhost.queues_owned_by(mine.connection)[0].name == "q"
+    assert list(broker.vhost.owned[mine.connection]) == ["q"]
 
 
 def test_a_response_over_the_clients_limit_ends_the_half() -> None:
