@@ -18,7 +18,6 @@ _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 @route("GET", "/definitions", "/all-configuration", tag=Tag.ADMINISTRATOR)
 async def get_definitions(call: EndpointCall) -> HttpResponse:
-    """Return the document of the whole broker."""
     document = await call.administer("export-definitions")
     name = call.broker_api.catalog.cluster_name(call.broker_api.node_name)
     return await _offered(call, {**document, "original_cluster_name": name})
@@ -60,7 +59,6 @@ async def post_definitions(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR, forms=("multipart/form-data",))
 async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
-    """Import a document into one virtual host, whatever virtual hosts it names."""
     vhost = _vhost(call)
     document = _document(call)
     within: dict[str, Any] = {
