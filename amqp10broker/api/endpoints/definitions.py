@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, route, written
 from amqp10broker.api.front import Tag
-from amqp10broker.api.lists import Item, ListQuery
+from amqp10broker.api.lists import ListQuery
 from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, json_bytes, not_found
 from amqp10broker.metadata.vhost import VirtualHost
 
@@ -33,7 +33,9 @@ async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     header.pop("explanation", None)  # of users, which belong to no virtual host
     parts = {
         part: await described(
-            call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost
+            call,
+            [entry for entry in document[part] if entry["vhost"] == vhost.name],
+            lambda entry: {key: value for key, value in entry.items() if key != "vhost"},
         )
         for part in _OF_VHOST
     }
@@ -80,10 +82,6 @@ def _vhost(call: EndpointCall) -> VirtualHost:
     if found is None:
         raise not_found()
     return found
-
-
-def _without_vhost(entry: Item) -> Item:
-    return {key: value for key, value in entry.items() if key != "vhost"}
 
 
 async def _offered(call: EndpointCall, document: dict[str, Any]) -> HttpResponse:

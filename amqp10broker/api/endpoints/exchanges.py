@@ -137,8 +137,8 @@ async def list_bindings(call: EndpointCall) -> HttpResponse:
     known = []
     for vhost in call.vhosts():
         # Bindings of the default exchange are not stored: there is one for each queue.
-        known += await described(call, _names(vhost), partial(_default_object, vhost.name))
-        known += await described(call, vhost.topology.bindings(), partial(binding_object, vhost=vhost.name))
+        bindings = [*map(_default, _names(vhost)), *vhost.topology.bindings()]
+        known += await described(call, bindings, partial(binding_object, vhost=vhost.name))
     return await listed(call, known, paged=False)
 
 
@@ -224,10 +224,6 @@ def _names(vhost: VirtualHost) -> list[str]:
 
 def _default(name: str) -> Binding:
     return Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
-
-
-def _default_object(vhost: str, name: str) -> dict[str, Any]:
-    return binding_object(_default(name), vhost)
 
 
 def _ends(call: EndpointCall) -> tuple[str, Destination]:

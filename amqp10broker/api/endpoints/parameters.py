@@ -12,7 +12,6 @@ from amqp10broker.api.front import Tag, check_tag
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.metadata.definitions_export import parameter_entries
 from amqp10broker.metadata.entries import global_parameter_entry, nearest, policy_value
@@ -49,23 +48,6 @@ _DEPRECATED: Final = {
 }
 
 
-def _flags() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "desc": told,
-            "doc_url": "",
-            "state": "enabled",
-            "stability": "stable",
-            "require_level": "none",
-            "experiment_level": "supported",
-            "callbacks": [],
-            "provided_by": "amqp10broker",
-        }
-        for name, told in _FLAGS.items()
-    ]
-
-
 def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
     """Return all deprecated features; `denied`: those that are not permitted."""
     return [
@@ -79,13 +61,6 @@ def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
         }
         for name, (told, phase) in _DEPRECATED.items()
     ]
-
-
-def _used(catalog: Catalog) -> frozenset[str]:
-    """Return the names of the deprecated features that declared objects use."""
-    return frozenset(
-        name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)
-    )
 
 
 @route(
@@ -226,7 +201,21 @@ async def no_such(call: EndpointCall) -> HttpResponse:
 @route("GET", "/feature-flags")
 async def list_features(call: EndpointCall) -> HttpResponse:
     """List RabbitMQ's feature flags that have an equivalent here."""
-    return call.listed(_flags())
+    flags = [
+        {
+            "name": name,
+            "desc": told,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "require_level": "none",
+            "experiment_level": "supported",
+            "callbacks": [],
+            "provided_by": "amqp10broker",
+        }
+        for name, told in _FLAGS.items()
+    ]
+    return call.listed(flags)
 
 
 @route("PUT", "/feature-flags/{name}/enable", tag=Tag.ADMINISTRATOR)
@@ -248,7 +237,7 @@ async def list_deprecated(call: EndpointCall) -> HttpResponse:
 @route("GET", "/deprecated-features/used")
 async def list_deprecated_in_use(call: EndpointCall) -> HttpResponse:
     catalog = call.broker_api.catalog
-    used = _used(catalog)
+    used = {name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)}
     return call.listed([each for each in _deprecated(catalog.rules.denied) if each["name"] in used])
 
 

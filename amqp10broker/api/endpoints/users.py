@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from amqp10broker.api import fields
@@ -17,7 +17,7 @@ from amqp10broker.metadata.entries import permission_entry, topic_permission_ent
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.observe.metrics.gather import PROTOCOLS
 
-USER_LIMITS: Final = ("max-connections", "max-channels")
+_LIMITS: Final = (("max-connections", "max-channels"), "users")
 
 
 @route("GET", "/users", tag=Tag.ADMINISTRATOR)
@@ -188,31 +188,32 @@ async def list_limits(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
-    limits = {_limit_name(call): limit_value(call)}
+    limits = limit_given(call, *_LIMITS)
     await call.administer("set-user-limits", user=_user(call).name, limits=limits)
     return NO_CONTENT
 
 
 @route("DELETE", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
-    await call.administer("set-user-limits", user=_user(call).name, limits={_limit_name(call): -1})
+    await call.administer("set-user-limits", user=_user(call).name, limits={limit_name(call, *_LIMITS): -1})
     return NO_CONTENT
-
-
-def limit_value(call: EndpointCall) -> int:
-    body = call.body
-    fields.require(body, "value")
-    return fields.integer(body, "value", 0)
 
 
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _limit_name(call: EndpointCall) -> str:
+def limit_name(call: EndpointCall, known: Sequence[str], whose: str) -> str:
     name = call.values["name"]
-    if name not in USER_LIMITS:
-        raise bad_request(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
+    if name not in known:
+        raise bad_request(f"there is no limit '{name}' of {whose}; known are {', '.join(known)}")
     return name
+
+
+def limit_given(call: EndpointCall, known: Sequence[str], whose: str) -> dict[str, int]:
+    """Return the limit that the path names, with the value in the body."""
+    name, body = limit_name(call, known, whose), call.body
+    fields.require(body, "value")
+    return {name: fields.integer(body, "value", 0)}
 
 
 def _user(call: EndpointCall) -> User:

@@ -7,14 +7,14 @@ from typing import Any, Final
 
 from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
-from amqp10broker.api.endpoints.users import limit_value
+from amqp10broker.api.endpoints.users import limit_given, limit_name
 from amqp10broker.api.front import Tag
 from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_found
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.accounts import PROTECTED
 
-VHOST_LIMITS: Final = ("max-connections", "max-queues")
+_LIMITS: Final = (("max-connections", "max-queues"), "virtual hosts")
 
 
 @route("GET", "/vhosts")
@@ -94,14 +94,14 @@ async def list_limits(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
-    limits = {_limit_name(call): limit_value(call)}
+    limits = limit_given(call, *_LIMITS)
     await call.administer("set-vhost-limits", _vhost(call).name, limits=limits)
     return NO_CONTENT
 
 
 @route("DELETE", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
-    await call.administer("set-vhost-limits", _vhost(call).name, limits={_limit_name(call): -1})
+    await call.administer("set-vhost-limits", _vhost(call).name, limits={limit_name(call, *_LIMITS): -1})
     return NO_CONTENT
 
 
@@ -117,13 +117,6 @@ async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
         entry["default_queue_type"] = facts.default_queue_type
     await call.administer("put-vhost", name=vhost.name, entry=entry)
     return NO_CONTENT
-
-
-def _limit_name(call: EndpointCall) -> str:
-    name = call.values["name"]
-    if name not in VHOST_LIMITS:
-        raise bad_request(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
-    return name
 
 
 def _vhost(call: EndpointCall) -> VirtualHost:
