@@ -11,7 +11,6 @@ requested columns. They are encoded in portions, too: the encoder lets no other 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -147,26 +146,31 @@ CREATED: Final = HttpResponse(HTTPStatus.CREATED)
 NO_CONTENT: Final = HttpResponse(HTTPStatus.NO_CONTENT)
 
 
-class BrokerApi(ABC):
-    """The broker as endpoints use it.
+class BrokerApi:
+    """The broker as endpoints use it; `runtime.http.http_api` has the values.
 
     Attributes:
         node_name: of this node in paths and objects.
         interval_ms: milliseconds between two samples of an object.
         samples: of objects, taken at earlier requests, for rates.
         attempts: the counters of login attempts.
-        node: returns the figures of this process.
+        node: returns the figures of this process; `process` those with RabbitMQ's names: processors, tasks
+            and how many are ready to run, file descriptors, as far as the system reports them.
         clients: returns the counters of all clients since the start, by virtual host (`sessions.counters`).
         random: returns so many unguessable random bytes.
-        now_ms: returns milliseconds since the epoch.
-        certificates: returns the certificate files of the settings.
+        settings: returns the present settings as a configuration file.
         connections: returns the open connections of this node, collected in portions.
+        connections_open: returns how many there are, including those not logged in, and the limit.
+        connections_elsewhere: returns those of the cluster's other nodes, as far as they answer.
         metrics: returns all metrics as text, computed in portions.
-        page_file: returns a file of the page; None if there is none of this path.
         follow: returns a feed of the changes at paths.
+        pause: lets other tasks run, within a long answer.
         run: runs an operation of `operations.registry`: its name, its arguments, the virtual host of the
-            names, None for the configured default, and the user. Raises `BrokerError` if it was refused, or
-            not answered in time.
+            names, None for the configured default, and the user; `begin` in the background, with a log.
+        publish: publishes a message, and waits until its queues have stored it.
+        get: returns messages from the head of a queue, and the number of ready ones behind the last one.
+
+    The last three raise `BrokerError` if it was refused, or not answered in time.
     """
 
     catalog: Catalog
@@ -175,57 +179,23 @@ class BrokerApi(ABC):
     samples: RateSamples
     attempts: Attempts
     node: Callable[[], NodeView]
+    process: Callable[[], Mapping[str, int]]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
     random: Callable[[int], bytes]
     now_ms: Callable[[], int]
+    settings: Callable[[], str]
     certificates: Callable[[], Awaitable[Sequence[CertificateSeen]]]
     connections: Callable[[], Awaitable[Sequence[ConnectionView]]]
+    connections_open: Callable[[], tuple[int, int]]
+    connections_elsewhere: Callable[[], Awaitable[Sequence[ConnectionView]]]
     metrics: Callable[[ScrapeRequest], Awaitable[bytes]]
     page_file: Callable[[str], Awaitable[PageFile | None]]
     follow: Callable[[Following, Grants], Feed]
+    pause: Callable[[], Awaitable[None]]
     run: Callable[[str, Mapping[str, Any], str | None, Actor], Awaitable[Any]]
-
-    @abstractmethod
-    def process(self) -> Mapping[str, int]:
-        """Return the process's figures by RabbitMQ's names: processors; tasks, and those of them that are
-        ready to run; file descriptors, as far as the system reports them.
-        """
-
-    @abstractmethod
-    def settings(self) -> str:
-        """Return the present settings as a configuration file."""
-
-    @abstractmethod
-    def connections_open(self) -> tuple[int, int]:
-        """Return the number of connections to this node, including those not logged in, and the limit."""
-
-    @abstractmethod
-    async def connections_elsewhere(self) -> Sequence[ConnectionView]:
-        """Return the connections of the cluster's other nodes, as far as they answer."""
-
-    @abstractmethod
-    async def pause(self) -> None:
-        """Let other tasks run, within a long answer."""
-
-    @abstractmethod
-    async def publish(
-        self, access: Access, exchange: str, routing_key: str, properties: Mapping[str, Any], body: bytes
-    ) -> bool:
-        """Publish a message, and wait until its queues have stored it. Raises `BrokerError` if it was
-        refused, or not stored in time.
-        """
-
-    @abstractmethod
-    async def get(
-        self, access: Access, queue: str, most: int, delivery_outcome: DeliveryOutcome
-    ) -> tuple[Sequence[Message], int]:
-        """Get messages from the head of a queue. Returns the messages, and the number of ready ones behind
-        the last one. Raises `BrokerError` if it was refused, or not answered in time.
-        """
-
-    @abstractmethod
-    def begin(self, operation: str, given: Mapping[str, Any], *, user: str) -> None:
-        """Start an operation in the background; its result is logged."""
+    begin: Callable[..., None]
+    publish: Callable[[Access, str, str, Mapping[str, Any], bytes], Awaitable[bool]]
+    get: Callable[[Access, str, int, DeliveryOutcome], Awaitable[tuple[Sequence[Message], int]]]
 
 
 @dataclass(frozen=True, slots=True)

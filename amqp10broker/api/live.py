@@ -57,25 +57,6 @@ def difference(before: Any, after: Any) -> Difference | None:
     return _difference(before, after, 0)
 
 
-def applied(value: Any, change: Difference) -> Any:
-    """Apply a difference to a value, which is not changed: the page does the same."""
-    if "to" in change:
-        return change["to"]
-    if "rows" in change:
-        rows = (
-            list(value)
-            if "order" not in change
-            else [each[0] if isinstance(each, list) else value[each] for each in change["order"]]
-        )
-        for place, inner in change["rows"].items():
-            rows[int(place)] = applied(rows[int(place)], inner)
-        return rows
-    made = {name: each for name, each in value.items() if name not in change["gone"]}
-    for name, inner in change["members"].items():
-        made[name] = applied(value.get(name), inner)
-    return made
-
-
 def _difference(before: Any, after: Any, depth: int) -> Difference | None:
     if before is after:
         return None

@@ -141,16 +141,6 @@ def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def binding_map(binding: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the description of a binding to the types that clients expect."""
-    return {**binding, "arguments": from_plain(binding["arguments"])}
-
-
-def count_map(counted: Mapping[str, int]) -> dict[str, Any]:
-    """Convert a count of messages to the type that clients expect."""
-    return {"message_count": ULong(counted["message_count"])}
-
-
 Statuses = Mapping[type[RefusedError], int]
 
 
@@ -291,14 +281,6 @@ def _token(uri: Uri, body: Any) -> dict[str, Any]:
     return {"token": body}
 
 
-def _declared(result: dict[str, Any]) -> tuple[int, Any]:
-    return (201 if result["created"] else 200), queue_map(result["queue"])
-
-
-def _counted(result: dict[str, Any]) -> tuple[int, Any]:
-    return 200, count_map(result)
-
-
 def _name(segment: str) -> str:
     try:
         return percent_decoded(segment)
@@ -321,9 +303,16 @@ def _properties(noun: str, body: Any, rest: dict[str, Any]) -> dict[str, Any]:
     return {**given, **rest}
 
 
+def _counted(result: dict[str, Any]) -> tuple[int, Any]:
+    return 200, {"message_count": ULong(result["message_count"])}
+
+
 ROUTES: Final = (
     ManagementRoute("GET", "/queues/:queue", "get-queue", _named, lambda result: (200, queue_map(result))),
-    ManagementRoute("PUT", "/queues/:queue", "declare-queue", partial(_declaration, "queue"), _declared),
+    ManagementRoute(
+        *("PUT", "/queues/:queue", "declare-queue", partial(_declaration, "queue")),
+        lambda result: (201 if result["created"] else 200, queue_map(result["queue"])),
+    ),
     ManagementRoute("DELETE", "/queues/:queue", "delete-queue", _named, _counted),
     ManagementRoute("DELETE", "/queues/:queue/messages", "purge-queue", _named, _counted),
     ManagementRoute(
@@ -333,7 +322,7 @@ ROUTES: Final = (
     ManagementRoute("DELETE", "/exchanges/:exchange", "delete-exchange", _named),
     ManagementRoute(
         *("GET", "/bindings", "get-bindings", _search),
-        lambda result: (200, [binding_map(binding) for binding in result]),
+        lambda result: (200, [{**each, "arguments": from_plain(each["arguments"])} for each in result]),
         _BODY_FAULTS,
     ),
     ManagementRoute(

@@ -120,8 +120,8 @@ def get_bindings(
     Raises `BadRequest` if there is not exactly one destination.
     """
     destination = _one_destination(destination_queue, destination_exchange)
-    caller.may_write(destination.kind, destination.name)
-    caller.may_read("exchange", source)
+    caller.may("write", destination.kind, destination.name)
+    caller.may("read", "exchange", source)
     found = caller.vhost.topology.bindings(source=source, destination=destination)
     return [describe(binding) for binding in found if binding.routing_key == binding_key]
 
@@ -213,8 +213,8 @@ def _check_change(caller: Caller, source: str, destination: Destination, binding
         else:
             check_not_direct_reply_to(name)
         check_name(kind, name)
-    caller.may_write(destination.kind, destination.name)
-    caller.may_read("exchange", source)
+    caller.may("write", destination.kind, destination.name)
+    caller.may("read", "exchange", source)
     exchange = caller.vhost.topology.find_exchange(source)
     if exchange is not None and exchange.type == "topic":
         caller.may_read_topic(source, binding_key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PermissionDenied
@@ -90,30 +90,15 @@ class Caller:
         answer: Answer = yield Wait(ref, queue, command(ref))
         return answer
 
-    def may_configure(self, kind: Kind, name: str) -> None:
-        """Check that the user may create and delete it; raises `PermissionDenied`."""
+    def may(self, permission: Literal["configure", "write", "read", "any"], kind: Kind, name: str) -> None:
+        """Check that the user has a permission, or any, on something; raises `PermissionDenied`."""
         if self.access is not None:
-            self.access.configure(kind, name)
-
-    def may_write(self, kind: Kind, name: str) -> None:
-        """Check that the user may write to it; raises `PermissionDenied`."""
-        if self.access is not None:
-            self.access.write(kind, name)
-
-    def may_read(self, kind: Kind, name: str) -> None:
-        """Check that the user may read from it; raises `PermissionDenied`."""
-        if self.access is not None:
-            self.access.read(kind, name)
+            getattr(self.access, permission)(kind, name)
 
     def may_read_topic(self, exchange: str, routing_key: str) -> None:
         """Check that the user may receive messages of a topic; raises `PermissionDenied`."""
         if self.access is not None:
             self.access.read_topic(exchange, routing_key)
-
-    def may_see(self, kind: Kind, name: str) -> None:
-        """Check that the user has any permission on it; raises `PermissionDenied`."""
-        if self.access is not None:
-            self.access.any(kind, name)
 
     def may_administer(self, what: str) -> None:
         """Check that the user is an administrator of the broker; raises `PermissionDenied`."""
@@ -140,7 +125,7 @@ class Caller:
     def sees(self, kind: Kind, name: str) -> bool:
         """Return whether the user has any permission on it."""
         try:
-            self.may_see(kind, name)
+            self.may("any", kind, name)
         except PermissionDenied:
             return False
         return True

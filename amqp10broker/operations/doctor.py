@@ -18,7 +18,7 @@ from amqp10broker.operations.inspection import Inspection, ListenerSeen
 from amqp10broker.operations.maintenance import critical_groups
 from amqp10broker.operations.members import names, others, runs
 from amqp10broker.operations.node import ClusterNode, Leaderless
-from amqp10broker.operations.operation import Command, operation
+from amqp10broker.operations.operation import Command, counted, operation
 from amqp10broker.operations.snapshot import document
 
 FILES_BESIDE: Final = 200
@@ -323,8 +323,8 @@ def _data_folder(facts: Facts) -> Found:
     to_do = "start the broker with --data-dir"
     if facts.durable_queues:
         return _bad(
-            f"{_counted(facts.durable_queues, 'queue')} declared durable, and there is no data folder: "
-            "all is in memory, and lost when the broker ends",
+            f"{counted(facts.durable_queues, 'queue')} {'is' if facts.durable_queues == 1 else 'are'} "
+            "declared durable, and there is no data folder: all is in memory, and lost when the broker ends",
             to_do,
         )
     return _warn("there is no data folder: all that is declared is lost when the broker ends", to_do)
@@ -576,10 +576,6 @@ def _at(listeners: Iterable[ListenerSeen]) -> str:
 
 def _why_not(cluster: ClusterSeen) -> str:
     return "they have not answered" if cluster.asked else "they were not asked"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun} is" if count == 1 else f"{count} {noun}s are"
 
 
 def _day(at_ms: int) -> str:

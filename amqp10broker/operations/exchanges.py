@@ -55,14 +55,14 @@ def declare_exchange(
     """
     check_not_default(name)
     check_name("exchange", name)
-    caller.may_configure("exchange", name)
+    caller.may("configure", "exchange", name)
     if caller.vhost.topology.find_exchange(name) is None:
         check_not_reserved("exchange", name)
         alternate = arguments.get(ALTERNATE_EXCHANGE)
         # An argument of another type is refused with the declaration, which has a better text.
         if isinstance(alternate, str):
-            caller.may_read("exchange", name)
-            caller.may_write("exchange", alternate)
+            caller.may("read", "exchange", name)
+            caller.may("write", "exchange", alternate)
     exchange = ExchangeSpec(name, type, durable, auto_delete, internal, arguments)
     created = yield from caller.change(DeclareExchange(caller.vhost.named(), exchange))
     return {"created": created}
@@ -87,7 +87,7 @@ def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> 
             f"exchange '{name}'",
             f"deletion of system exchange '{name}' in vhost '{caller.vhost.name}' not allowed",
         )
-    caller.may_configure("exchange", name)
+    caller.may("configure", "exchange", name)
     yield from caller.change(DeleteExchange(caller.vhost.named(), name, if_unused))
 
 
@@ -98,7 +98,7 @@ def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
     Raises `AccessRefused` if it is the default exchange, and `NotFound` if it does not exist.
     """
     check_not_default(name)
-    caller.may_see("exchange", name)
+    caller.may("any", "exchange", name)
     return _describe(caller, caller.vhost.topology.lookup_exchange(name))
 
 

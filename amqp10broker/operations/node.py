@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp10broker.dataclass import dataclass
@@ -13,7 +13,6 @@ from amqp10broker.operations.inspection import Inspection
 from amqp10broker.operations.snapshot import (
     BrokerView,
     ConnectionView,
-    FaultView,
     FollowedView,
     RecordingsView,
     RecordingView,
@@ -237,155 +236,50 @@ class TraceSink(Protocol):
         """End the output with a reason."""
 
 
-class FaultsOnRequest(Protocol):
-    """Faults that the node commits on request of a test."""
-
-    def inject(
-        self,
-        kind: str,
-        vhost: str,
-        queue: str | None,
-        client: str | None,
-        link: str | None,
-        most: int | None,
-        condition: str,
-        code: int,
-        text: str,
-    ) -> FaultView:
-        """Inject a fault, and return its view.
-
-        Raises `BadRequest` if it is not valid, or there are too many.
-        """
-
-    def lift(self, number: int) -> FaultView:
-        """Remove a fault, and release what it has held back. Raises `NotFound`."""
-
-    def views(self) -> Sequence[FaultView]:
-        """Return the faults that are injected now."""
-
-
-class Node(Protocol):
-    """The node to which the caller is connected.
+class Node:
+    """The node to which the caller is connected; `runtime.admin.node` has the values.
 
     After a `RefusedError` or a `ConfigError` nothing was changed; later failures are other `BrokerError`s.
+
+    Attributes:
+        cluster: the node as a member of a cluster, or alone.
+        faults: on request of a test (`observe.faults`); None: the node is not in test mode.
+        now_ms: the broker's time, milliseconds since 1970.
+        set_limit: changes the threshold of an alarm; returns it in bytes, None if it is not known.
+        clock_notes: faults of clocks, a sentence each.
+        waiting: what clients of this node wait for, worst first, collected a few connections at a time.
+        connections: those with numbers above the first argument, in order, at most so many; None: all.
+        definitions_imported: logs an import, with what was left out or acts otherwise than in RabbitMQ.
+        unwatch_link: ends a watch, if it is of a connection of the user; None: of any.
+        follow_links: watches every link and channel of a virtual host from its beginning on, or no more.
+        timeline: a watch, and the actions of its link since its beginning or a cursor.
     """
 
-    @property
-    def cluster(self) -> ClusterNode:
-        """The node as a member of a cluster, or alone."""
-
-    @property
-    def faults(self) -> FaultsOnRequest | None:
-        """Faults on request; None: the node is not in test mode."""
-
-    def now_ms(self) -> int:
-        """Return the broker's time, milliseconds since 1970."""
-
-    async def inspect(self) -> Inspection:
-        """Return facts about the node and its machine."""
-
-    def view(self, choose: Mapping[str, Any]) -> BrokerView:
-        """Return a snapshot of its activity. Raises `BadRequest` if `choose` is not valid."""
-
-    def set_flow(self, name: str, value: int | str) -> None:
-        """Change a flow setting. Raises `ConfigError` if the name does not exist, or the value is out of
-        range.
-        """
-
-    def set_limit(self, name: str, value: str) -> int | None:
-        """Change the threshold of an alarm; return it in bytes, None if it is not known. Raises `ConfigError`
-        if the name does not exist, or the value is not valid.
-        """
-
-    def set_alarm(self, name: str, on: bool) -> None:
-        """Raise an alarm of `table.ALARMS` by hand, or cancel that."""
-
-    def alarms(self) -> list[str]:
-        """Return the names of the present alarms, for whatever reason."""
-
-    def clock_notes(self) -> list[str]:
-        """Return faults of clocks, a sentence each."""
-
-    async def waiting(
-        self, choose: Mapping[str, Any], *, queues: bool
-    ) -> tuple[SummaryView, Sequence[WaitingView]]:
-        """Return what clients of this node wait for, worst first, collected a few connections at a time.
-        Raises `BadRequest` if `choose` is not valid.
-        """
-
-    async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
-        """Return connections to this node with numbers above `after`, in order, at most `most`; None: all."""
-
-    def close_connection(self, number: int, reason: str) -> None:
-        """Close one connection in order, with a reason for the client. Raises `NotFound`."""
-
-    def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
-        """Close the connections of a user, or of a virtual host."""
-
-    def suspended_links(self) -> Sequence[SuspendedLinkView]:
-        """Return durable links that are not attached."""
-
-    def end_suspended_link(self, number: int) -> SuspendedLinkView:
-        """End a suspended link before its time, and return its last view. Raises `NotFound`."""
-
-    def definitions_imported(self, left_out: Sequence[str]) -> None:
-        """Log the import, with the parts that were left out or that act otherwise than in RabbitMQ."""
-
-    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
-        """Begin to record flow events. Raises `BrokerError` on failure."""
-
-    async def stop_recording(self) -> RecordingView:
-        """End the recording when its files are complete. Raises `BrokerError` if there is none."""
-
-    def recording(self) -> RecordingsView:
-        """Return the present recording, and the failure of the last one."""
-
-    def trace_into_file(self, what: str, file: str, *, frames: bool) -> TraceView:
-        """Begin a trace into a file of the node's machine.
-
-        Raises:
-            NotFound: there is nothing to trace.
-            NotAllowed: it is being traced already.
-            StorageError: the file cannot be opened.
-        """
-
-    def trace_into(self, what: str, sink: TraceSink, *, frames: bool) -> TraceView:
-        """Begin a trace with lines for the front end.
-
-        Raises:
-            NotFound, NotAllowed: as `trace_into_file`.
-        """
-
-    def end_trace(self, what: str, reason: str | None = None) -> TraceView:
-        """End a trace. Raises `NotFound`."""
-
-    def watch_link(
-        self, connection: int, link: str | None, channel: int | None, role: str | None
-    ) -> WatchView:
-        """Record the frames of a link, or of a channel of AMQP 0-9-1, from now on.
-
-        Raises:
-            BadRequest: a link has no name, or a channel no number.
-            NotFound: it does not exist.
-            NotAllowed: it is ambiguous, or too many are watched.
-        """
-
-    def watches(self) -> Sequence[WatchView]:
-        """Return the watches that record now."""
-
-    def unwatch_link(self, watch: int, user: str | None) -> WatchView:
-        """End a watch, and return its last view. `user`: restricts it to connections of this user; None: no
-        restriction. Raises `NotFound` if it does not exist any more.
-        """
-
-    def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
-        """Watch every link and channel of a virtual host from its beginning on, or stop that. Raises
-        `NotFound` if it cannot be stopped, since it is not on.
-        """
-
-    def timeline(
-        self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
-    ) -> tuple[WatchView, dict[str, Any]]:
-        """Return a watch, and the actions of its link since its beginning or a cursor. Raises `NotFound` if
-        the watch does not exist any more.
-        """
+    cluster: ClusterNode
+    faults: Any
+    now_ms: Callable[[], int]
+    inspect: Callable[[], Awaitable[Inspection]]
+    view: Callable[[Mapping[str, Any]], BrokerView]
+    set_flow: Callable[[str, int | str], None]
+    set_limit: Callable[[str, str], int | None]
+    set_alarm: Callable[..., None]
+    alarms: Callable[[], list[str]]
+    clock_notes: Callable[[], list[str]]
+    waiting: Callable[..., Awaitable[tuple[SummaryView, Sequence[WaitingView]]]]
+    connections: Callable[[int, int | None], Awaitable[Sequence[ConnectionView]]]
+    close_connection: Callable[[int, str], None]
+    close_connections: Callable[..., None]
+    suspended_links: Callable[[], Sequence[SuspendedLinkView]]
+    end_suspended_link: Callable[[int], SuspendedLinkView]
+    definitions_imported: Callable[[Sequence[str]], None]
+    start_recording: Callable[[str, int | None, str | None], Awaitable[RecordingView]]
+    stop_recording: Callable[[], Awaitable[RecordingView]]
+    recording: Callable[[], RecordingsView]
+    trace_into_file: Callable[..., TraceView]
+    trace_into: Callable[..., TraceView]
+    end_trace: Callable[..., TraceView]
+    watch_link: Callable[[int, str | None, int | None, str | None], WatchView]
+    watches: Callable[[], Sequence[WatchView]]
+    unwatch_link: Callable[[int, str | None], WatchView]
+    follow_links: Callable[..., FollowedView]
+    timeline: Callable[..., tuple[WatchView, dict[str, Any]]]

@@ -102,19 +102,13 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
 
 
 def _fits(kind: Kind, value: object) -> bool:
-    match kind:
-        case Kind.TEXT:
-            return isinstance(value, str)
-        case Kind.FLAG:
-            return isinstance(value, bool)
-        case Kind.INTEGER:
-            return isinstance(value, int) and not isinstance(value, bool)
-        case Kind.TEXTS:
-            return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-        case Kind.TABLE:
-            return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        case Kind.ANY:
-            return True
+    if isinstance(value, list | tuple) and kind is Kind.TEXTS:
+        return all(isinstance(item, str) for item in value)
+    if isinstance(value, Mapping) and kind is Kind.TABLE:
+        return all(isinstance(key, str) for key in value)
+    if isinstance(value, bool):
+        return kind in (Kind.FLAG, Kind.ANY)
+    return kind is Kind.ANY or isinstance(value, {Kind.TEXT: str, Kind.INTEGER: int}.get(kind, ()))
 
 
 def shown(value: object) -> str:

@@ -4,7 +4,6 @@ all definitions at once, as RabbitMQ's JSON document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -15,7 +14,6 @@ from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
 from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
-from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearParameter, ClearPolicy, SetParameter, SetPolicy
 from amqp10broker.operations.caller import Caller, Steps
@@ -137,7 +135,9 @@ def _set(caller: Caller, policy: Policy) -> Steps[dict[str, Any]]:
 
 def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
     policies = caller.vhost.policies
-    bound = list(_bound(caller, policy))
+    # The effective settings of the queues to which the policy applies.
+    which = "operator_policy" if policy.operator else "policy"
+    bound = [each.effective for each in caller.vhost if getattr(each.effective, which) == policy.name]
     exchanges = [exchange.name for exchange in caller.vhost.topology if exchange.name]
     return {
         "queues": len(bound),
@@ -150,14 +150,6 @@ def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
         ),
         "warnings": [warning for each in bound for warning in each.warnings],
     }
-
-
-def _bound(caller: Caller, policy: Policy) -> Iterator[Effective]:
-    # The effective settings of the queues to which the policy applies.
-    for queue in caller.vhost:
-        name = queue.effective.operator_policy if policy.operator else queue.effective.policy
-        if name == policy.name:
-            yield queue.effective
 
 
 def _listed(caller: Caller, *, operator: bool) -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def get_queue(
     Raises `NotFound` if it does not exist, and `ResourceLocked` if another connection has it exclusively, and
     `for_use` is set.
     """
-    caller.may_see("queue", name)
+    caller.may("any", "queue", name)
     queue = caller.vhost.lookup(name)
     if for_use:
         caller.for_use(queue)
@@ -99,15 +99,15 @@ def declare_queue(
             raise BadRequest("queue ''", "declare queue with empty name not allowed")
         name = caller.new_name()
     check_name("queue", name)
-    caller.may_configure("queue", name)
+    caller.may("configure", "queue", name)
     if caller.vhost.find(name) is None:
         if named:
             check_not_reserved("queue", name)
         dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
         # An argument of another type is refused with the declaration, which has a better text.
         if isinstance(dead_letter_exchange, str):
-            caller.may_read("queue", name)
-            caller.may_write("exchange", dead_letter_exchange)
+            caller.may("read", "queue", name)
+            caller.may("write", "exchange", dead_letter_exchange)
     if exclusive and caller.connection is None:
         raise InvalidArgument(
             "queue",
@@ -150,7 +150,7 @@ def delete_queue(
     """
     check_name("queue", name)
     check_not_direct_reply_to(name)
-    caller.may_configure("queue", name)
+    caller.may("configure", "queue", name)
     vhost = caller.vhost
     queue = vhost.find(name)
     if queue is None:
@@ -182,7 +182,7 @@ def purge_queue(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
 
     Raises `NotFound` if it does not exist, and `NotSupported` if its kind cannot be purged.
     """
-    caller.may_read("queue", name)
+    caller.may("read", "queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
     if queue.kind.replays:
         raise NotSupported(

@@ -18,7 +18,7 @@ from amqp10broker.operations.alarms import Resource
 from amqp10broker.operations.caller import Caller, Lines
 from amqp10broker.operations.cluster import without_leader
 from amqp10broker.operations.members import names, node_named, others
-from amqp10broker.operations.node import ClusterNode, FaultsOnRequest
+from amqp10broker.operations.node import ClusterNode
 from amqp10broker.operations.operation import EMPTY, Check, Command, Vhost, operation
 from amqp10broker.operations.snapshot import document
 
@@ -341,7 +341,8 @@ def watch_link(
     """Record the frames of a link, or of a channel of AMQP 0-9-1, for its timeline.
 
     Raises:
-        BadRequest, NotFound, NotAllowed: as `Node.watch_link`.
+        BadRequest: a link has no name, or a channel no number.
+        NotAllowed: it is ambiguous, or too many are watched.
     """
     own = names(caller)[caller.node.cluster.number]
     return document(caller.node.watch_link(connection, link, channel, role)) | {"node": own}
@@ -397,7 +398,7 @@ def inject_fault(
     """Commit a fault, in a broker in test mode.
 
     Raises:
-        BadRequest: as `FaultsOnRequest.inject`.
+        BadRequest: it is not valid, or there are too many.
     """
     faults = _faults(caller)
     name = caller.vhost.name if vhost is None else vhost
@@ -428,7 +429,7 @@ def list_faults(caller: Caller) -> list[dict[str, Any]]:
     return [document(each) for each in _faults(caller).views()]
 
 
-def _faults(caller: Caller) -> FaultsOnRequest:
+def _faults(caller: Caller) -> Any:
     faults = caller.node.faults
     if faults is None:
         text = "faults are for brokers in test mode: start one with --test-mode, and without otel_endpoint"
@@ -514,7 +515,7 @@ def set_alarm(
 ) -> dict[str, Any]:
     """Raise an alarm of a running broker by hand, or take that back."""
     node = caller.node
-    node.set_alarm(name, on)
+    node.set_alarm(name, on=on)
     return {"alarms": node.alarms()}
 
 

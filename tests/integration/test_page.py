@@ -373,7 +373,7 @@ def test_it_says_that_the_broker_is_gone_and_comes_back_with_it(pages: Pages, tm
 
 
 def test_the_page_makes_of_a_difference_what_the_broker_means(ada: Page) -> None:
-    """`changed` of live.js and `applied` of `api.live` are one function in two languages."""
+    """`changed` of live.js and `applied` of the tests are one function in two languages."""
     random_source = random.Random(20)
     names = ("name", "vhost", "messages", "to", "__proto__")
 

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.api.live import applied, difference
+from amqp10broker.api.live import difference
 from amqp10broker.api.messages import json_text
+from tests.support.live import applied
 
 SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 2) | st.text("ab", max_size=2)
 NAMES = st.sampled_from(["name", "vhost", "queue", "consumer_tag", "timestamp", "messages", "items", "to"])

@@ -28,7 +28,7 @@ from amqp10broker.queues import queue_status as stats
 from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api
-from amqp10broker.runtime.http.http_api import BrokerDoor
+from amqp10broker.runtime.http.http_api import HttpApi
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.http_user import HttpUser, add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
@@ -385,19 +385,19 @@ async def test_a_page_asks_only_the_queues_that_are_on_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(calls, "PORTION", 3)
     asked: list[list[str]] = []
     pauses: list[None] = []
-    pause = BrokerDoor.pause
+    pause = HttpApi.pause
 
     async def counted_run(broker: Broker, operation: str, given: Any, *rest: Any) -> Any:
         if given.get("counts"):
             asked.append(list(given["names"]))
         return await run_operation(broker, operation, given, *rest)
 
-    async def counted_pause(broker_api: BrokerDoor) -> None:
+    async def counted_pause(broker_api: HttpApi) -> None:
         pauses.append(None)
         await pause(broker_api)
 
     monkeypatch.setattr(http_api, "run_operation", counted_run)
-    monkeypatch.setattr(BrokerDoor, "pause", counted_pause)
+    monkeypatch.setattr(HttpApi, "pause", counted_pause)
     async with running_broker() as broker, http_user(broker) as user:
         for number in range(8):
             declare(broker.catalog, "/", f"q{number}")

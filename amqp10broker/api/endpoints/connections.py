@@ -41,7 +41,6 @@ async def list_connections(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/connections/{name}")
 async def get_connection(call: EndpointCall) -> HttpResponse:
-    """Return one connection and its statistics."""
     return call.shown(_connection(call, await found_connection(call, call.values["name"])))
 
 
@@ -54,7 +53,6 @@ async def delete_connection(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/connections/username/{user}")
 async def list_of_user(call: EndpointCall) -> HttpResponse:
-    """List the connections of a user."""
     keys = ("name", "node", "user", "vhost")
     shown = [_connection(call, each) for each in await _of_user(call)]
     return call.listed([{key: each[key] for key in keys} for each in shown])
@@ -62,7 +60,6 @@ async def list_of_user(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/connections/username/{user}")
 async def delete_of_user(call: EndpointCall) -> HttpResponse:
-    """Close all connections of a user."""
     for each in await _of_user(call):
         await _close(call, each)
     return NO_CONTENT
@@ -70,14 +67,12 @@ async def delete_of_user(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/connections/{name}/channels")
 async def list_channels_of_connection(call: EndpointCall) -> HttpResponse:
-    """List the channels of an AMQP 0-9-1 connection."""
     found = await found_connection(call, call.values["name"])
     return await listed(call, [_channel(call, found, each) for each in found.channels])
 
 
 @route("GET", "/connections/{name}/sessions")
 async def list_sessions(call: EndpointCall) -> HttpResponse:
-    """List the sessions of an AMQP 1.0 connection, with credit and windows of their links."""
     found = await found_connection(call, call.values["name"])
     if found.container_id is None:
         raise bad_request("connection does not use AMQP 1.0")
@@ -93,7 +88,6 @@ async def list_channels(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/channels/{name}")
 async def get_channel(call: EndpointCall) -> HttpResponse:
-    """Return one channel, with its consumers."""
     for connection, channel in _channels(await _seen(call)):
         if _channel_name(connection, channel) == call.values["name"]:
             consumers = [_consumer(call, connection, channel.number, each) for each in channel.consumers]
@@ -124,12 +118,10 @@ def _visible(call: EndpointCall, connections: Iterable[ConnectionView]) -> list[
 
 
 async def every_connection(call: EndpointCall) -> list[ConnectionView]:
-    """Return the connections of all nodes that answer, this one's first."""
     return [*await call.broker_api.connections(), *await call.broker_api.connections_elsewhere()]
 
 
 async def found_connection(call: EndpointCall, name: str) -> ConnectionView:
-    """Return a connection that the user may see."""
     for look in (call.broker_api.connections, call.broker_api.connections_elsewhere):
         for each in _visible(call, await look()):
             if _name(each) == name:

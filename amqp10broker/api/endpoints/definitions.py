@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, route, written
 from amqp10broker.api.front import Tag
-from amqp10broker.api.lists import Item, ListQuery
+from amqp10broker.api.lists import ListQuery
 from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, json_bytes, not_found
 from amqp10broker.metadata.vhost import VirtualHost
 
@@ -18,7 +18,6 @@ _OF_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 
 @route("GET", "/definitions", "/all-configuration", tag=Tag.ADMINISTRATOR)
 async def get_definitions(call: EndpointCall) -> HttpResponse:
-    """Return the document of the whole broker."""
     document = await call.administer("export-definitions")
     name = call.broker_api.catalog.cluster_name(call.broker_api.node_name)
     return await _offered(call, {**document, "original_cluster_name": name})
@@ -34,7 +33,9 @@ async def get_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
     header.pop("explanation", None)  # of users, which belong to no virtual host
     parts = {
         part: await described(
-            call, [entry for entry in document[part] if entry["vhost"] == vhost.name], _without_vhost
+            call,
+            [entry for entry in document[part] if entry["vhost"] == vhost.name],
+            lambda entry: {key: value for key, value in entry.items() if key != "vhost"},
         )
         for part in _OF_VHOST
     }
@@ -60,7 +61,6 @@ async def post_definitions(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/definitions/{vhost}", tag=Tag.ADMINISTRATOR, forms=("multipart/form-data",))
 async def post_definitions_of_vhost(call: EndpointCall) -> HttpResponse:
-    """Import a document into one virtual host, whatever virtual hosts it names."""
     vhost = _vhost(call)
     document = _document(call)
     within: dict[str, Any] = {
@@ -82,10 +82,6 @@ def _vhost(call: EndpointCall) -> VirtualHost:
     if found is None:
         raise not_found()
     return found
-
-
-def _without_vhost(entry: Item) -> Item:
-    return {key: value for key, value in entry.items() if key != "vhost"}
 
 
 async def _offered(call: EndpointCall, document: dict[str, Any]) -> HttpResponse:

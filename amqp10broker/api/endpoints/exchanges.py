@@ -23,7 +23,6 @@ DEFAULT_IN_PATHS: Final = "amq.default"
 
 @route("GET", "/exchanges", "/exchanges/{vhost}")
 async def list_exchanges(call: EndpointCall) -> HttpResponse:
-    """List exchanges of all virtual hosts that the user sees, or of one."""
     known = []
     for vhost in call.vhosts():
         exchanges = sorted(vhost.topology, key=lambda each: each.name)
@@ -33,7 +32,6 @@ async def list_exchanges(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/exchanges/{vhost}/{name}")
 async def get_exchange(call: EndpointCall) -> HttpResponse:
-    """Return one exchange and its statistics."""
     shown = _object(call, call.vhost(), exchange_of(call))
     if call.with_stats:
         shown |= {"incoming": [], "outgoing": []}
@@ -42,7 +40,6 @@ async def get_exchange(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/exchanges/{vhost}/{name}")
 async def put_exchange(call: EndpointCall) -> HttpResponse:
-    """Declare an exchange with its arguments."""
     body = call.body
     answer = await call.act(
         "declare-exchange",
@@ -137,14 +134,11 @@ def binding_object(binding: Binding, vhost: str) -> dict[str, Any]:
 
 @route("GET", "/bindings", "/bindings/{vhost}")
 async def list_bindings(call: EndpointCall) -> HttpResponse:
-    """List bindings of all virtual hosts that the user sees, or of one, including those of the default
-    exchange.
-    """
     known = []
     for vhost in call.vhosts():
         # Bindings of the default exchange are not stored: there is one for each queue.
-        known += await described(call, _names(vhost), partial(_default_object, vhost.name))
-        known += await described(call, vhost.topology.bindings(), partial(binding_object, vhost=vhost.name))
+        bindings = [*map(_default, _names(vhost)), *vhost.topology.bindings()]
+        known += await described(call, bindings, partial(binding_object, vhost=vhost.name))
     return await listed(call, known, paged=False)
 
 
@@ -157,7 +151,6 @@ async def list_bindings_of_queue(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/exchanges/{vhost}/{name}/bindings/source")
 async def list_bindings_from_exchange(call: EndpointCall) -> HttpResponse:
-    """List bindings that have an exchange as their source."""
     vhost, name = call.vhost(), exchange_name(call)
     if name == DEFAULT_EXCHANGE:
         return await _listed(call, map(_default, _names(vhost)))
@@ -166,14 +159,12 @@ async def list_bindings_from_exchange(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/exchanges/{vhost}/{name}/bindings/destination")
 async def list_bindings_to_exchange(call: EndpointCall) -> HttpResponse:
-    """List bindings that have an exchange as their destination."""
     destination = Destination("exchange", exchange_name(call))
     return await _listed(call, call.vhost().topology.bindings(destination=destination))
 
 
 @route("GET", "/bindings/{vhost}/e/{source}/q/{queue}", "/bindings/{vhost}/e/{source}/e/{destination}")
 async def list_bindings_between(call: EndpointCall) -> HttpResponse:
-    """List bindings between an exchange and a queue, or another exchange."""
     return await _listed(call, _between(call))
 
 
@@ -201,7 +192,6 @@ async def bind(call: EndpointCall) -> HttpResponse:
     "/bindings/{vhost}/e/{source}/e/{destination}/{properties}",
 )
 async def get_binding(call: EndpointCall) -> HttpResponse:
-    """Return one binding by its key."""
     return call.shown(binding_object(_named(call), call.vhost().name))
 
 
@@ -211,7 +201,6 @@ async def get_binding(call: EndpointCall) -> HttpResponse:
     "/bindings/{vhost}/e/{source}/e/{destination}/{properties}",
 )
 async def unbind(call: EndpointCall) -> HttpResponse:
-    """Remove a binding by its key."""
     binding = _named(call)
     await call.act(
         "unbind",
@@ -235,10 +224,6 @@ def _names(vhost: VirtualHost) -> list[str]:
 
 def _default(name: str) -> Binding:
     return Binding(DEFAULT_EXCHANGE, Destination("queue", name), name)
-
-
-def _default_object(vhost: str, name: str) -> dict[str, Any]:
-    return binding_object(_default(name), vhost)
 
 
 def _ends(call: EndpointCall) -> tuple[str, Destination]:

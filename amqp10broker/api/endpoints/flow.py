@@ -69,7 +69,6 @@ async def list_timelines(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/timelines")
 async def post_timeline(call: EndpointCall) -> HttpResponse:
-    """Start recording the frames of a link, a channel or a consumer."""
     given = call.body
     require(given, "connection")
     name = given["connection"]
@@ -95,7 +94,6 @@ async def post_timeline(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/timelines/{watch}", onward=("next", "since"))
 async def get_timeline(call: EndpointCall) -> HttpResponse:
-    """Return the recorded frames, from the beginning or from a step on."""
     query = call.request.query
     frames = flag(query, "frames", True)
     since = integer(query, "since", 0) if "since" in query else None

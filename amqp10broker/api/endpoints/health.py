@@ -26,20 +26,17 @@ _RESOURCES: Final = {"disk": "disk space"}
 
 @route("GET", "/health/checks/alarms")
 async def alarms(call: EndpointCall) -> HttpResponse:
-    """Check that no alarm is on anywhere."""
     return _no_alarms(await call.administer("list-alarms"))
 
 
 @route("GET", "/health/checks/local-alarms")
 async def local_alarms(call: EndpointCall) -> HttpResponse:
-    """Check that no alarm is on at this node."""
     rows = await call.administer("list-alarms")
     return _no_alarms([row for row in rows if row["node"] == call.broker_api.node_name])
 
 
 @route("GET", "/health/checks/port-listener/{port}")
 async def port_listener(call: EndpointCall) -> HttpResponse:
-    """Check that this node listens on a port."""
     text = call.values["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
         raise bad_request("the port must be a number")
@@ -52,7 +49,6 @@ async def port_listener(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/health/checks/protocol-listener/{protocols}")
 async def protocol_listener(call: EndpointCall) -> HttpResponse:
-    """Check that this node has listeners of some protocols."""
     spoken = sorted({row["protocol"] for row in await call.administer("list-listeners")})
     wanted = [each.strip() for each in call.values["protocols"].split(",") if each.strip()]
     missing = [each for each in wanted if _SAME.get(each.lower(), each.lower()) not in spoken]
@@ -63,7 +59,6 @@ async def protocol_listener(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/health/checks/certificate-expiration/{within}/{unit}")
 async def certificate_expiration(call: EndpointCall) -> HttpResponse:
-    """Check that no certificate of this node expires within a time."""
     within, unit = call.values["within"], call.values["unit"]
     if not (within.isascii() and within.isdigit() and len(within) <= _DIGITS_MAX):
         raise bad_request("Invalid expiration value.")
@@ -88,7 +83,6 @@ async def certificate_expiration(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/health/checks/node-is-quorum-critical")
 async def quorum_critical(call: EndpointCall) -> HttpResponse:
-    """Check that no quorum queue, nor the metadata, would lose its majority without this node."""
     return _checked(await call.administer("check-if-node-is-quorum-critical"))
 
 
@@ -100,7 +94,6 @@ async def quorum_critical(call: EndpointCall) -> HttpResponse:
     "/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}",
 )
 async def leaders(call: EndpointCall) -> HttpResponse:
-    """Check that the quorum queues of a virtual host, or of all, have leaders."""
     vhost = call.vhost().name if "vhost" in call.values else None
     found = await call.administer(
         "check-for-quorum-queues-without-an-elected-leader",
@@ -113,13 +106,11 @@ async def leaders(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/health/checks/is-in-service")
 async def in_service(call: EndpointCall) -> HttpResponse:
-    """Check that the node is not in maintenance."""
     return _passed() if not await _drained(call) else _failed("the node is in maintenance")
 
 
 @route("GET", "/health/checks/below-node-connection-limit")
 async def below_connection_limit(call: EndpointCall) -> HttpResponse:
-    """Check that the node accepts more connections."""
     there, limit = call.broker_api.connections_open()
     return _passed() if there < limit else _failed(f"{there} connections are open, and {limit} may be")
 
@@ -137,7 +128,6 @@ async def ready(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/health/checks/reached-target-cluster-size")
 async def target_size(call: EndpointCall) -> HttpResponse:
-    """Check that the target number of cluster nodes runs."""
     found = await call.administer("has-reached-target-cluster-size")
     if found["result"] == "ok":
         return _passed()
@@ -199,7 +189,6 @@ def _failed(reason: str, **more: Any) -> HttpResponse:
 
 @route("GET", "/aliveness-test/{vhost}")
 async def check_vhost(call: EndpointCall) -> HttpResponse:
-    """Check that the user may enter the virtual host."""
     vhost = call.vhost()
     try:
         call.access(vhost.name).enter()

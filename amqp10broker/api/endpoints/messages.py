@@ -56,7 +56,6 @@ async def publish(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/queues/{vhost}/{name}/get")
 async def get_messages(call: EndpointCall) -> HttpResponse:
-    """Get messages from the head of a queue, and settle them as requested."""
     queue = queue_of(call)
     body = call.body
     fields.require(body, "count", "ackmode", "encoding")

@@ -13,7 +13,6 @@ from amqp10broker.observe.metrics.wanted import TYPES, Form, wanted
 
 
 async def get_metrics(form: Form, call: EndpointCall) -> HttpResponse:
-    """Return all metrics in one of the forms."""
     request = call.request
     asked = wanted(
         form,

@@ -26,7 +26,6 @@ _PART: Final = 500
 
 @route("GET", "/overview")
 async def overview(call: EndpointCall) -> HttpResponse:
-    """Return versions, listeners, and totals of the objects that the user sees."""
     node = call.broker_api.node()
     catalog = call.broker_api.catalog
     totals = {"messages": 0, "messages_ready": 0, "messages_unacknowledged": 0}
@@ -104,7 +103,6 @@ async def list_nodes(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/nodes/{node}", tag=Tag.MONITORING)
 async def get_node(call: EndpointCall) -> HttpResponse:
-    """Return one node and its statistics."""
     name = call.values["node"]
     if name not in await _names(call):
         raise not_found()
@@ -124,7 +122,6 @@ async def get_memory(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/nodes/{node}/memory/relative", tag=Tag.MONITORING)
 async def get_relative_memory(call: EndpointCall) -> HttpResponse:
-    """Return the memory use in percent."""
     if call.values["node"] != call.broker_api.node_name:
         raise not_found()
     shares = dict.fromkeys(_CATEGORIES, 0)
@@ -133,13 +130,11 @@ async def get_relative_memory(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/cluster-name")
 async def get_cluster_name(call: EndpointCall) -> HttpResponse:
-    """Return the name of the cluster."""
     return call.shown({"name": call.broker_api.catalog.cluster_name(call.broker_api.node_name)})
 
 
 @route("PUT", "/cluster-name", tag=Tag.ADMINISTRATOR)
 async def put_cluster_name(call: EndpointCall) -> HttpResponse:
-    """Set the name of the cluster."""
     body = call.body
     require(body, "name")
     name = text(body, "name", "")
@@ -151,7 +146,6 @@ async def put_cluster_name(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/config/effective", tag=Tag.ADMINISTRATOR, types=_TEXT_TYPES)
 async def effective_configuration(call: EndpointCall) -> HttpResponse:
-    """Return the settings of this node as a configuration file."""
     return HttpResponse(HTTPStatus.OK, (("content-type", "text/plain"),), call.broker_api.settings().encode())
 
 

@@ -60,7 +60,6 @@ def answer_of(request: HttpRequest, file: PageFile) -> HttpResponse:
 
 
 async def get_index(call: EndpointCall) -> HttpResponse:
-    """Return the index of the page."""
     return await _answer(call, INDEX) if call.request.slash else to_folder(call.request)
 
 

@@ -12,7 +12,6 @@ from amqp10broker.api.front import Tag, check_tag
 from amqp10broker.api.messages import HttpResponse, bad_request, not_found
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definition_entries import LIMITS_COMPONENT, OPERATOR_COMPONENT
 from amqp10broker.metadata.definitions_export import parameter_entries
 from amqp10broker.metadata.entries import global_parameter_entry, nearest, policy_value
@@ -49,23 +48,6 @@ _DEPRECATED: Final = {
 }
 
 
-def _flags() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "desc": told,
-            "doc_url": "",
-            "state": "enabled",
-            "stability": "stable",
-            "require_level": "none",
-            "experiment_level": "supported",
-            "callbacks": [],
-            "provided_by": "amqp10broker",
-        }
-        for name, told in _FLAGS.items()
-    ]
-
-
 def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
     """Return all deprecated features; `denied`: those that are not permitted."""
     return [
@@ -81,18 +63,10 @@ def _deprecated(denied: frozenset[str]) -> list[dict[str, Any]]:
     ]
 
 
-def _used(catalog: Catalog) -> frozenset[str]:
-    """Return the names of the deprecated features that declared objects use."""
-    return frozenset(
-        name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)
-    )
-
-
 @route(
     "GET", "/parameters", "/parameters/{component}", "/parameters/{component}/{vhost}", tag=Tag.POLICYMAKER
 )
 async def list_parameters(call: EndpointCall) -> HttpResponse:
-    """List runtime parameters, including limits of virtual hosts and operator policies."""
     component, vhost = call.values.get("component"), call.values.get("vhost")
     if vhost is not None:
         call.vhost()
@@ -109,7 +83,6 @@ async def list_parameters(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/parameters/{component}/{vhost}/{name}", tag=Tag.POLICYMAKER)
 async def get_parameter(call: EndpointCall) -> HttpResponse:
-    """Return one runtime parameter and its value."""
     call.vhost()
     wanted = [call.values[key] for key in ("vhost", "component", "name")]
     for each in parameter_entries(call.broker_api.catalog):
@@ -159,14 +132,12 @@ def _administers(call: EndpointCall) -> None:
 
 @route("GET", "/global-parameters", tag=Tag.POLICYMAKER)
 async def list_global(call: EndpointCall) -> HttpResponse:
-    """List the parameters of the whole broker."""
     kept = _global(call)
     return call.listed([global_parameter_entry(name, kept[name]) for name in sorted(kept)])
 
 
 @route("GET", "/global-parameters/{name}", tag=Tag.POLICYMAKER)
 async def get_global(call: EndpointCall) -> HttpResponse:
-    """Return one parameter of the whole broker."""
     kept, name = _global(call), call.values["name"]
     if name not in kept:
         raise not_found()
@@ -175,7 +146,6 @@ async def get_global(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/global-parameters/{name}", tag=Tag.ADMINISTRATOR)
 async def put_global(call: EndpointCall) -> HttpResponse:
-    """Set a parameter of the whole broker."""
     body, name = call.body, call.values["name"]
     require(body, "value")
     there = name in _global(call)
@@ -188,7 +158,6 @@ async def put_global(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/global-parameters/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_global(call: EndpointCall) -> HttpResponse:
-    """Remove a parameter of the whole broker."""
     name = call.values["name"]
     if name not in call.broker_api.catalog.global_parameters:
         raise not_found()
@@ -225,7 +194,6 @@ async def nothing(call: EndpointCall) -> HttpResponse:
     "/stream/connections/{vhost}/{name}/consumers",
 )
 async def no_such(call: EndpointCall) -> HttpResponse:
-    """Answer 404 for an object of such a feature."""
     call.vhost()
     raise not_found()
 
@@ -233,7 +201,21 @@ async def no_such(call: EndpointCall) -> HttpResponse:
 @route("GET", "/feature-flags")
 async def list_features(call: EndpointCall) -> HttpResponse:
     """List RabbitMQ's feature flags that have an equivalent here."""
-    return call.listed(_flags())
+    flags = [
+        {
+            "name": name,
+            "desc": told,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "stable",
+            "require_level": "none",
+            "experiment_level": "supported",
+            "callbacks": [],
+            "provided_by": "amqp10broker",
+        }
+        for name, told in _FLAGS.items()
+    ]
+    return call.listed(flags)
 
 
 @route("PUT", "/feature-flags/{name}/enable", tag=Tag.ADMINISTRATOR)
@@ -254,9 +236,8 @@ async def list_deprecated(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/deprecated-features/used")
 async def list_deprecated_in_use(call: EndpointCall) -> HttpResponse:
-    """List the deprecated features that declared objects use."""
     catalog = call.broker_api.catalog
-    used = _used(catalog)
+    used = {name for queue in catalog if not queue.kind.volatile for name in deprecated_features(queue)}
     return call.listed([each for each in _deprecated(catalog.rules.denied) if each["name"] in used])
 
 
@@ -276,7 +257,6 @@ _LIMITS: Final = (LIMITS_COMPONENT, "limits")
 
 
 async def list_policies(operator: bool, call: EndpointCall) -> HttpResponse:
-    """List policies, or operator policies, of all virtual hosts that the user sees, or of one."""
     return call.listed(
         [
             _object(vhost, policy)
@@ -288,12 +268,10 @@ async def list_policies(operator: bool, call: EndpointCall) -> HttpResponse:
 
 
 async def get_policy(operator: bool, call: EndpointCall) -> HttpResponse:
-    """Return one policy of a virtual host."""
     return call.shown(_found(call, operator=operator))
 
 
 async def put_policy(operator: bool, call: EndpointCall) -> HttpResponse:
-    """Set a policy, effective at once."""
     vhost, name, body = call.vhost(), call.values["name"], call.body
     fields.require(body, "pattern", "definition")
     there = vhost.policies.find(name, operator=operator)
@@ -316,7 +294,6 @@ async def put_policy(operator: bool, call: EndpointCall) -> HttpResponse:
 
 
 async def delete_policy(operator: bool, call: EndpointCall) -> HttpResponse:
-    """Remove a policy of a virtual host."""
     _found(call, operator=operator)
     operation = "clear-operator-policy" if operator else "clear-policy"
     await call.administer(operation, call.vhost().name, name=call.values["name"])

@@ -119,13 +119,11 @@ def details(row: Row) -> dict[str, Any]:
 
 @route("GET", "/queues", "/queues/{vhost}")
 async def list_queues(call: EndpointCall) -> HttpResponse:
-    """List the queues of all virtual hosts that the user sees, or of one."""
     return await _listed(call)
 
 
 @route("GET", "/queues/detailed")
 async def list_queues_in_detail(call: EndpointCall) -> HttpResponse:
-    """List queues with all details."""
     return await _listed(call, detailed=True)
 
 
@@ -138,7 +136,6 @@ async def _listed(call: EndpointCall, *, detailed: bool = False) -> HttpResponse
 
 @route("GET", "/queues/{vhost}/{name}")
 async def get_queue(call: EndpointCall) -> HttpResponse:
-    """Return one queue with all details."""
     queue = queue_of(call)
     listing = ListQuery.read(call.request.query, paged=False)
     found = await _objects(call, [_known(queue)], None, detailed=True)
@@ -152,7 +149,6 @@ async def get_queue(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/queues/{vhost}/{name}")
 async def put_queue(call: EndpointCall) -> HttpResponse:
-    """Declare a queue with its arguments."""
     vhost, name = call.vhost(), call.values["name"]
     body = call.body
     answer = await call.act(
@@ -183,7 +179,6 @@ async def delete_queue(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/queues/{vhost}/{name}/contents")
 async def purge_queue(call: EndpointCall) -> HttpResponse:
-    """Drop the ready messages of a queue."""
     queue = queue_of(call)
     await call.act("purge-queue", queue.vhost, name=queue.name)
     return NO_CONTENT
@@ -299,7 +294,6 @@ def _totals(row: Row) -> dict[str, Any]:
 
 @route("GET", "/queues/quorum/{vhost}/{name}/status")
 async def get_status(call: EndpointCall) -> HttpResponse:
-    """Return the status of each member of a quorum queue."""
     queue = queue_of(call)
     try:
         rows = await call.administer("quorum-status", queue.vhost, name=queue.name)
@@ -321,7 +315,6 @@ async def add_member(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/queues/quorum/{vhost}/{name}/replicas/delete", tag=Tag.ADMINISTRATOR)
 async def delete_member(call: EndpointCall) -> HttpResponse:
-    """Remove a member of a quorum queue, with its data."""
     queue, node = queue_of(call), _node_of_body(call)
     await call.administer("delete-member", queue.vhost, name=queue.name, node=node)
     return NO_CONTENT
@@ -329,7 +322,6 @@ async def delete_member(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/queues/quorum/replicas/on/{node}/grow", tag=Tag.ADMINISTRATOR)
 async def grow(call: EndpointCall) -> HttpResponse:
-    """Add a member on a node to all quorum queues that have none there, or to those that match."""
     body = call.body
     await call.administer(
         "grow",
@@ -344,14 +336,12 @@ async def grow(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/queues/quorum/replicas/on/{node}/shrink", tag=Tag.ADMINISTRATOR)
 async def shrink(call: EndpointCall) -> HttpResponse:
-    """Remove the members of all quorum queues on a node."""
     await call.administer("shrink", node=_node_of_path(call))
     return HttpResponse(HTTPStatus.ACCEPTED)
 
 
 @route("POST", "/rebalance/queues", tag=Tag.ADMINISTRATOR)
 async def rebalance(call: EndpointCall) -> HttpResponse:
-    """Begin to transfer leaderships until no node has more than its share."""
     call.broker_api.begin("rebalance", {"kind": "all"}, user=call.user.name)
     return NO_CONTENT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from amqp10broker.api import fields
@@ -17,18 +17,16 @@ from amqp10broker.metadata.entries import permission_entry, topic_permission_ent
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.observe.metrics.gather import PROTOCOLS
 
-USER_LIMITS: Final = ("max-connections", "max-channels")
+_LIMITS: Final = (("max-connections", "max-channels"), "users")
 
 
 @route("GET", "/users", tag=Tag.ADMINISTRATOR)
 async def list_users(call: EndpointCall) -> HttpResponse:
-    """List all users and their tags."""
     return await listed(call, [_object(user) for user in _sorted(call.broker_api.catalog.users)])
 
 
 @route("GET", "/users/without-permissions", tag=Tag.ADMINISTRATOR)
 async def list_without_permissions(call: EndpointCall) -> HttpResponse:
-    """List users without access to any virtual host."""
     having = {user for user, _, _ in call.broker_api.catalog.users.permissions()}
     users = _sorted(call.broker_api.catalog.users)
     return call.listed([_object(user) for user in users if user.name not in having])
@@ -36,13 +34,11 @@ async def list_without_permissions(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def get_user(call: EndpointCall) -> HttpResponse:
-    """Return one user and its tags."""
     return call.shown(_object(_user(call)))
 
 
 @route("PUT", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def put_user(call: EndpointCall) -> HttpResponse:
-    """Add a user, or replace it except for its permissions."""
     body = call.body
     if "tags" not in body:
         raise bad_request("tags_not_present")
@@ -61,7 +57,6 @@ async def put_user(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/users/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_user(call: EndpointCall) -> HttpResponse:
-    """Delete a user, and close its connections."""
     await call.administer("delete-user", user=_user(call).name)
     return NO_CONTENT
 
@@ -98,7 +93,6 @@ async def list_permissions(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def get_permission(call: EndpointCall) -> HttpResponse:
-    """Return a user's permissions in a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
     permission = call.broker_api.catalog.users.permission(user, vhost)
     if permission is None:
@@ -108,7 +102,6 @@ async def get_permission(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def put_permission(call: EndpointCall) -> HttpResponse:
-    """Set a user's permissions in a virtual host."""
     user, vhost = _both(call)
     body = call.body
     fields.require(body, "configure", "write", "read")
@@ -120,7 +113,6 @@ async def put_permission(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_permission(call: EndpointCall) -> HttpResponse:
-    """Remove a user's access to a virtual host."""
     user, vhost = call.values["user"], call.vhost().name
     if call.broker_api.catalog.users.permission(user, vhost) is None:
         raise not_found()
@@ -156,7 +148,6 @@ async def list_topic_permissions(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/topic-permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def put_topic_permission(call: EndpointCall) -> HttpResponse:
-    """Restrict a user's routing keys at a topic exchange."""
     user, vhost = _both(call)
     body = call.body
     fields.require(body, "exchange", "write", "read")
@@ -176,7 +167,6 @@ async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     tag=Tag.ADMINISTRATOR,
 )
 async def delete_topic_permission(call: EndpointCall) -> HttpResponse:
-    """Lift the restriction of a user's routing keys, at one exchange or at all."""
     user, vhost = call.values["user"], call.vhost().name
     exchange = call.values.get("exchange")
     there = call.broker_api.catalog.users.topic_permissions()
@@ -191,7 +181,6 @@ async def delete_topic_permission(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/user-limits", "/user-limits/{user}", tag=Tag.ADMINISTRATOR)
 async def list_limits(call: EndpointCall) -> HttpResponse:
-    """List the limits of users with any, or of one user."""
     users = [_user(call)] if "user" in call.values else _sorted(call.broker_api.catalog.users)
     known = [{"user": user.name, "value": user.limits.as_dict()} for user in users]
     return call.listed([each for each in known if each["value"]])
@@ -199,33 +188,32 @@ async def list_limits(call: EndpointCall) -> HttpResponse:
 
 @route("PUT", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
-    """Limit connections or channels of a user."""
-    limits = {_limit_name(call): limit_value(call)}
+    limits = limit_given(call, *_LIMITS)
     await call.administer("set-user-limits", user=_user(call).name, limits=limits)
     return NO_CONTENT
 
 
 @route("DELETE", "/user-limits/{user}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
-    """Lift a limit of a user."""
-    await call.administer("set-user-limits", user=_user(call).name, limits={_limit_name(call): -1})
+    await call.administer("set-user-limits", user=_user(call).name, limits={limit_name(call, *_LIMITS): -1})
     return NO_CONTENT
-
-
-def limit_value(call: EndpointCall) -> int:
-    body = call.body
-    fields.require(body, "value")
-    return fields.integer(body, "value", 0)
 
 
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _limit_name(call: EndpointCall) -> str:
+def limit_name(call: EndpointCall, known: Sequence[str], whose: str) -> str:
     name = call.values["name"]
-    if name not in USER_LIMITS:
-        raise bad_request(f"there is no limit '{name}' of users; known are {', '.join(USER_LIMITS)}")
+    if name not in known:
+        raise bad_request(f"there is no limit '{name}' of {whose}; known are {', '.join(known)}")
     return name
+
+
+def limit_given(call: EndpointCall, known: Sequence[str], whose: str) -> dict[str, int]:
+    """Return the limit that the path names, with the value in the body."""
+    name, body = limit_name(call, known, whose), call.body
+    fields.require(body, "value")
+    return {name: fields.integer(body, "value", 0)}
 
 
 def _user(call: EndpointCall) -> User:
@@ -268,7 +256,6 @@ def _sorted(users: Iterable[User]) -> list[User]:
 
 @route("GET", "/whoami")
 async def whoami(call: EndpointCall) -> HttpResponse:
-    """Return the logged-in user and its tags."""
     return call.shown(user_object(call))
 
 
@@ -295,7 +282,6 @@ async def login(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/auth/attempts/{node}", tag=Tag.MONITORING)
 async def list_attempts(call: EndpointCall) -> HttpResponse:
-    """List the counters of login attempts at this node, by protocol."""
     _here(call)
     return call.listed(
         [
@@ -319,7 +305,6 @@ async def list_attempts_by_source(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/auth/attempts/{node}", "/auth/attempts/{node}/source", tag=Tag.ADMINISTRATOR)
 async def forget_attempts(call: EndpointCall) -> HttpResponse:
-    """Reset the counters of login attempts."""
     _here(call)
     call.broker_api.attempts.clear()
     return NO_CONTENT

@@ -7,19 +7,18 @@ from typing import Any, Final
 
 from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
-from amqp10broker.api.endpoints.users import limit_value
+from amqp10broker.api.endpoints.users import limit_given, limit_name
 from amqp10broker.api.front import Tag
 from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_found
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.accounts import PROTECTED
 
-VHOST_LIMITS: Final = ("max-connections", "max-queues")
+_LIMITS: Final = (("max-connections", "max-queues"), "virtual hosts")
 
 
 @route("GET", "/vhosts")
 async def list_vhosts(call: EndpointCall) -> HttpResponse:
-    """List all virtual hosts for monitoring users, else those that the user may enter."""
     known = call.broker_api.catalog.vhosts
     all_of_them = call.has(Tag.MONITORING)
     seen = [known[name] for name in sorted(known) if all_of_them or call.sees(name)]
@@ -28,13 +27,11 @@ async def list_vhosts(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def get_vhost(call: EndpointCall) -> HttpResponse:
-    """Return one virtual host and its settings."""
     return call.shown(_object(call, _vhost(call)))
 
 
 @route("PUT", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def put_vhost(call: EndpointCall) -> HttpResponse:
-    """Add a virtual host, which its creator may use, or change its settings."""
     name, body = call.values["vhost"], call.body
     there = call.broker_api.catalog.find_vhost(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
@@ -61,7 +58,6 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
 
 @route("DELETE", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def delete_vhost(call: EndpointCall) -> HttpResponse:
-    """Delete a virtual host with its contents, and close its connections."""
     try:
         await call.administer("delete-vhost", name=_vhost(call).name)
     except PreconditionFailed as refusal:
@@ -73,13 +69,11 @@ async def delete_vhost(call: EndpointCall) -> HttpResponse:
 
 @route("POST", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
 async def protect(call: EndpointCall) -> HttpResponse:
-    """Protect a virtual host against deletion."""
     return await _protect(call, True)
 
 
 @route("DELETE", "/vhosts/{vhost}/deletion/protection", tag=Tag.ADMINISTRATOR)
 async def unprotect(call: EndpointCall) -> HttpResponse:
-    """Allow the deletion of a virtual host again."""
     return await _protect(call, False)
 
 
@@ -94,23 +88,20 @@ async def start(call: EndpointCall) -> HttpResponse:
 
 @route("GET", "/vhost-limits", "/vhost-limits/{vhost}")
 async def list_limits(call: EndpointCall) -> HttpResponse:
-    """List the limits of virtual hosts that have some."""
     known = [{"vhost": vhost.name, "value": vhost.facts.limits.as_dict()} for vhost in call.vhosts()]
     return call.listed([each for each in known if each["value"]])
 
 
 @route("PUT", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def put_limit(call: EndpointCall) -> HttpResponse:
-    """Limit connections or queues of a virtual host."""
-    limits = {_limit_name(call): limit_value(call)}
+    limits = limit_given(call, *_LIMITS)
     await call.administer("set-vhost-limits", _vhost(call).name, limits=limits)
     return NO_CONTENT
 
 
 @route("DELETE", "/vhost-limits/{vhost}/{name}", tag=Tag.ADMINISTRATOR)
 async def delete_limit(call: EndpointCall) -> HttpResponse:
-    """Lift a limit of a virtual host."""
-    await call.administer("set-vhost-limits", _vhost(call).name, limits={_limit_name(call): -1})
+    await call.administer("set-vhost-limits", _vhost(call).name, limits={limit_name(call, *_LIMITS): -1})
     return NO_CONTENT
 
 
@@ -126,13 +117,6 @@ async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
         entry["default_queue_type"] = facts.default_queue_type
     await call.administer("put-vhost", name=vhost.name, entry=entry)
     return NO_CONTENT
-
-
-def _limit_name(call: EndpointCall) -> str:
-    name = call.values["name"]
-    if name not in VHOST_LIMITS:
-        raise bad_request(f"there is no limit '{name}' of virtual hosts; known are {', '.join(VHOST_LIMITS)}")
-    return name
 
 
 def _vhost(call: EndpointCall) -> VirtualHost:

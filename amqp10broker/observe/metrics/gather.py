@@ -7,10 +7,10 @@ both of one moment: a counter never decreases because a connection ends during t
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
@@ -57,70 +57,25 @@ class NodeState:
     commits: int | None
 
 
-class Connected(Protocol):
-    @property
-    def protocol(self) -> str:
-        """Return name and version of the protocol."""
+class MetricSource:
+    """What a scrape reads; `runtime.observe.metrics_source` has the values.
 
-    @property
-    def begun(self) -> int:
-        """Return how many sessions or channels have ever begun."""
+    Attributes:
+        coordination: this node's member of the metadata group; None without a cluster.
+        attempts: logins that succeeded, and that failed, by protocol as in labels.
+        clients: returns the totals of ended connections, the counters of their clients by protocol, and the
+            open connections (`runtime.connections.connections`), all as of now.
+        member: returns this node's member of a queue; None if it has none.
+        is_here: returns whether this node has the queue, or leads it.
+    """
 
-    @property
-    def working(self) -> Collection[object]:
-        """Return the sessions or channels whose tasks run."""
-
-    @property
-    def measures(self) -> Measures:
-        """Return the histograms of the connection."""
-
-    @property
-    def blocked_s(self) -> float:
-        """Return for how many seconds bytes have waited for its socket."""
-
-    def counted(self) -> ClientCounters: ...
-
-    def view(self) -> ConnectionView:
-        """Return the state of the connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """The totals of connections that have ended."""
-
-    connections: int
-    parts: Mapping[str, int]
-    measures: Mapping[str, Measures]
-    blocked_s: float
-    bytes_in: int
-    bytes_out: int
-    counters: Mapping[str, ClientCounters]
-
-
-class MetricSource(Protocol):
-    @property
-    def catalog(self) -> Catalog:
-        """Return the catalog of declared objects."""
-
-    @property
-    def coordination(self) -> MemberState | None:
-        """Return this node's member of the metadata group; None without a cluster."""
-
-    @property
-    def attempts(self) -> Mapping[str, tuple[int, int]]:
-        """Return logins that succeeded, and that failed, by protocol as in labels."""
-
-    def node(self) -> NodeState:
-        """Return the state of the process."""
-
-    def clients(self) -> tuple[Past, Sequence[Connected]]:
-        """Return the totals of ended connections, and the open ones, both as of now."""
-
-    def member(self, queue: DeclaredQueue) -> MemberState | None:
-        """Return the state of this node's member of a queue; None if it has none."""
-
-    def is_here(self, queue: DeclaredQueue) -> bool:
-        """Return whether this node has the queue, or leads it."""
+    catalog: Catalog
+    coordination: MemberState | None
+    attempts: Mapping[str, tuple[int, int]]
+    node: Callable[[], NodeState]
+    clients: Callable[[], tuple[Any, Mapping[str, ClientCounters], Sequence[Any]]]
+    member: Callable[[DeclaredQueue], MemberState | None]
+    is_here: Callable[[DeclaredQueue], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,14 +181,14 @@ class Gathering:
             rows.append((labels, values))
 
     def _look_at_clients(self) -> Iterator[None]:
-        past, connections = self._source.clients()
+        past, past_counters, connections = self._source.clients()
         clients = self._clients
         clients.ended, clients.there = past.connections, len(connections)
         clients.blocked_s = past.blocked_s
         clients.begun.update(past.parts)
         for protocol, measures in past.measures.items():
             clients.measures[protocol].add(measures)
-        for protocol, counters in past.counters.items():
+        for protocol, counters in past_counters.items():
             clients.counters[protocol].add(counters)
         self._sums[table.CONNECTION_COARSE.name] = [past.bytes_in, past.bytes_out]
         for connection in connections:

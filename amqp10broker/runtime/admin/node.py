@@ -11,12 +11,10 @@ import trio
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import BrokerError, NotFound
 from amqp10broker.metadata.queue import StartQueue
-from amqp10broker.operations.alarms import AlarmCause
 from amqp10broker.operations.inspection import Inspection
-from amqp10broker.operations.node import ClusterNode, TraceSink
+from amqp10broker.operations.node import ClusterNode, Node, TraceSink
 from amqp10broker.operations.snapshot import (
     BrokerView,
-    ConnectionView,
     FollowedView,
     NodeView,
     RecordingsView,
@@ -25,7 +23,6 @@ from amqp10broker.operations.snapshot import (
     SuspendedLinkView,
     TraceView,
     WaitingView,
-    WatchView,
 )
 from amqp10broker.runtime.connections.connections import Occupied, what_waits
 from amqp10broker.runtime.connections.listener import Listeners
@@ -100,16 +97,20 @@ class Administered(ConnectionContext, Occupied, QueueContext):
         _log.info("setting changed", name=name, value=value)
 
 
-class RunningNode:
-    """The running broker as operations see it, see the protocol."""
-
+class RunningNode(Node):
     def __init__(self, broker: Administered, by: str = BY_ADMIN_SOCKET) -> None:
         self._broker = broker
         self._by = by
         self.cluster = broker.as_member
         self.faults = broker.faults
         self.now_ms = broker.clock.now_ms
+        self.set_alarm = broker.resource_monitor.set_alarm
+        self.connections = broker.connections.views
+        self.stop_recording = broker.recordings.stop
+        self.watch_link = broker.watches.begin
         self.watches = broker.watches.views
+        self.unwatch_link = broker.watches.end
+        self.timeline = broker.watches.timeline
 
     async def inspect(self) -> Inspection:
         from amqp10broker.runtime.admin.inspection import inspect  # few ask
@@ -126,9 +127,6 @@ class RunningNode:
 
     def set_limit(self, name: str, value: str) -> int | None:
         return self._broker.resource_monitor.set_limit(name, value, source=f"set {name}")
-
-    def set_alarm(self, name: str, on: bool) -> None:
-        self._broker.resource_monitor.set_alarm(name, on=on, cause=AlarmCause.BY_HAND)
 
     def alarms(self) -> list[str]:
         return sorted(self._broker.alarms)
@@ -148,22 +146,12 @@ class RunningNode:
         counted = self._broker.catalog if queues else ()
         return await what_waits(self._broker.connections, counted, Selection.asked("waiting", choose))
 
-    async def connections(self, after: int, most: int | None) -> Sequence[ConnectionView]:
-        return await self._broker.connections.views(after, most)
-
     def close_connection(self, number: int, reason: str) -> None:
         connection = self._broker.connections.get(number)
         if connection is None:
             raise NotFound(f"connection {number}", f"no connection {number}")
-        _log.info(
-            "operation",
-            operation="close-connection",
-            object=f"connection {number}",
-            by=self._by,
-            peer=connection.peer,
-            user=connection.user,
-            reason=reason,
-        )
+        about = {"peer": connection.peer, "user": connection.user, "reason": reason}
+        self._log("close-connection", f"connection {number}", **about)
         connection.close(reason, node_stops=False)
 
     def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
@@ -176,25 +164,19 @@ class RunningNode:
 
     def end_suspended_link(self, number: int) -> SuspendedLinkView:
         ended = self._broker.resumable_links.end_suspended(number)
-        _log.info(
-            "operation",
-            operation="end-suspended-link",
-            object=f"link '{ended.name}' of container '{ended.container_id}'",
-            by=self._by,
-            user=ended.user,
-            vhost=ended.vhost,
-            unsettled=ended.unsettled,
-        )
+        link = f"link '{ended.name}' of container '{ended.container_id}'"
+        about = {"user": ended.user, "vhost": ended.vhost, "unsettled": ended.unsettled}
+        self._log("end-suspended-link", link, **about)
         return ended
+
+    def _log(self, operation: str, subject: str, **about: object) -> None:
+        _log.info("operation", operation=operation, object=subject, by=self._by, **about)
 
     # --- recordings, traces -----------------------------------------------------------------------
 
     async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> RecordingView:
         every_ms = self._broker.config.record_every if every_ms is None else every_ms
         return await self._broker.recordings.start(folder, every_ms=every_ms, run_id=run_id)
-
-    async def stop_recording(self) -> RecordingView:
-        return await self._broker.recordings.stop()
 
     def recording(self) -> RecordingsView:
         return RecordingsView(self._broker.recordings.view(), self._broker.recordings.failed)
@@ -210,22 +192,8 @@ class RunningNode:
     def trace_into(self, what: str, sink: TraceSink, *, frames: bool) -> TraceView:
         return self._broker.tracing.begin(what, sink, "a terminal", frames=frames).view
 
-    def end_trace(self, what: str, reason: str | None = None) -> TraceView:
-        tracing = self._broker.tracing
-        return (tracing.end(what) if reason is None else tracing.end(what, reason)).view
-
-    def watch_link(
-        self, connection: int, link: str | None, channel: int | None, role: str | None
-    ) -> WatchView:
-        return self._broker.watches.begin(connection, link, channel, role)
-
-    def unwatch_link(self, watch: int, user: str | None) -> WatchView:
-        return self._broker.watches.end(watch, user)
+    def end_trace(self, what: str, *reason: str) -> TraceView:
+        return self._broker.tracing.end(what, *reason).view
 
     def follow_links(self, vhost: str, *, on: bool) -> FollowedView:
         return self._broker.watches.follow(vhost) if on else self._broker.watches.unfollow(vhost)
-
-    def timeline(
-        self, watch: int, since: int | None, limit: int, *, frames: bool, user: str | None
-    ) -> tuple[WatchView, dict[str, Any]]:
-        return self._broker.watches.timeline(watch, since, limit, frames=frames, user=user)

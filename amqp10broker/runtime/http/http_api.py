@@ -131,27 +131,44 @@ async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
     return b"".join(pieces)
 
 
-class BrokerDoor(BrokerApi):
-    """The running broker as endpoints use it."""
+_log = Log("amqp10broker.http")
 
-    def __init__(self, broker: Administered, start: Start, lives: Lives) -> None:
+FORM_BYTES_MAX: Final = 16_384
+"""Of a form to log in by."""
+
+
+class HttpApi(BrokerApi):
+    def __init__(self, broker: Administered, start: Start, *, metrics: bool = False) -> None:
         self._broker = broker
         self._start = start
-        self.follow = lives.open
+        config, connections = broker.config, broker.connections
+        self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
+        self.follow = self._lives.open
         self.run = partial(run_operation, broker)
         self._page_files: dict[str, PageFile] | None = None
-        self.interval_ms = broker.config.collect_statistics_interval_ms
+        self.interval_ms = config.collect_statistics_interval_ms
         self.samples = RateSamples(self.interval_ms)
         self.catalog = broker.catalog
-        self.node_name = broker.config.node_name or broker.container_id
+        self.node_name = config.node_name or broker.container_id
         self.node = broker.node_view
-        self.clients = broker.connections.totals_of_vhosts
+        self.clients = connections.totals_of_vhosts
         self.attempts = broker.logins.attempts
         self.random = secrets.token_bytes
         self.now_ms = broker.clock.now_ms
-        self.certificates = partial(run_slow, partial(certificates, broker.config))
-        self.connections = broker.connections.views
+        self.settings = lambda: effective(broker.config)
+        self.certificates = partial(run_slow, partial(certificates, config))
+        self.connections = connections.views
+        self.connections_open = lambda: (connections.count, broker.config.connection_max)
         self.metrics = partial(text_of, broker)
+        self._looks = Looks(self)
+        self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
+        self._front = Front(
+            Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
+            Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
+            tuple(filter(None, config.http_path_prefix.split("/"))),
+        )
+
+    # --- for endpoints ----------------------------------------------------------------------------
 
     def process(self) -> Mapping[str, int]:
         tasks = trio.lowlevel.current_statistics()
@@ -169,13 +186,6 @@ class BrokerDoor(BrokerApi):
         if self._page_files is None:
             self._page_files = await trio.to_thread.run_sync(lambda: dict(_read()))
         return self._page_files.get(path)
-
-    def settings(self) -> str:
-        return effective(self._broker.config)
-
-    def connections_open(self) -> tuple[int, int]:
-        connections = self._broker.connections
-        return connections.count, self._broker.config.connection_max
 
     async def connections_elsewhere(self) -> Sequence[ConnectionView]:
         if not self._broker.catalog.nodes:
@@ -232,27 +242,7 @@ class BrokerDoor(BrokerApi):
         except BrokerError as error:
             _log.warning("what HTTP began was not done", operation=operation, user=user, reason=str(error))
 
-
-_log = Log("amqp10broker.http")
-
-FORM_BYTES_MAX: Final = 16_384
-"""Of a form to log in by."""
-
-
-class HttpApi:
-    def __init__(self, broker: Administered, start: Start, *, metrics: bool = False) -> None:
-        self._broker = broker
-        self._lives = Lives(self._look, self._onward, start, broker.clock.now_ms)
-        self._broker_api = BrokerDoor(broker, start, self._lives)
-        self._looks = Looks(self._broker_api)
-        self._start = start
-        config = broker.config
-        self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
-        self._front = Front(
-            Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
-            Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
-            tuple(filter(None, config.http_path_prefix.split("/"))),
-        )
+    # --- requests ---------------------------------------------------------------------------------
 
     def answering(self, origin: Peer, peer: str) -> RunRequest:
         return partial(self._answer, origin, peer)
@@ -287,7 +277,7 @@ class HttpApi:
         if grants is not None and self._looks.asked(grants):
             self._start(self._keep_looking)
         user = self._admit(visit, grants)
-        call = EndpointCall(visit.request, visit.values, self._broker_api, grants, user)
+        call = EndpointCall(visit.request, visit.values, self, grants, user)
         return await visit.endpoint.run(call)
 
     # --- paths that are followed ------------------------------------------------------------------
@@ -313,7 +303,7 @@ class HttpApi:
 
     async def _keep_looking(self) -> None:
         while self._looks.wanted:
-            await trio.sleep(self._broker.config.collect_statistics_interval_ms / 1000)
+            await trio.sleep(self.interval_ms / 1000)
             try:
                 await self._looks.look()
             except (BrokerError, RequestRefused) as error:

@@ -7,47 +7,41 @@ from time import time
 from typing import TYPE_CHECKING, cast
 
 from amqp10broker import portable
-from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.metrics.gather import PROTOCOLS, Connected, NodeState, Past
+from amqp10broker.observe.metrics.gather import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.cluster_node import state_of
+from amqp10broker.runtime.connections.connections import ClosedConnections, Connection
 from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.sessions.counters import ClientCounters
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.durability import QuorumInLog
 
 
-async def source_of(broker: Administered, client_version: str = "") -> MetricsSource:
+async def source_of(broker: Administered, client_version: str = "") -> MetricSource:
     """Return the source of metrics of a broker. `client_version`: of the library that writes the text for
     Prometheus; empty: no text is written.
     """
-    member = None
+    source = _Source(broker, client_version)
     if broker.catalog.cluster is not None:
         here = broker.as_member.number
-        member = (await broker.as_member.member_states(None, {here})).get(here)
-    return MetricsSource(broker, member, client_version)
+        source.coordination = (await broker.as_member.member_states(None, {here})).get(here)
+    return source
 
 
-class MetricsSource:
-    def __init__(self, broker: Administered, coordination: MemberState | None, client_version: str) -> None:
+class _Source(MetricSource):
+    coordination = None
+
+    def __init__(self, broker: Administered, client_version: str) -> None:
         self._broker = broker
-        self._coordination = coordination
         self._client_version = client_version
-
-    @property
-    def catalog(self) -> Catalog:
-        return self._broker.catalog
-
-    @property
-    def coordination(self) -> MemberState | None:
-        return self._coordination
-
-    @property
-    def attempts(self) -> Mapping[str, tuple[int, int]]:
-        tried = self._broker.logins.attempts
-        return {PROTOCOLS.get(name, name): (each.succeeded, each.failed) for name, each in tried.items()}
+        self.catalog = broker.catalog
+        tried = broker.logins.attempts
+        self.attempts = {
+            PROTOCOLS.get(name, name): (each.succeeded, each.failed) for name, each in tried.items()
+        }
 
     def node(self) -> NodeState:
         broker = self._broker
@@ -73,27 +67,14 @@ class MetricsSource:
             commits=None if facts.journal is None else facts.journal.commits,
         )
 
-    def clients(self) -> tuple[Past, Sequence[Connected]]:
+    def clients(self) -> tuple[ClosedConnections, Mapping[str, ClientCounters], Sequence[Connection]]:
         connections = self._broker.connections
-        past = connections.past
-        return (
-            Past(
-                past.connections,
-                dict(past.parts),
-                dict(past.measures),
-                past.blocked_s,
-                past.bytes_in,
-                past.bytes_out,
-                connections.gone.by_protocol(),
-            ),
-            list(connections.values()),
-        )
+        return connections.past, connections.gone.by_protocol(), list(connections.values())
 
     def member(self, queue: DeclaredQueue) -> MemberState | None:
         handle = queue.handle
         if not isinstance(handle, QueueTask) or not handle.backend.by_log:
             return None
-
         return state_of(cast("QuorumInLog", handle.backend).member)
 
     def is_here(self, queue: DeclaredQueue) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.observe.metrics.exposition import scrape
-from amqp10broker.observe.metrics.gather import Connected, NodeState, Past
+from amqp10broker.observe.metrics.gather import MetricSource, NodeState
 from amqp10broker.observe.metrics.wanted import Form, wanted
 from amqp10broker.operations.node import MemberState
+from amqp10broker.sessions.counters import ClientCounters
 from tests.support.declaring import declare
 from tests.support.handles import IdleHandle
 
@@ -26,7 +28,7 @@ class Host:
         return IdleHandle()
 
 
-class Source:
+class Source(MetricSource):
     """A node that leads the queue ``here``, and not ``elsewhere``."""
 
     attempts: ClassVar = {"amqp091": (3, 2)}
@@ -53,8 +55,9 @@ class Source:
             commits=None,
         )
 
-    def clients(self) -> tuple[Past, Sequence[Connected]]:
-        return Past(0, {}, {}, 0.0, 0, 0, {}), ()
+    def clients(self) -> tuple[Any, dict[str, ClientCounters], Sequence[Any]]:
+        past = SimpleNamespace(connections=0, parts={}, measures={}, blocked_s=0.0, bytes_in=0, bytes_out=0)
+        return past, {}, ()
 
     def member(self, queue: DeclaredQueue) -> MemberState | None:
         return MemberState("leader", "voter", 3, 3, 3, 2, 1, 7)
