@@ -63,7 +63,6 @@ class Client091:
 
     @property
     def channel(self) -> BlockingChannel:
-        """The channel, opened if need be."""
         if self._connection is None or not self._connection.is_open:
             self._connection = BlockingConnection(self._parameters)
         if self._channel is None or not self._channel.is_open:
@@ -137,7 +136,6 @@ class Client091:
         return _show_delivery(f"left={method.message_count}", method, properties, body)
 
     def basic_consume(self, queue: str, tag: str, **options: Any) -> list[str]:
-        """Begin to consume; `deliveries` shows what comes."""
 
         def on_message(channel: Any, method: Any, properties: Any, body: bytes) -> None:
             self._deliveries.append((tag, method, properties, body))
@@ -164,14 +162,12 @@ class Client091:
         return [f"{len(self._deliveries)} deliveries waiting"]
 
     def cancelled_by_broker(self) -> list[str]:
-        """Wait until the broker cancels a consumer."""
         self._turn(lambda: self._events, "basic.cancel")
         lines = list(self._events)
         self._events.clear()
         return lines
 
     def reply_to_last(self, body: str) -> list[str]:
-        """Answer the message that `get_request` took."""
         return self.publish("", self._replies, body, mandatory=True)
 
     def get_request(self, queue: str) -> list[str]:

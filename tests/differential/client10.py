@@ -72,7 +72,6 @@ class Client10:
 
     @property
     def client(self) -> ProtonClient:
-        """The connection, opened if need be."""
         if self._client is None or self._client.disconnected or self._client.remote_close:
             if self._client is not None:
                 self._client.close()
@@ -82,7 +81,6 @@ class Client10:
 
     @property
     def session(self) -> SessionEnd:
-        """The session, begun if need be."""
         if self._session is None:
             self._links.clear()
             self._session = self.client.session()
@@ -97,7 +95,6 @@ class Client10:
         return ["closed"]
 
     def end(self) -> list[str]:
-        """End the session, with all its links."""
         session = self.session
         session.session.close()
         self.client.wait(lambda: session.closed, "end")
@@ -173,7 +170,6 @@ class Client10:
         return ["detached"]
 
     def detached_by_broker(self, name: str) -> list[str]:
-        """Wait until the broker ends a link."""
         end = self._links[name]
         self._wait(lambda: end.closed, f"detach of {name}")
         return [_detached(end)]
@@ -244,7 +240,6 @@ class Client10:
     # --- management -------------------------------------------------------------------------------
 
     def request(self, method: str, to: str, body: Any = None) -> list[str]:
-        """One request to the management node."""
         answer = self._request(method, to.replace("DYNAMIC", self._names.get("DYNAMIC", "")), body)
         if answer is None:
             return ["no answer"]

@@ -51,15 +51,7 @@ class Call:
 
 
 def parse(line: str, **variables: Any) -> Call:
-    """Read one line of a script.
-
-    Args:
-        line: the text.
-        variables: what names stand for, such as ``USER``.
-
-    Raises:
-        ValueError: it is no call of a client with literal arguments.
-    """
+    """Read one line of a script."""
     match ast.parse(line.strip(), mode="eval").body:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=client), attr=operation)) as call:
             given = {each.arg: _value(each.value, variables) for each in call.keywords if each.arg}

@@ -22,16 +22,7 @@ def make_message(
     creation_ms: int | None = None,
     **fields: Any,
 ) -> Message:
-    """Build a message: bytes are one data section, everything else a value.
-
-    Args:
-        body: what it carries.
-        to: an address.
-        ttl_ms, creation_ms: as they are on the wire.
-        application: application-properties.
-        annotations: message-annotations; keys become symbols.
-        fields: further attributes of proton's message.
-    """
+    """Build a message: bytes are one data section, everything else a value."""
     message: Any = Message(body=body, inferred=isinstance(body, bytes), address=to, **fields)
     if ttl_ms is not None:
         message.ttl = ttl_ms / 1000

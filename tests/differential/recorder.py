@@ -161,7 +161,6 @@ def ours_of(text: str) -> str:
 
 
 def theirs_of(text: str) -> str:
-    """RabbitMQ's recording out of a kept script."""
     lines: list[str] = []
     for first, *answer in _blocks(text):
         other = [f"={line[1:]}" for line in answer if line.startswith("~")]

@@ -126,14 +126,12 @@ def a_broker(directory: Path, *arguments: str) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """This broker, with the user `limited`."""
     with a_broker(tmp_path_factory.mktemp("differential")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 def ours_as_4_3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Likewise, as RabbitMQ 4.3."""
     with a_broker(tmp_path_factory.mktemp("as-4.3"), "--emulate", "4.3") as place:
         yield place
 
@@ -198,7 +196,6 @@ def test_every_known_difference_is_one() -> None:
 
 
 def test_the_scripts_say_what_they_were_recorded_beside() -> None:
-    """All beside the same version."""
     lines = {next(iter(path.read_text().splitlines()), "") for path in SCRIPTS}
     assert len(lines) == 1
     assert lines.pop().startswith(RECORDED_BESIDE + "RabbitMQ 4.")

@@ -49,6 +49,5 @@ def clients() -> Iterator[Any]:
 
 @pytest.fixture
 def client(broker: BrokerProcess, clients: Any) -> ProtonClient:
-    """One client, connected to the shared broker."""
     connected: ProtonClient = clients(broker)
     return connected

@@ -32,7 +32,6 @@ def url(broker: BrokerProcess, user: str = "guest", password: str = "guest", que
 
 @asynccontextmanager
 async def connected(broker: BrokerProcess, query: str = "") -> AsyncIterator[AbstractConnection]:
-    """A connection that does not reconnect."""
     async with await aio_pika.connect(url(broker, query=query)) as connection:
         yield connection
 

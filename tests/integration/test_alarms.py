@@ -36,13 +36,11 @@ def start(start_broker: StartBroker) -> BrokerProcess:
 
 
 def memory(broker: BrokerProcess) -> dict[str, Any]:
-    """What `status` shows of it."""
     shown: dict[str, Any] = broker.status()["broker"]["resources"]["memory"]
     return shown
 
 
 def consume(receiver: ReceivingEnd, count: int) -> None:
-    """Take and accept so many messages."""
     while count:
         batch = min(count, BATCH)
         receiver.grant(batch)

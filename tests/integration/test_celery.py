@@ -50,7 +50,6 @@ class Worker:
             )
 
     def stop(self) -> None:
-        """Warm shutdown; it must be orderly."""
         self.process.send_signal(signal.SIGTERM)
         try:
             code = self.process.wait(WAIT_S)
@@ -63,7 +62,6 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def app(shared_broker: BrokerProcess) -> Iterator[Celery]:
-    """The application as the tests use it."""
     tasks.app.conf.broker_url = f"amqp://guest:guest@{shared_broker.host}:{shared_broker.port}//"
     yield tasks.app
     tasks.app.backend.result_consumer.stop()
@@ -98,7 +96,6 @@ def test_a_task_makes_the_round_trip(worker: Worker) -> None:
 
 
 def test_a_failure_comes_back_as_the_exception(worker: Worker) -> None:
-    """With its type."""
     with pytest.raises(ZeroDivisionError):
         value(tasks.divide.delay(1, 0))
 

@@ -150,7 +150,6 @@ LINK = ("connection", "role", "queue")
 )
 @pytest.mark.rabbitmq("unit_queue_consumers_SUITE", "list_consumers")
 def test_channels_and_their_consumers_are_listed(run: CommandLine, channel: object, queue: str) -> None:
-    """AMQP 0-9-1 beside 1.0."""
     channel.queue_declare(queue)  # type: ignore[attr-defined]
     channel.confirm_delivery()  # type: ignore[attr-defined]
     channel.basic_qos(prefetch_count=7)  # type: ignore[attr-defined]

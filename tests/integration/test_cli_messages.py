@@ -50,7 +50,6 @@ def test_what_is_published_is_what_is_got(run: CommandLine, declared: str) -> No
 def test_bodies_come_from_files_and_standard_input_as_they_are(
     run: CommandLine, declared: str, tmp_path: Path
 ) -> None:
-    """Every byte of them."""
     data = bytes(range(256)) * 1000
     (tmp_path / "b").write_bytes(data)
     run("publish", "--queue", declared, "--file", str(tmp_path / "b"))
@@ -139,7 +138,6 @@ def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
 
 
 def test_a_reader_that_has_had_enough_is_no_failure(run: CommandLine) -> None:
-    """``| head`` closes the pipe."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")

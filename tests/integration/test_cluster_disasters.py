@@ -42,7 +42,6 @@ def publish(node: ClusterNode, queue: str, *texts: str) -> None:
 
 
 def force_standalone(node: ClusterNode, *options: str) -> subprocess.CompletedProcess[str]:
-    """The command, as an operator gives it."""
     return subprocess.run(
         [sys.executable, "-m", "amqp10broker", "cluster", "force-standalone", str(node.folder), *options],
         cwd=REPOSITORY,

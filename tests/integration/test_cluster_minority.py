@@ -30,7 +30,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess]:
 
 
 def declare(node: ClusterNode, *queues: str, **arguments: object) -> None:
-    """Quorum queues, led at this node."""
     given = {name.replace("_", "-"): value for name, value in arguments.items()}
     with connected(node) as connection:
         for queue in queues:
@@ -38,7 +37,6 @@ def declare(node: ClusterNode, *queues: str, **arguments: object) -> None:
 
 
 def counts(node: ClusterNode, queue: str) -> tuple[int, int]:
-    """Messages and consumers, as declare-ok says."""
     with connected(node) as connection:
         method = connection.channel().queue_declare(queue, passive=True).method
         return method.message_count, method.consumer_count

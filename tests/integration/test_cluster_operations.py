@@ -49,7 +49,6 @@ def run(nodes: ClusterProcess, at: str, *words: str, code: int = 0) -> str:
 
 
 def states(nodes: ClusterProcess, queue: str, at: str = "a") -> dict[str, tuple[str, str]]:
-    """Raft state and membership of each member."""
     rows: list[dict[str, Any]] = nodes.ask(nodes.node(at), "queue", "quorum-status", queue)
     return {row["Node Name"]: (row["Raft State"], row["Membership"]) for row in rows}
 
@@ -69,7 +68,6 @@ def publish(node: ClusterNode, queue: str, count: int, first: int = 0) -> None:
 
 
 def drained(node: ClusterNode, queue: str) -> list[int]:
-    """All that a queue has, in order."""
     with pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port)) as connection:
         channel = connection.channel()
         found = []

@@ -42,14 +42,12 @@ OPTIONS: Final = ("--cluster-suspect-ms", str(SUSPECT_MS), "--cluster-decide-ms"
 
 @pytest.fixture(scope="module")
 def shared_partitions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CutCluster]:
-    """The one cluster of this module."""
     with CutCluster(tmp_path_factory.mktemp("partitions"), options=OPTIONS) as process:
         yield process
 
 
 @pytest.fixture
 def cluster(shared_partitions: CutCluster) -> Iterator[CutCluster]:
-    """It; cuts are mended behind each test."""
     with healed(shared_partitions):
         yield shared_partitions
 
@@ -82,7 +80,6 @@ class Load:
         return sum(name.startswith(f"p-{node.name}.") for name in list(self.notes.confirmed))
 
     def delivered(self, node: ClusterNode) -> int:
-        """How much this node's consumer was given."""
         return sum(each.life.startswith(f"c-{node.name}.") for each in list(self.notes.deliveries))
 
     def wait_until(self, condition: Callable[[], Any], what: str) -> None:

@@ -50,13 +50,11 @@ class Scene:
         put(self.channel, queue or self.source, *texts, properties=Properties(**properties))
 
     def take(self, count: int, queue: str | None = None) -> list[int]:
-        """Get messages; their delivery tags."""
         name = queue or self.source
         until(self.channel, lambda: self.ready(name) >= count, f"{count} messages in {name}")
         return [get(self.channel, name).tag for _ in range(count)]
 
     def ready(self, queue: str) -> int:
-        """Messages that are ready in a queue."""
         return int(self.channel.queue_declare(queue, passive=True).method.message_count)
 
     def await_dead(self, *texts: str, queue: str | None = None) -> list[Delivered]:
@@ -71,7 +69,6 @@ class Scene:
 
 
 def headers_of(delivered: Delivered) -> Headers:
-    """Its headers, which it must have."""
     assert delivered.properties.headers is not None
     return dict(delivered.properties.headers)
 
@@ -83,7 +80,6 @@ def events(headers: Headers) -> list[tuple[str, str, int]]:
 
 @pytest.fixture(params=["classic", "quorum"])
 def scene(request: pytest.FixtureRequest, channel: BlockingChannel, queue: str) -> Iterator[Scene]:
-    """With queues of either kind."""
     built = Scene(channel, queue, request.param)
     yield built
     if channel.is_open:

@@ -26,7 +26,6 @@ SALT = b"\x90\x8d\xc6\x0a"
 
 
 def hashed(password: str, algorithm: str) -> str:
-    """As rabbitmqctl hash_password does it."""
     digest = hashlib.new(algorithm.rpartition("_")[2], SALT + password.encode()).digest()
     return base64.b64encode(SALT + digest).decode()
 

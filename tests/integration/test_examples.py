@@ -129,7 +129,6 @@ def test_request_response(broker: BrokerProcess, queue: str) -> None:
 
 
 def reply_queues(broker: BrokerProcess) -> set[str]:
-    """Names of the temporary queues, of whomever."""
     return {each["name"] for each in broker.status()["queues"] if each["name"].startswith("amq.dyn")}
 
 
@@ -188,7 +187,6 @@ def test_two_protocols(broker: BrokerProcess, queue: str) -> None:
 
 @pytest.mark.parametrize("name", ["pika_publish_consume.py", "two_protocols.py"])
 def test_an_example_with_pika_says_when_there_is_no_broker(name: str) -> None:
-    """And what to do then."""
     done = run(name, "amqp://guest:guest@127.0.0.1:1", code=1)
     assert "is the broker running? start it with: make run-broker" in done.stderr
 

@@ -65,7 +65,6 @@ def lives_on(broker: BrokerProcess) -> Iterator[None]:
 
 
 def round_trip(broker: BrokerProcess, queue: str = "well-behaved") -> None:
-    """Publish, consume and settle one message."""
     with RawSocket(broker.port) as client:
         client.open()
         client.send(attach_sender(0, queue), attach_receiver(1, queue))

@@ -22,7 +22,6 @@ START_S = 60.0
 
 
 def healthy(image: Stage) -> bool:
-    """What the engine runs every few seconds."""
     return image.start(image.health, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(START_S) == 0
 
 

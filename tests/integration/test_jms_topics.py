@@ -51,7 +51,6 @@ def test_a_program_for_jms_has_topics(results: dict[str, str], case: str) -> Non
 
 
 def test_nothing_is_left_of_its_subscriptions(broker: BrokerProcess, results: dict[str, str]) -> None:
-    """All were closed or unsubscribed."""
     assert results.keys() == EXPECTED.keys()
     broker.wait_until(
         lambda: not [queue for queue in broker.status()["queues"] if "subscription" in queue["name"]],

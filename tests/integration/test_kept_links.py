@@ -61,7 +61,6 @@ class Peer:
         self.socket.close()
 
     def attach(self, frame: Any, **terminus: Any) -> dict[bytes, State]:
-        """Attach the link; returns the broker's map."""
         self.socket.send(
             frame(0, self.queue, name="mine", rcv_settle_mode=SECOND, unsettled=self.unsettled, **terminus)
         )
@@ -107,14 +106,12 @@ def send_all(peer: Peer) -> None:
 
 
 def transfer(peer: Peer, tag: bytes, **fields: Any) -> bytes:
-    """A delivery, new or resumed."""
     number, delivery_id = int.from_bytes(tag, "big"), len(peer.ids)
     peer.ids[delivery_id] = tag
     return raw.transfer(0, delivery_id, b"%d" % number, delivery_tag=tag, **fields)
 
 
 def settle(peer: Peer) -> None:
-    """Hear of outcomes once, and settle."""
     if not peer.unsettled:
         return
     told = peer.socket.until(Disposition).body

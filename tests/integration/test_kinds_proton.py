@@ -60,7 +60,6 @@ class Scene:
 def scene(
     request: pytest.FixtureRequest, channel: BlockingChannel, client: ProtonClient, queue: str
 ) -> Scene:
-    """A queue of each kind."""
     return Scene(request.param, queue, channel, client)
 
 
@@ -124,7 +123,6 @@ def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], cr
 )
 @pytest.mark.parametrize(("ready", "credit"), [(0, 5), (3, 10), (300, 1000), (400, 300)])
 def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready: int, credit: int) -> None:
-    """Also over several batches."""
     scene.publish(0, ready)
     receiver = scene.receiver()
     receiver.link.drain(credit)
@@ -172,7 +170,6 @@ def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: d
 def test_what_a_consumer_held_goes_to_the_next_one(
     settling: Scene, how: str, clients: Any, broker: BrokerProcess
 ) -> None:
-    """In order."""
     settling.publish(0, 6)
     other = clients(broker) if how == "connection" else settling.client
     first = settling.receiver(4, client=other)

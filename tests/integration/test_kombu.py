@@ -23,14 +23,12 @@ def url(broker: BrokerProcess) -> str:
 
 @pytest.fixture
 def kombu(url: str, deadline: None) -> Iterator[Connection]:
-    """A connection, released at the end."""
     with Connection(url) as connection:
         connection.ensure_connection(max_retries=1)
         yield connection
 
 
 def drain(connection: Connection, condition: Callable[[], Any], what: str) -> None:
-    """Handle events until the condition holds."""
 
     def turn() -> None:
         try:

@@ -75,7 +75,6 @@ def address_of(broker: BrokerProcess) -> str:
 
 
 def log_in(page: Page, user: str, password: str = PASSWORD) -> None:
-    """Fill in the form and send it."""
     page.get_by_label("User").fill(user)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Log in", exact=True).click()
@@ -83,7 +82,6 @@ def log_in(page: Page, user: str, password: str = PASSWORD) -> None:
 
 @pytest.fixture
 def ada(pages: Pages, broker: BrokerProcess) -> Page:
-    """The page of an administrator."""
     page = pages.open(address_of(broker))
     log_in(page, "ada")
     expect(page.get_by_role("button", name="Log out")).to_be_visible()
@@ -100,7 +98,6 @@ def expect(of: Any) -> Any:
 
 
 def view(page: Page, name: str) -> None:
-    """Go there by the navigation."""
     page.get_by_role("navigation", name="Views").get_by_role("link", name=name, exact=True).click()
     expect(page.get_by_role("heading", name=name, level=1)).to_be_visible()
 
@@ -264,7 +261,6 @@ def test_what_changes_is_seen_without_loading_again(ada: Page, broker: BrokerPro
 
 
 def test_a_connection_is_closed_with_a_reason(ada: Page, broker: BrokerProcess) -> None:
-    """The client is told it."""
     properties = {"connection_name": "to be closed"}
     client = pika.BlockingConnection(
         pika.ConnectionParameters(broker.host, broker.port, credentials=ADA, client_properties=properties)
@@ -302,7 +298,6 @@ VIEWS: Final = {
 
 
 def test_nodes_show_what_an_upgrade_changes(ada: Page, broker: BrokerProcess) -> None:
-    """As `amqp10broker upgrade-check`."""
     parameters = pika.ConnectionParameters(broker.host, broker.port, credentials=ADA)
     with pika.BlockingConnection(parameters) as connection:
         connection.channel().queue_declare("transient", auto_delete=True)
@@ -336,7 +331,6 @@ def test_every_view_shows_what_the_api_says(ada: Page, broker: BrokerProcess) ->
 
 
 def test_it_is_served_below_a_prefix_over_tls(pages: Pages, tmp_path: Path) -> None:
-    """All its addresses are relative."""
     certificates = Certificates.make(tmp_path)
     process = BrokerProcess(
         tmp_path,

@@ -44,7 +44,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 def logged_in(pages: Pages, broker: BrokerProcess, where: str, **window: Any) -> Page:
-    """The page of guest, at a view."""
     page = pages.open(f"{broker.wait_for_log('HTTP API')['address']}#/{where}", **window)
     page.get_by_label("User").fill("guest")
     page.get_by_label("Password").fill("guest")
@@ -78,7 +77,6 @@ class Ledger:
         self.delivery_count = 0
 
     def read(self, line: list[str]) -> None:
-        """A line of the trace."""
         fields = dict(each.split("=", 1) for each in line if "=" in each)
         if fields.get("handle") != self._handle:
             return
@@ -226,7 +224,6 @@ def test_a_stall_is_seen_explained_and_gone_when_the_client_grants(
 
 
 def value_at(curve: dict[str, Any], number: int) -> Any:
-    """The value behind a step."""
     return next(
         value
         for value, step in zip(reversed(curve["values"]), reversed(curve["steps"]), strict=True)

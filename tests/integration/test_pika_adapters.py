@@ -41,7 +41,6 @@ class Select:
         self.connection.ioloop.stop()
 
     def done(self, *_: Any) -> None:
-        """Close the connection, which ends the loop."""
         if self.connection.is_open:
             self.connection.close()
 

@@ -36,7 +36,6 @@ def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
 
 
 def shown(run: CommandLine, queue: str) -> dict[str, Any]:
-    """What `queue list` says of a queue."""
     columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
     return next(row for row in run.json("queue", "list", *columns) if row["name"] == queue)
 

@@ -29,7 +29,6 @@ KINDS = ("classic", "quorum", "stream")
 
 
 def command(*words: str, fails: bool = False) -> str:
-    """A command without POSIX; what it printed."""
     done = subprocess.run(
         [sys.executable, *PROGRAM, *words],
         cwd=REPOSITORY, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
@@ -43,7 +42,6 @@ def start(tmp_path: Path, *arguments: str) -> BrokerProcess:
 
 
 def publish(broker: BrokerProcess, queue: str, bodies: Sequence[bytes]) -> None:
-    """Each persistent, and confirmed."""
     with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.port)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def blocking(broker: BrokerProcess) -> Any:
-    """A BlockingConnection to the shared broker."""
     connection = BlockingConnection(_url(broker), timeout=20)
     yield connection
     connection.close()

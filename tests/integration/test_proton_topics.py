@@ -21,7 +21,6 @@ def durable(link: Link) -> None:
 
 
 def topic(link: Link) -> None:
-    """A bare name is a topic's."""
     (link.source if link.is_receiver else link.target).capabilities.put_object(symbol("topic"))
 
 

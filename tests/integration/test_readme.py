@@ -25,7 +25,6 @@ STOPPED = "amqp10broker storage check "
 
 
 def commands() -> list[str]:
-    """The lines behind a prompt."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]

@@ -56,7 +56,6 @@ def look_at(broker: BrokerProcess) -> None:
 
 
 def publish_and_consume(clients: Any, broker: BrokerProcess, queue: str) -> None:
-    """proton publishes, receives and settles COUNT messages."""
     client = clients(broker)
     sender = client.sender(queue)
     outcomes = sender.send(*["x" * 100] * COUNT)
@@ -90,7 +89,6 @@ def test_what_proton_did_stands_in_the_files(start_broker: StartBroker, clients:
 
 
 def check_row(run: RunRecord, every_ms: int) -> None:
-    """The columns that the broker knows."""
     assert (run.run_id, run.benchmark, run.sample_ms) == ("one", "broker", every_ms)
     assert (run.max_link_credit, run.max_incoming_window, run.max_queue_credit) == (170, 400, 256)
     assert run.events_dropped == 0

@@ -41,5 +41,4 @@ def test_the_folder_of_a_release_is_read(archive: Path, start_broker: StartBroke
 
 
 def test_this_version_has_a_folder() -> None:
-    """`make release` writes it."""
     assert f"{amqp10broker.__version__}.tar.xz" in {path.name for path in ARCHIVES}

@@ -48,7 +48,6 @@ def reader(
 
 
 def in_place(receiver: ReceivingEnd) -> dict[Any, Any]:
-    """The filter-set of the broker's attach."""
     found = receiver.link.remote_source.filter
     found.rewind()
     return found.get_dict() if found.next() else {}

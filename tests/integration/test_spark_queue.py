@@ -120,7 +120,6 @@ def test_messages_come_in_order_in_batches_of_at_most_so_many(
     options: Callable[..., QueueOptions],
     kind: str,
 ) -> None:
-    """And leave the queue."""
     declared(channel, queue, kind)
     fill(broker, queue, numbers(0, 2500))
     query = Query(options(maxMessagesPerTrigger="1000"))

@@ -275,7 +275,6 @@ def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
 
 
 def reading(broker: BrokerProcess) -> list[dict[str, Any]]:
-    """The connections of tasks that read."""
     found = broker.status()["connections"]
     return [each for each in found if (each["container_id"] or "").startswith("spark-source-")]
 

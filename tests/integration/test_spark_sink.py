@@ -53,7 +53,6 @@ class Task:
 
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> Task:
-    """The task in which writers write."""
     context = Task(3, {"sql.streaming.queryId": "query", "streaming.sql.batchId": "17"})
     monkeypatch.setattr(sink, "_context", lambda: context)
     return context
@@ -101,7 +100,6 @@ def test_rows_arrive_in_order_with_ids_that_name_them(
 
 
 def test_a_released_row_fails_the_task(broker: BrokerProcess, queue: str, task: Task) -> None:
-    """mandatory is the default."""
     given = options(broker, exchange="amq.direct", routingKey=queue)
     with pytest.raises(
         NotDelivered, match="released row 0 of this partition for /exchanges/amq.direct.*no queue"

@@ -158,7 +158,6 @@ def test_a_damaged_file_stops_the_start_and_storage_check_says_the_same(
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
     return subprocess.run(
         [sys.executable, "-m", "amqp10broker", *arguments],
         cwd=REPOSITORY,

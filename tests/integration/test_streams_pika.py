@@ -22,7 +22,6 @@ def declare(channel: BlockingChannel, queue: str, **arguments: Any) -> None:
 
 
 def publish(channel: BlockingChannel, queue: str, bodies: Sequence[str], **properties: Any) -> None:
-    """Publish with confirms, each waited for."""
     for body in bodies:
         channel.basic_publish("", queue, body.encode(), Properties(**properties) if properties else None)
 
@@ -70,7 +69,6 @@ def ends(do: Any) -> tuple[int, str]:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_server_named")
 def test_declare_without_a_name(channel: BlockingChannel) -> None:
-    """406."""
     code, text = refused(channel, lambda: channel.queue_declare("", durable=True, arguments=STREAM))
     assert (code, text.split(" - ")[1]) == (
         406, "Cannot declare a server-named queue for type stream; give it a name"
@@ -82,7 +80,6 @@ def test_declare_without_a_name(channel: BlockingChannel) -> None:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_get")
 def test_basic_get(channel: BlockingChannel, stream: str) -> None:
-    """540."""
     code, text = ends(lambda: channel.basic_get(stream))
     assert code == 540
     assert f"basic.get not supported by stream queues queue '{stream}' in vhost '/'" in text
@@ -90,7 +87,6 @@ def test_basic_get(channel: BlockingChannel, stream: str) -> None:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "purge")
 def test_purge(channel: BlockingChannel, stream: str) -> None:
-    """540."""
     code, text = ends(lambda: channel.queue_purge(stream))
     assert code == 540
     assert f"purge not supported by queue '{stream}' in vhost '/'" in text
@@ -98,7 +94,6 @@ def test_purge(channel: BlockingChannel, stream: str) -> None:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_without_qos")
 def test_consume_without_prefetch(channel: BlockingChannel, stream: str) -> None:
-    """406."""
     channel.basic_qos(prefetch_count=0)
     code, text = refused(channel, lambda: reader(channel, stream, "first"))
     assert (code, text.split(" - ")[1]) == (
@@ -108,7 +103,6 @@ def test_consume_without_prefetch(channel: BlockingChannel, stream: str) -> None
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_with_autoack")
 def test_consume_without_acknowledgements(channel: BlockingChannel, stream: str) -> None:
-    """540."""
     code, text = ends(lambda: reader(channel, stream, "first", auto_ack=True))
     assert code == 540
     assert f"automatic acknowledgement not supported by stream '{stream}' in vhost '/'" in text

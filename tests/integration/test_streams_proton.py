@@ -64,7 +64,6 @@ def environment(broker: BrokerProcess) -> Iterator[Environment]:
 
 @pytest.fixture
 def rabbit(environment: Environment) -> Connection:
-    """RabbitMQ's client, which can declare streams."""
     created = environment.connection()
     created.dial()
     return created
@@ -132,7 +131,6 @@ def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec
 @pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: bool) -> None:
-    """Though a stream keeps all."""
     sender = client.sender(stream)
     sender.send(Message(body="x", durable=durable))
     receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
@@ -144,7 +142,6 @@ def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: b
 
 
 def consume(environment: Environment, stream: str, count: int, options: StreamConsumerOptions) -> list[int]:
-    """The offsets of the first deliveries."""
     connection = environment.connection()
     connection.dial()
     handler = Collect(count, None)

@@ -37,7 +37,6 @@ class TlsBroker:
         self.port = int(address.rpartition(":")[2])
 
     def proton(self, certificate: tuple[str, str] | None = None, **options: Any) -> ProtonClient:
-        """Connect proton, which checks our certificate."""
         domain = SSLDomain(SSLDomain.MODE_CLIENT)
         domain.set_trusted_ca_db(self.certificates.ca)
         domain.set_peer_authentication(SSLDomain.VERIFY_PEER)
@@ -63,7 +62,6 @@ class TlsBroker:
 
     @contextmanager
     def socket(self) -> Iterator[socket.socket]:
-        """A plain socket to the TLS port."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=SOCKET_S) as sock:
             yield sock
 
@@ -143,7 +141,6 @@ def test_a_certificate_of_another_authority_is_refused(start_tls: StartTls, veri
 
 @pytest.mark.parametrize(("verify", "served"), [("none", True), ("optional", True), ("required", False)])
 def test_a_client_without_a_certificate(start_tls: StartTls, verify: str, served: bool) -> None:
-    """Refused where one is required."""
     broker = start_tls("--tls-verify", verify)
     if served:
         broker.pika().close()

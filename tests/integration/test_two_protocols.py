@@ -24,7 +24,6 @@ def declared(channel: BlockingChannel, queue: str) -> str:
 def to_proton(
     channel: BlockingChannel, client: ProtonClient, queue: str, body: bytes, **given: Any
 ) -> Message:
-    """Publish with pika, receive with proton."""
     channel.basic_publish("", queue, body, Properties(**given))
     receiver = client.receiver(queue, credit=1)
     received: Received = receiver.take()[0]
@@ -33,7 +32,6 @@ def to_proton(
 
 
 def to_pika(client: ProtonClient, channel: BlockingChannel, queue: str, message: Message) -> Any:
-    """Send with proton, get with pika."""
     client.sender(queue).send(message)
     return get(channel, queue, auto_ack=True)
 

@@ -44,7 +44,6 @@ class Api:
         self._login = f"{parts.username}:{parts.password}"
 
     def ask(self, method: str, path: str, body: Any = None, *, login: str | None = None) -> tuple[int, Any]:
-        """Status and JSON of an answer."""
         request = urllib.request.Request(self._base + path, method=method)
         request.add_header(
             "authorization", "Basic " + base64.b64encode((login or self._login).encode()).decode()
@@ -60,7 +59,6 @@ class Api:
             return error.code, json.loads(text) if text else None
 
     def do(self, method: str, path: str, body: Any = None) -> Any:
-        """An answer that must be a success."""
         status, answer = self.ask(method, path, body)
         assert status < 300, (method, path, status, answer)
         return answer
@@ -80,7 +78,6 @@ class Api:
         }
 
     def forget(self) -> None:
-        """Nothing of this test is there."""
         self.ask("DELETE", f"/vhosts/{VHOST}")
         for user in USERS:
             self.ask("DELETE", f"/users/{user}")
@@ -102,7 +99,6 @@ def started(start_broker: StartBroker, *options: str) -> Api:
 
 
 def declare_everything(api: Api) -> None:
-    """Of each kind that both brokers have."""
     api.do("PUT", f"/vhosts/{VHOST}", {"description": "d", "tags": "a,b", "default_queue_type": "quorum"})
     api.do("PUT", f"/users/{USERS[0]}", {"password": PASSWORD, "tags": "administrator,monitoring"})
     for limit in ("max-connections", "max-channels"):

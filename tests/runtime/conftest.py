@@ -40,7 +40,6 @@ def _run_jumping(function: Any, *, clock: trio.abc.Clock | None, **options: Any)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the clock before pytest-trio's own choice."""
     for item in items:
         jumps = HERE in item.path.parents and item.get_closest_marker("real_clock") is None
         if jumps and iscoroutinefunction(getattr(item, "function", None)):
@@ -49,14 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    """A broker that is as it comes."""
     async with running_broker() as running:
         yield running
 
 
 @pytest.fixture
 async def user(broker: Broker) -> AsyncIterator[HttpUser]:
-    """An administrator at the broker's HTTP API."""
     async with http_user(broker) as administrator:
         yield administrator
 
@@ -80,7 +77,6 @@ class LogRecorder:
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """The log of broker, connections and listener."""
     recorder = LogRecorder()
     for module in MODULES:
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)

@@ -35,7 +35,6 @@ from tests.support.trioclient091 import Client091, connect091
 
 
 async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
-    """One request that must succeed."""
     response = await asked(broker, op, vhost, **given)
     assert response["ok"], response
     return response["result"]
@@ -292,7 +291,6 @@ async def test_connections_to_a_deleted_virtual_host_are_closed(broker: Broker) 
 
 
 async def test_connections_of_a_deleted_user_are_closed(broker: Broker) -> None:
-    """Those of others stay."""
     await ask(broker, "add-user", user="u", password="u")
     await ask(broker, "set-permissions", user="u", configure=".*", write=".*", read=".*")
     stays = await connect(broker).open()
@@ -315,7 +313,6 @@ async def test_a_refused_delete_closes_nobody(broker: Broker) -> None:
 
 @pytest.mark.parametrize(("reason", "told"), [("", CLOSED_BY_OPERATOR), ("tidy up", "tidy up")])
 async def test_a_connection_is_closed_by_its_number(broker: Broker, reason: str, told: str) -> None:
-    """Its client hears the reason."""
     client = await connect(broker).open()
     (number,) = broker.connections
     response = await asked(broker, "close-connection", id=number, reason=reason)

@@ -57,12 +57,10 @@ async def publishing(meter: Meter | None = None, **settings: Any) -> AsyncIterat
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what comes with time."""
     await eventually(condition, timeout_s=60, every_s=0.05)
 
 
 async def counted(broker: Broker, seconds: float) -> int:
-    """Messages that were confirmed meanwhile."""
     before = link_of(broker)["counters"]["published"]
     await trio.sleep(seconds)
     return int(link_of(broker)["counters"]["published"] - before)

@@ -211,7 +211,6 @@ async def test_cancellation_at_every_step_leaks_nothing(
 
 
 async def vanish_mid_frame(client: Client091) -> None:
-    """Half a frame, and gone."""
     await client.send_bytes(method_frame(1, BasicAck(5))[:-3])
     await client.vanish()
 

@@ -74,7 +74,6 @@ async def test_a_clock_that_jumps_does_not_jump_over_a_sync() -> None:
 
 
 async def answer_of(broker: Broker, operation: str) -> Any:
-    """What it says to an administrator."""
     answer = await admin.answer(broker, json.dumps({"op": operation, "arguments": {}}).encode())
     assert answer["ok"], answer
     return answer["result"]

@@ -168,7 +168,6 @@ def test_what_was_written_is_lost_with_the_power_only_and_only_the_last_of_it(
 
 
 def test_a_confirm_of_what_is_written_waits_for_no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever others wait for."""
     node = Confirming(monkeypatch, 7)
     monkeypatch.setattr("amqp10broker.runtime.journal.journal_task.journal_sizes", files_of(1_000_000))
     node.live(random.Random(1), 1)

@@ -245,7 +245,6 @@ async def test_silent_client_is_dropped_after_two_intervals(broker: Broker) -> N
 
 
 async def test_any_frame_is_a_sign_of_life(broker: Broker) -> None:
-    """Not only heartbeats."""
     client = await connect091(broker).open(heartbeat=10)
     await client.call(1, Q, QueueDeclareOk)
     for _ in range(10):
@@ -301,7 +300,6 @@ def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
 
 
 def body_of_a_message(size: int) -> bytes:
-    """A frame of a body."""
     return FRAME_HEADER.pack(FRAME_BODY, 1, size) + b"x" * size + END
 
 
@@ -543,7 +541,6 @@ class Brake:
 
     @property
     def messages(self) -> int:
-        """Messages that wait for the queue."""
         return sum(len(getattr(each, "messages", ())) for commands in self.kept for each in commands)
 
     def release(self) -> None:
@@ -682,7 +679,6 @@ async def test_a_queue_that_breaks_down_nacks(
 async def test_a_queue_that_breaks_down_in_a_commit(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, log: Any
 ) -> None:
-    """406 partial tx completion."""
     client = await connect091(broker).open()
     await client.call(1, Q, QueueDeclareOk)
     await client.call(1, TxSelect(), TxSelectOk)

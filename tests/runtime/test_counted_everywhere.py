@@ -126,12 +126,10 @@ async def nothing(scene: Scene) -> None:
 
 
 def old(*parts: Any) -> Callable[[Scene], Awaitable[None]]:
-    """Send these on channel 1."""
     return lambda scene: scene.old.send(1, *parts)
 
 
 def new(*frames: bytes) -> Callable[[Scene], Awaitable[None]]:
-    """Send these in the session."""
     return lambda scene: scene.new.send(*frames)
 
 

@@ -179,7 +179,6 @@ async def test_a_torn_end_is_cut_off_and_told(
 
 
 async def test_status_says_where_the_data_is(start: Start, tmp_path: Path) -> None:
-    """Or that there is none."""
     async with start() as broker:
         assert broker.status()["broker"]["data_dir"] == str(tmp_path / "data")
     async with Broker(quiet_config()) as broker:
@@ -242,7 +241,6 @@ async def test_anonymous_clients_are_not_let_in_as_a_guest_with_another_password
 
 
 async def test_a_default_password_that_was_set_again_is_still_one(start: Start) -> None:
-    """It is verified then."""
     async with start() as broker:
         set_password(broker.catalog, "guest", broker.passwords.make("guest"))
     async with start() as broker:
@@ -276,7 +274,6 @@ async def test_the_default_user_stays_as_it_is(start: Start) -> None:
 
 
 async def test_a_permission_that_was_cleared_stays_cleared(start: Start) -> None:
-    """Also of the configuration's users."""
     async with start() as broker:
         clear_permission(broker.catalog, "guest", "/")
     async with start() as broker:
@@ -442,7 +439,6 @@ async def test_an_entry_that_cannot_be_restored_stops_the_start(start: Start, tm
 
 
 async def test_something_else_is_no_data_folder(start: Start, tmp_path: Path) -> None:
-    """Nothing is written into it."""
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "letter.txt").write_text("dear all")
     with pytest.raises(StorageError, match="is no data folder, and there is something in it"):

@@ -69,7 +69,6 @@ async def get(client: Client091, queue: str) -> tuple[int, BasicProperties, byte
 
 
 async def bodies(client: Client091, queue: str) -> str:
-    """All that is ready, joined."""
     found = []
     while (got := await get(client, queue)) is not None:
         found.append(got[2].decode())
@@ -131,7 +130,6 @@ async def test_expired_messages_go_when_their_time_has_come() -> None:
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
 async def test_what_a_full_queue_drops_goes_there() -> None:
-    """From its head."""
     async with open_client(q={**DLX, "x-max-length": 2}) as (broker, client):
         await client.send(1, *[message(1, "q", body) for body in (b"1", b"2", b"3", b"4")])
         assert await bodies(client, "dead") == "12"
@@ -181,7 +179,6 @@ async def test_a_cycle_with_a_rejection_goes_on() -> None:
 
 
 def set_policy(broker: Broker, **definition: Any) -> None:
-    """One that matches the queue q only."""
     named = {key.replace("_", "-"): value for key, value in definition.items()}
     put_policy(broker.catalog, "/", Policy("p", "^q$", named))
 
@@ -230,7 +227,6 @@ class Source:
 async def running_source(
     broker: Broker, exchange: str = "", key: str | None = "target"
 ) -> AsyncIterator[Source]:
-    """A source whose worker runs."""
     source = Source(broker, exchange, key)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(source.worker.run)
@@ -239,13 +235,11 @@ async def running_source(
 
 
 def ready(broker: Broker, queue: str) -> int:
-    """Messages waiting in a queue."""
     return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecorder) -> None:
-    """People are told once."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
         declare(broker.catalog, vhost, "target")

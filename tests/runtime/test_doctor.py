@@ -22,7 +22,6 @@ from tests.support.trioclient import quiet_config
 
 
 async def doctor(broker: Broker) -> dict[str, tuple[str, str]]:
-    """State and evidence of each check."""
     answer = await admin.answer(broker, json.dumps({"op": "doctor", "arguments": {}}).encode())
     assert answer["ok"], answer
     return {row["check"]: (row["state"], row["evidence"]) for row in answer["result"]["checks"]}
@@ -58,7 +57,6 @@ async def test_a_broker_as_it_comes_is_not_one_for_production(verify_passwords_a
 async def test_what_can_be_reached_from_elsewhere_is_told_with_its_address(
     verify_passwords_at_once: None,
 ) -> None:
-    """Of every kind of socket."""
     settings: dict[str, Any] = {"host": "0.0.0.0", "http_port": 0, "prometheus_port": 0}
     async with Broker(quiet_config(**settings, loopback_users=(), test_mode=True)) as broker:
         said = await doctor(broker)

@@ -74,7 +74,6 @@ class Client:
             self._take(await self.mailbox.take_all())
 
     async def get(self, count: int) -> list[int]:
-        """Consume so many, or all there are."""
         self.queue.handle.post(Subscribe(self.consumer, False))
         self.queue.handle.post(Credit(self.consumer, 0, count, True, 0))
         while not self.replies:
@@ -121,7 +120,6 @@ def queue_of(broker: Broker, name: str = "q", **given: object) -> Client:
 
 
 async def alarm(broker: Broker, *, on: bool) -> None:
-    """Wait for the alarm of the disk."""
     await eventually(lambda: ("disk" in broker.alarms) is on)
 
 

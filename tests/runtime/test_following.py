@@ -106,7 +106,6 @@ async def test_links_of_other_virtual_hosts_are_not_watched(broker: Broker) -> N
 
 
 async def test_what_is_beyond_the_bound_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each watch may take megabytes."""
     monkeypatch.setattr(watches, "FOLLOWED_MAX", 2)
     async with running_broker() as broker:
         await ask(broker, "declare-queue", name="q")

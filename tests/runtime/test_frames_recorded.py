@@ -30,7 +30,6 @@ def records_of(path: Path) -> list[Record]:
 
 
 def words(records: list[Record]) -> list[str]:
-    """Direction and name of each frame."""
     return [
         " ".join(record.text.split()[:4:3] if " ch " in record.text else record.text.split()[:2])
         for record in records
@@ -120,7 +119,6 @@ async def test_a_folder_of_the_configuration_gets_all_frames(tmp_path: Path) -> 
 
 
 async def test_a_folder_that_cannot_be_made_ends_the_start(tmp_path: Path) -> None:
-    """One error that names it."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="file/frames: cannot be made: "):
         async with running_broker(record_frames=str(tmp_path / "file" / "frames")):

@@ -70,7 +70,6 @@ async def _taken(seat: Seat, count: int) -> int:
 
 
 async def _confirmed(seat: Seat) -> int:
-    """How many are confirmed within some seconds."""
     await trio.sleep(5)
     return _confirms(await seat.effects()) if seat.mailbox.waiting else 0
 
@@ -233,7 +232,6 @@ def test_a_stream_is_read_and_its_publishers_wait(node: Node) -> None:
 
 
 def test_what_is_consumed_on_a_full_disk_makes_room_for_what_waits(node: Node) -> None:
-    """Nobody else frees anything."""
 
     async def body(broker: Broker) -> None:
         assert broker.journal_task is not None

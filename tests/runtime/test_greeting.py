@@ -37,7 +37,6 @@ async def everything(stream: trio.abc.ReceiveStream) -> bytes:
 
 @asynccontextmanager
 async def dialled(broker: Broker) -> AsyncIterator[trio.SocketStream]:
-    """A real socket to the broker."""
     async with await trio.open_tcp_stream(*broker.addresses[0]) as stream:
         yield stream
 

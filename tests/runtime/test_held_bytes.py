@@ -32,7 +32,6 @@ KINDS = ["classic", "quorum"]
 
 
 async def filled(broker: Broker, kind: str, *sizes: int) -> None:
-    """A queue with large messages."""
     vhost = broker.catalog.lookup_vhost("/")
     declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     publisher = await connect(broker).open()

@@ -66,7 +66,6 @@ def conversation() -> list[bytes]:
 
 
 def spoilt(random_source: random.Random) -> bytes:
-    """The conversation with something wrong in it."""
     frames = conversation()
     how = random_source.randrange(6)
     # Mostly behind the handshake, where there is more to break.

@@ -132,7 +132,6 @@ async def test_answers_that_are_not_read_do_not_pile_up(complaints: LogRecorder)
 
 
 async def test_questions_without_an_answer_are_refused_beyond_a_bound() -> None:
-    """Each is a task here."""
     network = Network()
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.answers["status"] = {}

@@ -25,7 +25,6 @@ SHA256 = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
 
 
 async def refusal(user: Any, method: str, path: str, body: Any = None, status: int = 400) -> str:
-    """The reason of a refusal."""
     heard = await user.ask(method, path, body)
     assert heard.status == status, heard
     assert isinstance(heard.json["reason"], str)

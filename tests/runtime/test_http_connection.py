@@ -33,7 +33,6 @@ class Client:
         await self.stream.send_all(data)
 
     async def answer(self, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
-        """The next whole answer: status, headers, body."""
         engine = h11.Connection(h11.CLIENT)
         engine.send(h11.Request(method=method, target="/", headers=[("host", "h")]))
         engine.send(h11.EndOfMessage())
@@ -235,7 +234,6 @@ async def test_others_have_a_turn_between_two_requests_of_one_read() -> None:
 
 @pytest.mark.real_clock
 async def test_others_have_turns_while_a_body_comes_in_chunks() -> None:
-    """One read may bring thousands."""
     turns = 0
 
     async def others() -> None:

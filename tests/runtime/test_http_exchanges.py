@@ -111,7 +111,6 @@ async def test_a_binding_is_made_found_by_its_location_and_undone(broker: Broker
 async def test_a_key_that_a_client_did_not_encode_once_more_is_found_too(
     broker: Broker, user: HttpUser
 ) -> None:
-    """As amqpstorm does it."""
     declare(broker.catalog, "/", "q")
     between = "/bindings/%2F/e/amq.topic/q/q"
     for key in ("a.#", "", "~"):

@@ -27,7 +27,6 @@ KINDS = ["classic", "quorum"]
 async def publish(
     user: HttpUser, payload: str, exchange: str = "amq.default", key: str = "q", **given: Any
 ) -> Any:
-    """Publish a message; the answer."""
     body = {"routing_key": key, "payload": payload, "payload_encoding": "string", "properties": {}}
     return await user.ask("POST", f"/exchanges/%2F/{exchange}/publish", {**body, **given})
 

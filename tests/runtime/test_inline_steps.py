@@ -29,7 +29,6 @@ class Steps(trio.abc.Instrument):
 
 @contextmanager
 def steps() -> Iterator[Counter[str]]:
-    """Count the steps of tasks."""
     found = Steps()
     trio.lowlevel.add_instrument(found)
     try:

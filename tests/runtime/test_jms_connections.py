@@ -64,7 +64,6 @@ def subscribe(handle: int, name: str, *, durable: bool, **fields: Any) -> bytes:
 
 
 def queues(broker: Broker) -> list[str]:
-    """Names of the queues that there are."""
     return [queue.name for queue in broker.catalog]
 
 

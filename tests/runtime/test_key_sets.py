@@ -34,7 +34,6 @@ ALL = ("configure:*/*", "write:*/*", "read:*/*", "tag:monitoring")
 
 @pytest.fixture
 def server() -> Iterator[KeyServer]:
-    """An authority with one key, of RS256."""
     with key_server(key("RSA", "k1")) as server:
         yield server
 
@@ -73,7 +72,6 @@ async def sent(broker: Broker, secret: str, *, peer: str | None = None) -> Clien
 
 
 async def outcome(broker: Broker, secret: str, *, peer: str | None = None) -> int:
-    """The code that such a client hears."""
     client = await sent(broker, secret, peer=peer)
     return int((await client.until(SaslOutcome)).code)
 

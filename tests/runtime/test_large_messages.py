@@ -148,7 +148,6 @@ def test_a_delivery_is_cut_into_frames_across_its_parts(room: int) -> None:
 
 
 def test_the_frames_of_a_large_body_are_parts_of_it() -> None:
-    """Nothing of it is copied."""
     found = body_pieces(7, BODY, 131_072)
     views = [piece for piece in found if isinstance(piece, memoryview)]
     assert all(view.obj is BODY for view in views)

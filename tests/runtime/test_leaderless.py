@@ -86,7 +86,6 @@ async def test_an_election_that_is_over_in_a_moment_is_not_logged(
 
 
 def test_queues_wait_until_the_node_has_begun_its_queues() -> None:
-    """And the reason says so."""
     seen = Seen(3)
     seen.lose_leaders()
     seen.elects = False

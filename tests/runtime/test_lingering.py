@@ -74,7 +74,6 @@ async def closed_10(broker: Broker, **fields: Any) -> Client:
 
 
 async def closed_091(broker: Broker) -> Client091:
-    """The same of AMQP 0-9-1."""
     client = await connect091(broker, pair=PIPE).open()
     await client.send(0, ConnectionClose(200, "bye"))
     await client.until(ConnectionCloseOk)
@@ -93,7 +92,6 @@ async def failed_10(broker: Broker) -> Client:
 
 
 async def failed_091(broker: Broker) -> Client091:
-    """The same of AMQP 0-9-1."""
     client = await connect091(broker, pair=PIPE).open()
     await client.send(1, ChannelOpen())
     await client.until(ConnectionClose)
@@ -271,7 +269,6 @@ class BlockingClient:
                 self._got = [each.method for each in self._reader.feed(data) if isinstance(each, MethodFrame)]
 
     def say(self, *methods: Method) -> None:
-        """Methods of AMQP 0-9-1 on channel 0."""
         self.stream.sendall(b"".join(method_frame(0, method) for method in methods))
 
     def break_a_rule(self) -> None:

@@ -45,7 +45,6 @@ async def test_beyond_the_burst_entries_are_counted_and_told_when_the_period_is_
 async def test_a_sum_is_told_before_the_next_entry_of_its_key_also_without_the_task(
     log: LogRecorder, limits: LogLimits
 ) -> None:
-    """Entries stand in their order."""
     write(limits, log, "a", BURST + 1)
     await trio.sleep(PERIOD_S)
     write(limits, log, "a", 1)

@@ -43,7 +43,6 @@ class Verifier:
         self._may_end = trio.Semaphore(0)
 
     async def run(self, work: Callable[[], Any]) -> Any:
-        """In place of a thread."""
         self._begun += 1
         await self._may_end.acquire()
         if self.fault is not None:

@@ -57,7 +57,6 @@ class SlowWork:
         self._go.release(count)
 
     async def until_running(self, count: int) -> None:
-        """Wait until exactly so many run."""
         await eventually(lambda: self.running == count)
 
 

@@ -55,7 +55,6 @@ async def test_a_drained_node_refuses_clients_until_it_is_revived(broker: Broker
 
 @pytest.mark.real_clock
 async def test_a_drained_node_stops_in_order(broker: Broker) -> None:
-    """Its sockets are closed already."""
     await ask(broker, "drain")
 
 

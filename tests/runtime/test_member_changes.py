@@ -86,7 +86,6 @@ class Scene:
 
     @asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
-        """Messages arrive, and time passes."""
 
         async def live() -> None:
             while True:
@@ -116,7 +115,6 @@ async def test_a_member_is_added_and_another_removed() -> None:
 
 
 async def test_a_member_that_does_not_catch_up_in_time_is_taken_back() -> None:
-    """Section 9: `add-member`, `--timeout`."""
     scene = Scene()
     scene.absent = {4}
     async with scene.alive():

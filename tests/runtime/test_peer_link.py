@@ -41,7 +41,6 @@ class Counted(SocketTransport):
 
 
 def connection() -> tuple[socket.socket, socket.socket]:
-    """Both ends of one on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         return one, listener.accept()[0]

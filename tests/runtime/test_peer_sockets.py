@@ -80,7 +80,6 @@ def tls_of(certificates: Certificates, name: str, *, trusted: bool = True) -> Mu
 
 
 async def exchange(one: SocketNode, other: SocketNode) -> None:
-    """A large letter there, a question back."""
     body = bytes(range(256)) * 8_192
     await one.until("connected", other.number, ConnectionPurpose.LETTERS)
     assert one.peers.send(other.number, ConnectionPurpose.LETTERS, FrameKind.LETTER, 7, [body[:5], body[5:]])
@@ -91,7 +90,6 @@ async def exchange(one: SocketNode, other: SocketNode) -> None:
 
 
 async def test_nodes_find_each_other_on_this_machine_without_tls() -> None:
-    """Three connections, heartbeats, letters, questions."""
     async with nodes(None, None) as (a, b):
         a.meet(b)
         await a.until("heard", 2, 1)
@@ -125,7 +123,6 @@ async def test_certificate_of_a_stranger_is_refused_before_anything_is_said(
 
 
 async def test_node_without_tls_is_refused_where_tls_is_spoken(certificates: Certificates) -> None:
-    """And the other way round."""
     async with nodes(Wires(tls_of(certificates, "a")), None) as (a, b):
         for asks, asked in ((a, b), (b, a)):
             with pytest.raises((PeerUnreachable, HelloRefused)):
@@ -171,7 +168,6 @@ async def test_one_that_stands_between_two_tls_connections_is_found(certificates
 
 @pytest.mark.parametrize("dials", [True, False])
 async def test_another_machine_is_not_spoken_to_in_the_clear(dials: bool) -> None:
-    """Unless `cluster_plaintext` says so."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as one:
         one.connect(server.getsockname())
         with pytest.raises(
@@ -253,7 +249,6 @@ async def test_few_strangers_of_one_address_are_listened_to() -> None:
 
 
 async def test_nodes_that_are_known_are_not_strangers() -> None:
-    """Their connections do not count."""
     async with nodes(None, None) as (a, b):
         a.meet(b)
         await b.until("heard", 1, 1)

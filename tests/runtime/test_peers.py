@@ -139,7 +139,6 @@ async def test_frames_come_in_order_and_only_their_own(network: Network) -> None
 
 
 async def test_nothing_is_sent_to_a_node_that_is_not_connected(network: Network) -> None:
-    """`send` says so at once."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, acquainted=False):
         assert not a.peers.send(2, LETTERS, FrameKind.LETTER, 1, [b"x"])
@@ -168,7 +167,6 @@ async def test_silence_is_suspicion_after_a_second(network: Network) -> None:
 
 
 async def test_suspicion_time_is_a_setting(network: Network) -> None:
-    """`cluster_suspect_ms`."""
     a, b = (Node(network, number, name, suspect_ms=5_000) for number, name in ((1, "a"), (2, "b")))
     async with running(a, b):
         await all_hear_all(a, b)
@@ -407,7 +405,6 @@ async def test_a_heartbeat_that_is_late_is_not_taken_for_a_wrong_clock(network: 
 
 
 async def test_facts_are_told_when_they_change_and_on_each_connection(network: Network) -> None:
-    """Not with every heartbeat."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     b.facts = {"alarms": []}
     async with running(a, b):
@@ -457,7 +454,6 @@ async def test_question_without_an_answer_ends_in_time(network: Network) -> None
 
 
 async def test_question_ends_with_its_connection(network: Network) -> None:
-    """Not only in time."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b) as nursery:
         await connected(a, b)

@@ -51,7 +51,6 @@ class Publisher:
         return kinds
 
     async def send(self, count: int) -> None:
-        """So many in one write."""
         assert count <= self.credit
         numbers = range(self.sent, self.sent + count)
         self.sent += count

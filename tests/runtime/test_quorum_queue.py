@@ -208,7 +208,6 @@ async def test_dead_letters_go_at_least_once(where: str | None) -> None:
 @pytest.mark.real_clock
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
 async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) -> None:
-    """target_queue_not_bound, and what at-least-once promises."""
     async with broker_on(folder) as broker:
         client = client_of(broker, **AT_LEAST_ONCE)
         client.publish(1, 2)

@@ -77,7 +77,6 @@ class Helper:
         return self
 
     def begin(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Take a run id, and say which."""
         numbers = (number for number in range(1, 1000) if numbered(row["run_id"], number) not in self.taken)
         run_id = numbered(row["run_id"], number := next(numbers))
         self.taken.add(run_id)
@@ -131,7 +130,6 @@ class Helper:
         return found
 
     def names(self) -> list[LinkName]:
-        """All links that were named, in order."""
         notes = [json.loads(payload) for kind, payload, _ in self.frames if kind == NOTE]
         return [LinkName(**link) for note in notes for link in note.get("links", [])]
 
@@ -162,7 +160,6 @@ def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 
 def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
-    """Recordings have a ring of this size."""
     monkeypatch.setattr(recorder, "EventRing", lambda: EventRing(events))
 
 

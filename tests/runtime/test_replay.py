@@ -198,7 +198,6 @@ async def test_a_queue_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 
 async def test_an_outcome_that_is_another_is_told_with_its_message(tmp_path: Path) -> None:
-    """Here the queue is full."""
 
     async def scene(broker: Broker) -> None:
         client = await connect(broker).open()
@@ -333,7 +332,6 @@ async def test_a_client_of_amqp_091_is_played(tmp_path: Path) -> None:
 
 
 async def test_what_amqp_091_says_otherwise_is_told(tmp_path: Path) -> None:
-    """Confirms, gets, errors."""
 
     async def scene(broker: Broker) -> None:
         client = await connect091(broker).open()

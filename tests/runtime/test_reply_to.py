@@ -45,7 +45,6 @@ PREFIX = "/queues/amq.rabbitmq.reply-to."
 
 
 def requester(handle: int = 0, *, channel: int = 0, **changes: Any) -> bytes:
-    """The attach of a link for replies."""
     source = {
         "dynamic": True,
         "capabilities": (VOLATILE,),
@@ -70,7 +69,6 @@ async def attached(client: Client, handle: int = 0) -> str:
 
 
 def request(reply_to: str, body: bytes = b"request", **fields: Any) -> bytes:
-    """A message that says where to answer."""
     return Properties(reply_to=reply_to, **fields).encode() + message(body)
 
 
@@ -329,7 +327,6 @@ async def test_a_1_0_requester_and_a_0_9_1_responder(broker: Broker) -> None:
 
 
 async def ask091(client: Client091, body: bytes = b"request") -> None:
-    """A 0-9-1 requester's consumer and request."""
     await client.call(1, BasicConsume(queue="amq.rabbitmq.reply-to", no_ack=True), BasicConsumeOk)
     await client.publish("", "requests", body, reply_to="amq.rabbitmq.reply-to", correlation_id="c")
 

@@ -311,7 +311,6 @@ async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(met
 
 
 async def test_with_a_data_folder_its_disk_is_watched(meter: FakeMeter, tmp_path: Path) -> None:
-    """50MB by default, as RabbitMQ."""
     folder = str(tmp_path / "data")
     async with watched(meter, data_dir=folder) as broker:
         shown = document(broker.resource_monitor.view())["disk"]
@@ -325,7 +324,6 @@ async def test_with_a_data_folder_its_disk_is_watched(meter: FakeMeter, tmp_path
 async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
     meter: FakeMeter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With what to do."""
     meter.total = None
     async with watched(meter) as broker:
         meter.used = 10**15

@@ -66,7 +66,6 @@ def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
 
 
 async def ann10(broker: Broker) -> Client:
-    """Ann over AMQP 1.0, with one session."""
     client = connect(broker)
     await client.send(login("PLAIN", b"\0ann\0secret"))
     assert (await client.until(SaslOutcome)).code == 0
@@ -224,7 +223,6 @@ async def test_what_changes_during_the_handshake_is_asked_at_open(broker: Broker
 
 
 def in_anothers_name(body: bytes) -> bytes:
-    """A message whose user-id is not Ann's."""
     return Properties(user_id=b"bob", to="/queues/q").encode() + message(body)
 
 

@@ -67,7 +67,6 @@ async def log_in091(client: Client091, scram: ScramClient) -> type:
 
 
 def add(broker: Broker, name: str, record: PasswordRecord | None) -> None:
-    """A user who may do everything."""
     add_user(broker.catalog, name, record)
     set_permission(broker.catalog, name, "/", Permission())
 

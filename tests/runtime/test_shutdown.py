@@ -179,7 +179,6 @@ async def test_ten_clients_of_all_kinds_stop_within_the_deadline_and_nothing_is_
 
 
 async def test_deadline_zero_stops_at_once(start: Start) -> None:
-    """An operator in a hurry."""
     broker, stop = await start(shutdown_timeout_ms=0)
     client = await connect(broker).open()
     await client.send(attach_receiver(0, "q"), credit(0, 10))

@@ -40,7 +40,6 @@ def opened(path: Path) -> Iterator[Data]:
 
 
 def queue(name: str, number: int, **where: Any) -> tuple[Any, Any]:
-    """An entry of the catalog."""
     catalog = filled(first_entries(3))
     catalog.propose(DeclareQueue("/", name, True, arguments={"x-queue-type": "quorum"}))
     ((key, value),) = [each for each in _entries(catalog) if each[0][:1] == ("queue",)]

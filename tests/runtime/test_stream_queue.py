@@ -92,7 +92,6 @@ class Running:
         self.stream.post(Publish(self.publisher, ids, [text(number) for number in ids], False))
 
     async def effects(self) -> list[Effect]:
-        """What came, when nothing more comes."""
         await wait_all_tasks_blocked()
         return [each for letter in await self.mailbox.take_all() for each in letter] if self.waiting else []
 

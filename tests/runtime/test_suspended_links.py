@@ -251,7 +251,6 @@ def durable_target(durable: int = 2, **fields: Any) -> Target:
 
 
 async def attached(client: Client, sends: bool = True, **fields: Any) -> Attach:
-    """Attach the link 'mine'; returns the answer."""
     attach = attach_sender if sends else attach_receiver
     await client.send(attach(0, "q", name="mine", rcv_settle_mode=SECOND, **fields))
     return await client.until(Attach)

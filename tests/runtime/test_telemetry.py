@@ -54,12 +54,10 @@ class Spans:
         self.endpoints: list[str] = []
 
     def make(self, endpoint: str) -> Any:
-        """Instead of the exporter that sends."""
         self.endpoints.append(endpoint)
         return self.exporter
 
     def named(self, name: str) -> list[Any]:
-        """In the order in which they ended."""
         return [each for each in self.exporter.get_finished_spans() if each.name == name]
 
     def one(self, name: str) -> Any:
@@ -364,7 +362,6 @@ async def test_spans_that_are_open_are_bounded(found: Spans, monkeypatch: pytest
 async def test_what_cannot_be_is_told_at_the_start(
     settings: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a sentence."""
     if "installed" in said:
         monkeypatch.setitem(sys.modules, "amqp10broker.runtime.observe.telemetry", None)
     with pytest.raises(ExceptionGroup) as caught:

@@ -19,7 +19,6 @@ BURST = START + 10 * WORTH_BYTES
 
 @pytest.fixture
 def collections(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """The collector is only counted."""
     counted: list[None] = []
     monkeypatch.setattr(resource_monitor, "gc", SimpleNamespace(collect=lambda: counted.append(None)))
     return counted
@@ -33,7 +32,6 @@ def quiet(meter: FakeMeter) -> FakeMeter:
 
 
 def look(tidy: Tidying, meter: FakeMeter, *times: float, connections: int = 0) -> list[bool]:
-    """Ask it at several times."""
     return [tidy.look(now, meter.used, connections) for now in times]
 
 

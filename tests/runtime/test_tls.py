@@ -37,7 +37,6 @@ async def plain_socket(broker: Broker) -> trio.SocketStream:
 
 
 async def tls_stream(broker: Broker, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
-    """A client's end with the handshake done."""
     stream = trio.SSLStream(
         await plain_socket(broker), context, server_hostname="localhost", https_compatible=True
     )

@@ -45,7 +45,6 @@ ALL = ("configure:*/*", "write:*/*", "read:*/*")
 
 @pytest.fixture
 def settings(tmp_path: Path) -> dict[str, Any]:
-    """A broker that takes tokens and passwords."""
     file = tmp_path / "key.pem"
     file.write_bytes(pem())
     return {

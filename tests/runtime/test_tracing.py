@@ -52,7 +52,6 @@ def begun(broker: Broker, what: str) -> Lines:
 
 
 async def serve(broker: Broker, stream: trio.abc.Stream) -> None:
-    """One client of the admin socket."""
     async with stream:
         await admin.serve_lines(broker, stream)
 
@@ -436,7 +435,6 @@ async def test_what_a_slow_terminal_does_not_take_is_counted_and_left_out(
 
 
 def test_a_line_cannot_steer_a_terminal() -> None:
-    """Names come from clients."""
     [line] = tracing.stamped(1, ["<- \x1b[2J\nforged"])
     assert line.endswith("connection 1 <- \\x1b[2J\\nforged")
 

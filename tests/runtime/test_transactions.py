@@ -398,7 +398,6 @@ async def mixed(**settings: Any) -> AsyncIterator[tuple[Broker, Session]]:
 
 
 async def test_a_full_quorum_queue_refuses_the_commit(broker: Broker) -> None:
-    """Nothing is done elsewhere either."""
     declare(broker.catalog, "/", "one")
     arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
     declare(broker.catalog, "/", "two", arguments=arguments)
@@ -851,7 +850,6 @@ def acquiring(txn_id: bytes | None, count: int, *, delivery_count: int = 0, **fi
 
 
 async def attach_consumer(session: Session, queue: str, **fields: Any) -> None:
-    """A link without credit; see `Session.consume`."""
     source = Source(address=f"/queues/{queue}")
     await session.client.send(attach_receiver(9, queue, source=source, **fields))
     await session.client.until(Attach)

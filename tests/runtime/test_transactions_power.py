@@ -163,7 +163,6 @@ class TransactingNode091(TransactingNode):
         held: dict[int, list[int]] = {}
 
         async def ask(method: Method, kind: type[Method]) -> None:
-            """Deliveries may come before the answer."""
             await client.send(1, method)
             while True:
                 got = (await client.next())[1]
@@ -233,5 +232,4 @@ def test_a_commit_is_there_whole_or_not_after_a_loss_of_power(
 def test_a_commit_of_amqp_0_9_1_is_there_whole_or_not_after_a_loss_of_power(
     seed: int, kinds: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same of tx.commit."""
     lose_power(TransactingNode091(monkeypatch, seed, kinds), seed)

@@ -99,7 +99,6 @@ async def test_each_session_of_a_connection_has_the_time_of_its_own_transactions
 
 
 async def test_without_a_limit_a_transaction_may_be_open_for_ever() -> None:
-    """0 means none."""
     async with transacting(transaction_timeout_ms=0) as (broker, session):
         txn_id = await session.declare()
         await session.post(txn_id, "one")

@@ -53,7 +53,6 @@ class Neighbour:
         self._now = 0
 
     def note(self) -> None:
-        """Something of a storm was done."""
         self._now += 1
         self.all += 1
         self.most = max(self.most, self._now)
@@ -66,7 +65,6 @@ class Neighbour:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, neighbour: Neighbour) -> None:
-    """Count the calls of a method."""
     original = getattr(owner, name)
 
     def call(*arguments: Any, **options: Any) -> Any:
@@ -209,7 +207,6 @@ async def test_frames_of_one_write_are_also_read_in_portions(monkeypatch: pytest
 
 
 async def test_methods_of_one_write_are_also_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AMQP 0-9-1."""
     neighbour = Neighbour()
     counted(monkeypatch, FrameReader091, "_on_method", neighbour)
     async with running_broker() as broker:
@@ -224,7 +221,6 @@ async def test_methods_of_one_write_are_also_read_in_portions(monkeypatch: pytes
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Only what nobody refers to is freed."""
     gc.disable()
     yield
     gc.enable()
@@ -258,7 +254,6 @@ async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
 async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
     broker: Broker, no_collector: None
 ) -> None:
-    """AMQP 0-9-1."""
     client = await connect091(broker).open(channels=0)
     (connection,) = broker.connections.values()
     await client.send(1, ChannelOpen(), QueueDeclare(queue="q"), BasicConsume(queue="q"))
@@ -309,7 +304,6 @@ def test_items_are_cut_into_portions_in_order() -> None:
 
 
 def test_what_makes_or_ends_something_weighs_more() -> None:
-    """Sixteen attaches are a turn."""
     turn = ReadBudget()
     items: list[object] = [Detach(handle=0)] * 40
     parts = []

@@ -80,7 +80,6 @@ async def refused(broker: Broker, user: str = "guest", **fields: Any) -> tuple[s
 
 
 async def refused091(broker: Broker, user: str = "guest", vhost: str = "/") -> tuple[int, str]:
-    """The same with AMQP 0-9-1."""
     client = connect091(broker)
     await client.start("PLAIN", f"\0{user}\0{user}".encode())
     await client.tune()
@@ -216,7 +215,6 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
 
 
 async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
-    """A connection of each protocol."""
     newer = await knock(broker, user, hostname=f"vhost:{vhost}")
     await newer.expect(Open)
     older = await connect091(broker).open(user=user, password=user, vhost=vhost, channels=0)
@@ -280,7 +278,6 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Bro
     "single_node_single_vhost_connection_count",
 )
 async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
-    """However often it is tried."""
     add_user(broker, "ann", "/")
     set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
     client = await knock(broker, "ann")

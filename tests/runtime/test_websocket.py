@@ -50,7 +50,6 @@ TLS_HEADER = b"AMQP\x02\x01\x00\x00"
 
 
 def octets(data: bytes) -> list[bytes]:
-    """One message for each octet."""
     return [data[at : at + 1] for at in range(len(data))]
 
 
@@ -126,7 +125,6 @@ async def test_amqp_0_9_1_comes_over_it_too() -> None:
 
 
 async def test_amqps_tls_header_is_refused_as_over_tcp() -> None:
-    """TLS is that of wss."""
     async with running_broker(**ON_PORT) as broker:
         client = await over_websocket(broker)
         await client.send(TLS_HEADER)

@@ -81,7 +81,6 @@ def rounded(cell: Cell) -> Cell:
 
 
 def key(cell: Cell) -> tuple[object, ...]:
-    """What a cell is about."""
     return tuple(getattr(cell, name) for name in KEYS)
 
 

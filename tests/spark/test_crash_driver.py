@@ -62,7 +62,6 @@ class Aftermath:
 
 @pytest.fixture(scope="module")
 def aftermath(shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Aftermath:
-    """The story above, once for all tests."""
     place = tmp_path_factory.mktemp("crash")
     rng = random.Random(KILLED_DRIVERS)
     for name, kind in {"s": "stream", "q": "quorum", "copied-s": "stream", "copied-q": "classic"}.items():
@@ -128,7 +127,6 @@ def kill_workers(driver: DriverProcess, place: Path, before: Mapping[str, int]) 
 
 
 def sink_of(aftermath: Aftermath, spark: SparkSession, name: str) -> Tally:
-    """What is in a Parquet sink."""
     frame = spark.read.parquet(str(aftermath.place / name / "sink"))
     return tally(frame, aftermath.published, offsets=name == "s")
 

@@ -34,7 +34,6 @@ def tmp_path() -> Iterator[Path]:
 
 
 def start(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
-    """Start the demonstration as the Makefile does."""
     options = ["--short", "--count", str(COUNT), "--folder", str(folder / "results")]
     # AMQP10BROKER_LONG, which selects this test, is not a setting of the broker.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}

@@ -43,7 +43,6 @@ def kept(output: Path) -> list[SecondWindow]:
 
 
 def by_batch(spark: SparkSession, folder: Path) -> list[SecondWindow]:
-    """The same windows, computed at once."""
     return windows_of(windowed(read_events(spark, folder)).toArrow().to_pydict())
 
 
@@ -55,7 +54,6 @@ def closed(windows: list[SecondWindow]) -> list[SecondWindow]:
 
 
 def run_through(folder: Path, output: Path, spark: SparkSession) -> list[str]:
-    """Read all that is there and end."""
     told: list[str] = []
     follow(folder, output, spark, ProgressLines(None), tell=told.append, late_s=LATE_S, available_now=True)
     return told

@@ -155,7 +155,6 @@ def test_a_streaming_query_of_a_queue_takes_all_out_of_it(
 
 
 def test_rows_go_to_a_queue(session: SparkSession, place: Place) -> None:
-    """With ids and application properties."""
     queue = place.declare("quorum")
     rows = session.range(COUNT).selectExpr(
         "concat('m-', id) AS messageId",

@@ -37,7 +37,6 @@ def stream(broker: BrokerProcess, queue: str) -> str:
 
 @pytest.fixture
 def load(spark: SparkSession, broker: BrokerProcess) -> Load:
-    """``spark.read`` of the shared broker."""
     register(spark)
 
     def read(stream: str, **more: Any) -> DataFrame:
@@ -220,7 +219,6 @@ def test_sql(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
 def test_errors_say_what_to_do(
     load: Load, broker: BrokerProcess, stream: str, more: dict[str, str], message: str
 ) -> None:
-    """And hold no password."""
     given = {key: value.format(address=f"{broker.host}:{broker.port}") for key, value in more.items()}
     with pytest.raises(PySparkException) as raised:
         load(given.pop("stream", stream), **given).collect()

@@ -81,7 +81,6 @@ def found(folder: Path, spark: SparkSession) -> list[LinkWait]:
 
 
 def told(waits: Sequence[LinkWait]) -> list[tuple[int, str, float, float]]:
-    """Connection, reason, second of the run, seconds."""
     return [
         (wait.connection, wait.reason, (wait.began_ns - BEGAN) / S, round(wait.seconds, 6)) for wait in waits
     ]
@@ -112,7 +111,6 @@ def test_what_moved_in_between_makes_two_waits(spark: SparkSession, tmp_path: Pa
 
 
 def test_of_many_short_waits_in_a_second_the_longest_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """They are not added up."""
     tape = Tape(EventKind.LINK_IN, 1)
     for length_ms in (30, 200, 40):
         tape.hold(Wait.CREDIT_WITHHELD.number, length_ms).hold(NO_REASON, 20, n=5)

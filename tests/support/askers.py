@@ -13,7 +13,6 @@ _SESSIONS = count(1)
 
 
 def new_asker(label: str = "somebody") -> ReplyTo:
-    """One that is no other."""
     return ReplyTo(PeerId(0, 0, next(_SESSIONS)), label)
 
 

@@ -52,15 +52,7 @@ class BrokerProcess:
         python: str | Path = sys.executable,
         up: bool = True,
     ) -> None:
-        """Start one.
-
-        Args:
-            directory: for its socket and its output.
-            arguments: of ``amqp10broker serve``.
-            program: what Python runs.
-            python: which Python.
-            up: wait until clients are accepted; if not, `wait_until_up` does.
-        """
+        """Start one."""
         self.host = "127.0.0.1"
         self.port = 0
         self.admin_socket = str(directory / "admin.sock")
@@ -92,7 +84,6 @@ class BrokerProcess:
                 raise
 
     def wait_until_up(self) -> None:
-        """Wait until clients are accepted."""
         entry = self.wait_for_log("listening", timeout_s=START_S)
         # host:port, of the first address if there are several
         self.port = int(entry["addresses"].partition(",")[0].rpartition(":")[2])
@@ -103,23 +94,19 @@ class BrokerProcess:
 
     @property
     def url(self) -> str:
-        """For clients; without user and password."""
         return f"amqp://{self.host}:{self.port}"
 
     @property
     def ended(self) -> bool:
-        """Whether the process is over."""
         return self._process.poll() is not None
 
     # --- asking -----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """What `amqp10broker status --format json` prints."""
         document: dict[str, Any] = self.ask("status")
         return document
 
     def ask(self, op: str, **arguments: Any) -> Any:
-        """One operation, by the administration socket."""
         request = {"op": op, "arguments": arguments}
         return admin.ask(admin.Place(self.port, self.admin_socket), request)
 
@@ -150,7 +137,6 @@ class BrokerProcess:
         ]
 
     def connection(self, container_id: str) -> dict[str, Any] | None:
-        """The status of one client's connection."""
         return next(
             (each for each in self.status()["connections"] if each["container_id"] == container_id), None
         )
@@ -198,7 +184,6 @@ class BrokerProcess:
     # --- ending -----------------------------------------------------------------------------------
 
     def terminate(self) -> None:
-        """Send SIGTERM; `wait_ended` waits for the end."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait_ended(self) -> int:

@@ -91,13 +91,7 @@ class Pages:
         self._contexts: list[tuple[BrowserContext, Watch]] = []
 
     def open(self, url: str, *, dark: bool = False, width: int = 1360, height: int = 860) -> Page:
-        """A page of a new visitor, loaded.
-
-        Args:
-            url: of the broker's page; it must turn to no other host.
-            dark: what the visitor's system prefers.
-            width, height: of the window, CSS pixels.
-        """
+        """A page of a new visitor, loaded."""
         context = self._browser.new_context(
             color_scheme="dark" if dark else "light",
             viewport={"width": width, "height": height},

@@ -53,7 +53,6 @@ def third_time(self: Task) -> int:
 
 @app.task(acks_late=True, reject_on_worker_lost=True)
 def die_once(marker: str) -> str:
-    """Kills its process the first time."""
     path = Path(marker)
     if not path.exists():
         path.touch()

@@ -34,7 +34,6 @@ class Certificates:
 
     @classmethod
     def make(cls, folder: Path) -> Self:
-        """Make everything in a folder."""
         return cls(folder)
 
     def _write(self, name: str, issued: trustme.LeafCert) -> tuple[str, str]:
@@ -51,18 +50,12 @@ class Certificates:
         return self._write(f"client-{common_name}-{trusted}", issued)
 
     def file(self, name: str, text: str) -> str:
-        """A file that holds something else."""
         path = self._folder / name
         path.write_text(text)
         return str(path)
 
     def client_context(self, certificate: tuple[str, str] | None = None, **limits: Any) -> ssl.SSLContext:
-        """What a client connects with: trusts the authority, and shows a certificate if given.
-
-        Args:
-            certificate: files of certificate and key.
-            limits: `minimum_version` and `maximum_version`.
-        """
+        """What a client connects with: trusts the authority, and shows a certificate if given."""
         context = ssl.create_default_context(cafile=self.ca)
         if certificate is not None:
             context.load_cert_chain(*certificate)
@@ -73,5 +66,4 @@ class Certificates:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """One authority for the whole run."""
     return Certificates.make(tmp_path_factory.mktemp("certificates"))

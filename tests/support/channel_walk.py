@@ -51,7 +51,6 @@ class WatchedBox(QueueBox):
         self.purged = 0
 
     def run(self, letters: int) -> None:
-        """As `QueueBox.run`, one letter after the other."""
         for command in list(self.letters)[:letters]:
             self._note(command)
             super().run(1)
@@ -99,7 +98,6 @@ class WatchedWorld(World):
 
 
 def number_of(body: bytes) -> int:
-    """The number of a message."""
     return int(body)
 
 
@@ -165,7 +163,6 @@ class Watch:
     # --- what the client sends --------------------------------------------------------------------
 
     def ask(self, method: Method, asked: Asked) -> None:
-        """Send a method that is answered."""
         self.asked.append(asked)
         self.channel.send(method)
 
@@ -213,7 +210,6 @@ class Watch:
         self.ask(methods.BasicGet(queue, no_ack), Asked(methods.BasicGetOk, queue=queue, no_ack=no_ack))
 
     def settle(self, tag: int, how: int, *, multiple: bool) -> None:
-        """Send basic.ack, nack or reject."""
         tags = [each for each in self.unacked if each == tag or (multiple and each < tag)]
         kinds: list[tuple[Method, bool]] = [
             (methods.BasicAck(tag, multiple), True),
@@ -288,12 +284,10 @@ class Watch:
             self.ask(methods.TxSelect(), Asked(methods.TxSelectOk))
 
     def blunder(self) -> None:
-        """Acknowledge what is not there."""
         self.bad = True
         self.channel.send(methods.BasicAck(1_000_000))
 
     def read(self) -> None:
-        """The client reads what has come."""
         self.seen = self.next_tag - 1
 
     # --- what the client sees ---------------------------------------------------------------------
@@ -456,7 +450,6 @@ class Walk:
             self.watches.append(Watch(self, connection.channel(number)))
 
     def new_number(self) -> int:
-        """A number that was not used before."""
         self._numbers += 1
         return self._numbers
 
@@ -510,7 +503,6 @@ class Walk:
         self._look()
 
     def _move(self) -> None:
-        """Something that is under way arrives."""
         kind = self.draw(4)
         if kind == 0:
             held = [each for each in self.world.connections if each.waiting]
@@ -565,7 +557,6 @@ class Walk:
             watch.recover()
 
     def _administer(self) -> None:
-        """Somebody purges or deletes a queue."""
         name = self._pick(list(QUEUES))
         setup = self.setup
         if self.draw(2):
@@ -579,7 +570,6 @@ class Walk:
             )
 
     def _rare(self) -> None:
-        """A channel or a connection ends."""
         kind = self.draw(8)
         watch = self._pick(self.watches)
         if kind < 4:
@@ -601,7 +591,6 @@ class Walk:
     # --- everything counted -----------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everything arrive, then count."""
         self.world.rest()
         self._look()
         self._check_nothing_waits()

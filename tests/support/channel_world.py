@@ -149,7 +149,6 @@ class World:
         return vhost.add_volatile(name, connection, VolatileBox(VolatileQueue(name)))
 
     def new_id(self) -> str:
-        """A name that nobody else has."""
         return f"id-{next(self._ids)}"
 
     def box(self, name: str) -> QueueBox:
@@ -159,7 +158,6 @@ class World:
         return handle
 
     def counts(self, name: str) -> tuple[int, int]:
-        """Ready and unsettled messages of a queue."""
         queue = self.box(name).queue
         return queue.ready, queue.unsettled
 
@@ -169,7 +167,6 @@ class World:
         return connection
 
     def channel(self, **options: Any) -> WorldChannel:
-        """An open channel of a new client."""
         return self.connect(**options).channel(1)
 
     def rest(self) -> None:
@@ -252,7 +249,6 @@ class WorldConnection:
         return True
 
     def fail(self, fault: AmqpHardError) -> None:
-        """A hard error: the connection is closed."""
         self.fault = fault
         self.close()
 
@@ -421,7 +417,6 @@ class WorldChannel:
         return self.take()
 
     def call(self, *parts: Method | bytes) -> Got:
-        """As `say`, with exactly one answer."""
         got = self.say(*parts)
         assert len(got) == 1, f"one answer expected: {got}"
         return got[0]
@@ -477,7 +472,6 @@ def read_by_pamqp(data: bytes) -> list[str]:
 
 
 def name_of(got: Got) -> str:
-    """The method's name without punctuation."""
     method = got.method if isinstance(got, Content) else got
     return type(method).__name__.lower()
 
@@ -487,19 +481,16 @@ def contents(got: list[Got], kind: type[Method] = methods.BasicDeliver) -> list[
 
 
 def bodies(got: list[Got]) -> list[bytes]:
-    """Bodies of the deliveries, in order."""
     return [each.body for each in contents(got)]
 
 
 def tags(got: list[Got]) -> list[int]:
-    """Delivery tags of the deliveries, in order."""
     return [
         each.method.delivery_tag for each in contents(got) if isinstance(each.method, methods.BasicDeliver)
     ]
 
 
 def redelivered(got: list[Got]) -> list[bool]:
-    """Redelivered flags of the deliveries, in order."""
     return [
         each.method.redelivered for each in contents(got) if isinstance(each.method, methods.BasicDeliver)
     ]

@@ -78,7 +78,6 @@ class TrioClient(Face):
         self.close()
 
     def close(self) -> None:
-        """Leave the block; twice does no harm."""
         self._end(self._ends.set)
 
     def abort(self) -> None:

@@ -25,7 +25,6 @@ class ClockedQueue:
         return getattr(self.queue, name)
 
     def apply(self, command: Any, now_ms: int) -> None:
-        """Give it a command now."""
         self.queue.apply(command, self.now_ms)
 
     def wait(self, ms: int) -> None:

@@ -58,12 +58,7 @@ class TotalQueue:
     """
 
     def __init__(self, queue: str, *, may_refuse: bool = False) -> None:
-        """Begin with an empty queue.
-
-        Args:
-            queue: its name.
-            may_refuse: publishes may be refused. A quorum queue without limits never does.
-        """
+        """Begin with an empty queue."""
         self.queue = queue
         self.may_refuse = may_refuse
         self.published: dict[str, int] = {}
@@ -80,7 +75,6 @@ class TotalQueue:
     # --- notes ------------------------------------------------------------------------------------
 
     def publish(self, name: str) -> None:
-        """A message is about to be published."""
         self.published[name] = next(self._places)
 
     def answer(self, name: str, *, accepted: bool) -> None:
@@ -106,7 +100,6 @@ class TotalQueue:
         self.removed[name] = next(self._places)
 
     def lose(self, life: str) -> None:
-        """The connection of a life was lost."""
         self.lost.add(life)
 
     def look(self, found: Iterable[tuple[str, bool]]) -> None:
@@ -122,7 +115,6 @@ class TotalQueue:
 
     @property
     def wanted(self) -> set[str]:
-        """Messages that must be there."""
         return self.confirmed - {name for _, name in self.removing}
 
     def require_load(self, seconds: float, leader_changes: int) -> None:

@@ -54,15 +54,7 @@ class ClusterClient(threading.Thread, ABC):
     def __init__(
         self, nodes: Sequence[Listening], name: str, notes: TotalQueue, seed: int = 0, *, steady: bool = False
     ) -> None:
-        """Begin with the first of the nodes.
-
-        Args:
-            nodes: to use in turns.
-            name: of the client; its lives are ``NAME.0``, ``NAME.1`` and so on.
-            notes: of the queue.
-            seed: of its choices.
-            steady: to lose a connection is a failure.
-        """
+        """Begin with the first of the nodes."""
         super().__init__(name=name, daemon=True)
         self.nodes = nodes
         self.notes = notes

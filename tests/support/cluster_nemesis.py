@@ -223,13 +223,7 @@ class Nemesis:
     """What is done to nodes, and by which clients it is seen."""
 
     def __init__(self, cluster: CutCluster, prefix: str, seed: int) -> None:
-        """Begin with no clients under way.
-
-        Args:
-            cluster: nodes that run.
-            prefix: of names of queues.
-            seed: of all choices.
-        """
+        """Begin with no clients under way."""
         self.cluster = cluster
         self.rng = random.Random(seed)
         self.hurt = Hurt()
@@ -308,7 +302,6 @@ class Nemesis:
     # --- faults -----------------------------------------------------------------------------------
 
     def leader(self) -> ClusterNode:
-        """Of one of the queues."""
         for node in self.cluster.nodes:
             if node.accepts:
                 rows = self.cluster.ask(node, "queue", "list", "name", "leader")
@@ -319,7 +312,6 @@ class Nemesis:
         return self.rng.choice(self.cluster.nodes)
 
     def do(self) -> None:
-        """One fault, and its mending."""
         rng, nodes = self.rng, self.cluster.nodes
         what = rng.choice(FAULTS)
         node = self.leader() if "leader" in what else rng.choice(nodes)
@@ -461,7 +453,6 @@ class Nemesis:
         return marks
 
     def clear(self) -> None:
-        """Delete what was declared for it."""
         with connected(self.cluster.nodes[0]) as connection:
             channel = connection.channel()
             for notes in self.notes.values():
@@ -516,14 +507,7 @@ def agreed_counts(cluster: ClusterProcess) -> dict[str, int | None]:
 
 
 def run(cluster: CutCluster, prefix: str, seed: int, seconds: float) -> Nemesis:
-    """Hurt a cluster for so long, and see all clients get on afterwards; then `finish`.
-
-    Args:
-        cluster: nodes that run.
-        prefix: of names of queues.
-        seed: of all choices.
-        seconds: of faults.
-    """
+    """Hurt a cluster for so long, and see all clients get on afterwards; then `finish`."""
     _log.info("seed %d", seed)
     nemesis = Nemesis(cluster, prefix, seed)
     nemesis.declare()

@@ -54,7 +54,6 @@ class ClusterNetwork:
             self._proxies[pair].reset()
 
     def mend(self) -> None:
-        """Let all packets pass at once."""
         for proxy in self._proxies.values():
             proxy.mend()
 
@@ -80,14 +79,7 @@ class CutCluster(ClusterProcess):
         *,
         small_disks: bool = False,
     ) -> None:
-        """Start them and wait until all accept clients.
-
-        Args:
-            directory: for their folders.
-            nodes: how many.
-            options: of ``serve``, for each.
-            small_disks: their disks are `tests.support.small_disk_serve`'s; see `fill`.
-        """
+        """Start them and wait until all accept clients."""
         self._small_disks = small_disks
         super().__init__(directory, nodes, options)
 
@@ -100,7 +92,6 @@ class CutCluster(ClusterProcess):
         self._full(node.folder).unlink(missing_ok=True)
 
     def heal(self) -> None:
-        """Mend disks and network, too."""
         self.network.mend()
         for node in self.nodes:
             self.make_room(node)

@@ -106,7 +106,6 @@ class ClusterNode:
             os.kill(pid, signal.SIGCONT)
 
     def _syncers(self) -> list[int]:
-        """The processes of its own that sync."""
         found: list[int] = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
@@ -212,13 +211,7 @@ class ClusterProcess:
     """
 
     def __init__(self, directory: Path, nodes: int = 3, options: Iterable[str] = ()) -> None:
-        """Start them and wait until all accept clients.
-
-        Args:
-            directory: for their folders.
-            nodes: how many.
-            options: of ``serve``, for each.
-        """
+        """Start them and wait until all accept clients."""
         self.folder = directory / "cluster"
         self.nodes: list[ClusterNode] = []
         self._output = directory / "run-cluster.log"
@@ -230,7 +223,6 @@ class ClusterProcess:
             raise
 
     def _launch(self, first: int, nodes: int, options: Iterable[str]) -> None:
-        """Start all nodes, and find their folders."""
         command = [sys.executable, "-m", "amqp10broker", "run-cluster", "--nodes", str(nodes)]
         command += ["--first-port", str(first), "--data", str(self.folder)]
         with self._output.open("wb") as output:

@@ -28,11 +28,7 @@ def make_body(name: str) -> bytes:
 
 
 def name_of(body: bytes) -> str:
-    """Whose body this is.
-
-    Raises:
-        AssertionError: it is not one of ours as it was published.
-    """
+    """Whose body this is."""
     name = body.partition(b" ")[0].decode()
     assert body == make_body(name), f"the body of {name} is not what was published"
     return name
@@ -135,15 +131,7 @@ class QueueHistory:
         return name
 
     def check(self, deliveries: Sequence[tuple[str, bool]]) -> None:
-        """Compare with what is there after a restart, and begin the next life with that.
-
-        Args:
-            deliveries: names in order, and whether each was marked as redelivered: so they count as
-                deliveries of the next life.
-
-        Raises:
-            AssertionError: the broker has broken a promise; all breaches are named.
-        """
+        """Compare with what is there after a restart, and begin the next life with that."""
         found = [name for name, _ in deliveries]
         faults = [*self._lost_and_found(found), *self._order(found)]
         assert not faults, f"queue '{self.name}':\n" + "\n".join(faults)

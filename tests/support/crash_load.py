@@ -102,7 +102,6 @@ class Publisher(Client):
 
     @property
     def may_send(self) -> bool:
-        """Whether there is more to publish now."""
         return self.left > 0 and len(self.in_flight) < IN_FLIGHT and not self.stopping.is_set()
 
 
@@ -182,7 +181,6 @@ class Consumer(Client):
         queue.consumed = True
 
     def decide(self, name: str) -> str:
-        """accept, requeue, reject or hold; noted already."""
         delivery_outcome = self.rng.choices(("accept", "requeue", "reject", "hold"), (6, 2, 1, 1))[0]
         if delivery_outcome in ("accept", "reject"):
             self.queue.touch(name)
@@ -380,13 +378,7 @@ def look(broker: Listening, name: str) -> list[tuple[str, bool]]:
 
 
 def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) -> list[tuple[str, bool]]:
-    """All that a stream holds; of what was there before, the last part is read again, and the rest believed.
-
-    Args:
-        broker: the broker.
-        queue: the stream's history.
-        sentinel: the name of a message to publish: nothing of before comes after it.
-    """
+    """All that a stream holds; of what was there before, the last part is read again."""
     start = max(0, len(queue.content) - AGAIN)
     found: list[tuple[str, bool]] = [(name, False) for name in queue.content[:start]]
     with connected(broker) as connection:

@@ -248,7 +248,6 @@ class _Connection:
         self.is_over = False
 
     def turn(self, ready: Collection[int], is_cut: Collection[bool], delay_s: Collection[float]) -> None:
-        """Take and hand on what can be."""
         for way, cut, seconds in zip(self.ways, is_cut, delay_s, strict=True):
             if way.reads and way.source.fileno() in ready:
                 way.read(seconds)
@@ -259,7 +258,6 @@ class _Connection:
             self._close()
 
     def reset(self) -> None:
-        """Lose it, and tell both ends."""
         for each in self._ends:
             with suppress(OSError):
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

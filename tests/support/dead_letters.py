@@ -20,5 +20,4 @@ class Held(NamedTuple):
 
 
 def held(*keys: int) -> list[Held]:
-    """Expired ones whose bodies say their keys."""
     return [Held(key, (HEAD, b"%d" % key), DeadLetterReason.EXPIRED) for key in keys]

@@ -50,7 +50,6 @@ def read_all(data: bytes) -> list[Any]:
 
 
 def kinds(data: bytes) -> list[str]:
-    """The same by name: ``["header", "Open", "Close"]``."""
     return ["header" if isinstance(item, bytes) else type(item).__name__ for item in read_all(data)]
 
 

@@ -50,7 +50,6 @@ class FakeLog:
         return self._ticket, number, offset
 
     def read(self, file: int, offset: int) -> bytes:
-        """The payload of a record."""
         (record,) = [each for each in self.files[file] if each.offset == offset]
         return record.payload
 
@@ -78,7 +77,6 @@ class FakeLog:
             yield from self.files[number]
 
     def reopened(self) -> FakeLog:
-        """The same files after a restart."""
         again = FakeLog(self._records_max)
         again.files = {number: list(records) for number, records in self.files.items()}
         again.live = dict.fromkeys(again.files, 0)

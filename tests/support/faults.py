@@ -33,7 +33,6 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def broker(servers: Servers) -> Iterator[AmqpBroker]:
-    """A virtual host with a queue."""
     with servers.host("faults", {}) as broker:
         broker.declare("q")
         yield broker
@@ -142,7 +141,6 @@ def beside(action: Callable[[], None]) -> Iterator[threading.Thread]:
 
 
 def pika_until(channel: Any, condition: Callable[[], Any]) -> None:
-    """Let pika work until something is so."""
     for _ in range(LOOKS):
         if condition():
             return

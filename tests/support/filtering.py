@@ -24,16 +24,7 @@ def message(
     body: bytes = b"body",
     **properties: Any,
 ) -> Message:
-    """A message of AMQP 1.0 as a queue keeps it.
-
-    Args:
-        application: application-properties; None for no such section.
-        priority: of the header.
-        durable: of the header.
-        annotations: message-annotations.
-        body: one data section.
-        properties: fields of the properties section; without any, there is no such section.
-    """
+    """A message of AMQP 1.0 as a queue keeps it."""
     payload = Header(durable=durable, priority=priority).encode()
     if annotations is not None:
         named = {Symbol(key): value for key, value in annotations.items()}

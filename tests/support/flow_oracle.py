@@ -85,6 +85,5 @@ def exact_quantile(folder: Path, run_id: str, kind: EventKind, share: float, spa
 
 
 def measured(folder: Path) -> tuple[RecordingData, list[Measured]]:
-    """A recording and its figures, without Spark."""
     recording = find_recording(folder)
     return recording, measure_all(recording, cells(folder, recording.spans))

@@ -35,14 +35,12 @@ class IdleHandle:
         return QueueStatus(0, 0, {})
 
     def progress(self) -> QueueProgress:
-        """It has nothing to do."""
         return UP_TO_DATE
 
     def figures(self) -> QueueStats:
         return QueueStats()
 
     def weight(self) -> QueueWeight | None:
-        """Nothing is known of it."""
         return None
 
 

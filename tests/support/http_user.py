@@ -54,15 +54,7 @@ class HttpUser:
     async def ask(
         self, method: str, path: str, body: Any = None, announced: int | None = None, **headers: str
     ) -> Heard:
-        """Send a request and hear the answer.
-
-        Args:
-            method: of HTTP.
-            path: below the prefix, ``/api``, as it goes over the wire.
-            body: sent as JSON, bytes as they are; None sends none.
-            announced: bytes of a body that never comes.
-            **headers: further ones, with underscores for hyphens.
-        """
+        """Send a request and hear the answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         sent = [("host", "broker"), ("content-length", str(len(data) if announced is None else announced))]
         if self._login:
@@ -107,7 +99,6 @@ class HttpUser:
         return heard.json
 
     async def put(self, path: str, body: Any = None) -> int:
-        """Send an object; the status."""
         return (await self.ask("PUT", path, {} if body is None else body)).status
 
     async def delete(self, path: str) -> int:
@@ -161,14 +152,7 @@ class Events:
 
 
 def add_login(broker: Broker, login: str, *tags: str, vhosts: Collection[str] = ()) -> None:
-    """Add a user, with all permissions in some virtual hosts.
-
-    Args:
-        broker: that runs.
-        login: ``name:password``.
-        *tags: of the user.
-        vhosts: their names.
-    """
+    """Add a user, with all permissions in some virtual hosts."""
     name, _, password = login.partition(":")
     add_user(broker.catalog, name, broker.passwords.make(password), tags=tags)
     for vhost in vhosts:
@@ -184,15 +168,7 @@ async def http_user(
     listener: HttpListener | None = None,
     prefix: str = "/api",
 ) -> AsyncIterator[HttpUser]:
-    """Connect to a broker that runs.
-
-    Args:
-        broker: of this program.
-        login: ``name:password``; empty for none.
-        origin: where the client comes from; None: this machine.
-        listener: None: that of the API.
-        prefix: of all paths.
-    """
+    """Connect to a broker that runs."""
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(

@@ -22,11 +22,7 @@ _WAIT_S: Final = 300.0
 
 class Jms:
     def __init__(self, folder: Path) -> None:
-        """Compile them.
-
-        Args:
-            folder: for the classes; empty.
-        """
+        """Compile them."""
         self._java = str(java_home() / "bin" / "java")
         self._classpath = os.pathsep.join([str(folder), *_jars("programs")])
         _run(
@@ -38,15 +34,7 @@ class Jms:
     def run(
         self, program: str, port: int, prefix: str, *, scheme: str = "amqp", options: str = ""
     ) -> dict[str, str]:
-        """Run a program against a broker at this host; returns what came of each case.
-
-        Args:
-            program: the class.
-            port: the broker's.
-            prefix: stands before all names that it makes up.
-            scheme: of the URL.
-            options: of the client, behind the URL.
-        """
+        """Run a program against a broker at this host; returns what came of each case."""
         java = (self._java, *QUICK_JAVA.split(), "-cp", self._classpath, program)
         said = _run(*java, f"{scheme}://127.0.0.1:{port}{options}", prefix)
         return dict(line.split("\t") for line in said.splitlines())
@@ -64,7 +52,6 @@ def _run(*command: str) -> str:
 
 @pytest.fixture(scope="session")
 def jms(tmp_path_factory: pytest.TempPathFactory) -> Jms:
-    """One compilation for the whole run."""
     if not (INSTALLED / "version").is_file() and "CI" not in os.environ:
         pytest.skip("no Qpid JMS is here: make test installs it where Java and a repository of Maven's are")
     return Jms(tmp_path_factory.mktemp("jms"))

@@ -51,7 +51,6 @@ class KeptEntries:
             self.by_key[key] = json.dumps(value)
 
     def put_ahead(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Keep entries; here nothing is ever lost."""
         self.put(entries)
 
     def forget(self, keys: Sequence[Key]) -> None:

@@ -67,14 +67,7 @@ class KeptQueue:
     # --- the life of the queue ----------------------------------------------------------------------
 
     def recover(self, *, look: bool = True) -> None:
-        """Open what is on the disk, and compare with what was promised.
-
-        Args:
-            look: not to do so leaves the queue as the recovery made it.
-
-        Raises:
-            AssertionError: a promise is broken.
-        """
+        """Open what is on the disk, and compare with what was promised."""
         self.inventory = inventory_on(self.disk)
         part = self.inventory.part("journal")
         self.journal = Journal(self.disk, FOLDER, part, file_bytes_max=FILE_BYTES)
@@ -150,7 +143,6 @@ class KeptQueue:
             self.settling.append((self.journal.ticket, numbers))
 
     def leave(self) -> None:
-        """The consumer's connection is lost."""
         if self.consumer is not None:
             self.queue.apply(Unsubscribe(self.consumer, [], [], self.seen, DeliveryOutcome.REQUEUE), 0)
             self.consumer = None
@@ -174,11 +166,7 @@ class KeptQueue:
         self._take()
 
     def commit(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """As one commit in `runtime/journal/committer.py`.
-
-        Args:
-            meanwhile: what happens while the sync is under way.
-        """
+        """As one commit in `runtime/journal/committer.py`."""
         ticket = self.journal.write()
         if ticket is None:
             return
@@ -232,27 +220,20 @@ def shorten_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_persistent(number: int) -> bool:
-    """Whether the message of this number is."""
     return number % 5 != 3
 
 
 def priority_of(number: int) -> int:
-    """Of the message of this number."""
     return number * 7 % 4
 
 
 def make_message(number: int) -> Message:
-    """The message of this number; sizes differ."""
     head = make_head(Header(durable=is_persistent(number), priority=priority_of(number)), None, "", "q")
     return head, b"%d:" % number + bytes(number % 251 for _ in range(number * 37 % 200))
 
 
 def number_of(message: Message) -> int:
-    """The number of a message.
-
-    Raises:
-        AssertionError: it is not as it was published.
-    """
+    """The number of a message."""
     head, body = message
     number = int(body.partition(b":")[0])
     assert body == make_message(number)[1], f"the body of message {number} was changed"

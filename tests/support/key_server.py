@@ -68,7 +68,6 @@ class KeyServer:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing listens at the port any more."""
         if self._server is not None:
             self.held.set()
             self._server.shutdown()

@@ -35,5 +35,4 @@ class Slow:
             return Decided(ref, refusal=refusal)
 
     def refuse(self, refusal: RefusedError) -> Decided:
-        """Decide that what waits longest is refused."""
         return Decided(self.proposed.popleft()[1], refusal=refusal)

@@ -177,12 +177,7 @@ def _least(partial: _Partial, operation: Operation) -> int:
 
 
 def is_explained(operations: Sequence[Operation], first: State = None) -> bool:
-    """Whether an order of the changes explains all that was seen of a name.
-
-    Args:
-        operations: on this one name, in any order.
-        first: what stood there before.
-    """
+    """Whether an order of the changes explains all that was seen of a name."""
     return _Search(operations).finds(first)
 
 

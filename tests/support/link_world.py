@@ -158,14 +158,12 @@ class Consumer:
             self.unsent[key] = message
 
     def on_reply(self, effect: CreditReply) -> None:
-        """The answer to a request."""
         assert self.credit.in_flight or effect.epoch <= self.credit.epoch
         self.credit.on_reply(effect)
         self.send()
         self.credit.answered(effect)
 
     def send(self) -> None:
-        """Pass on what has come."""
         count = len(self.unsent)
         if count:
             if self.settled:
@@ -237,7 +235,6 @@ class Watcher(Consumer):
             self.unsent[key] = message
 
     def send(self) -> None:
-        """Pass on what has come."""
         count, self.unsent = self.credit.waiting, {}
         if count:
             self.credit.sent(count)
@@ -354,7 +351,6 @@ class Disk:
         self._for_room.append(callback)
 
     def fill(self) -> None:
-        """There is no room from now on."""
         self.full = True
 
     def free(self) -> None:
@@ -393,7 +389,6 @@ class Member:
             self.work()
 
     def done(self, node: int, incarnation: int) -> int:
-        """What is carried out is committed."""
         return self.queue.link_last(node, incarnation)
 
     def work(self) -> None:
@@ -462,7 +457,6 @@ class Ways:
         self._node = node
 
     def send(self, node: int, kind: FrameKind, group: int, body: Sequence[bytes]) -> bool:
-        """Put a frame on its way."""
         way = self._world.ways.get((self._node, node))
         if way is None:
             return False
@@ -470,7 +464,6 @@ class Ways:
         return True
 
     def waiting_bytes(self, node: int) -> int:
-        """Now and then there is no room."""
         return 2**40 if self._world.crowded else 0
 
 
@@ -532,19 +525,7 @@ class World:
         selects: bool = False,
         browses: float = 0,
     ) -> None:
-        """Nodes that are all connected, with two sessions each.
-
-        Args:
-            seed: of all that is drawn.
-            nodes: how many.
-            members: how many of them have one.
-            settings: of the queue.
-            strict: the queue takes nothing back by itself. What it has given anew to whom it took it from may
-                be settled by what was decided before, and is delivered all the same.
-            disks_fill: members have mailboxes, and their disks are full now and then.
-            selects: some consumers select, and drain.
-            browses: such a share of all browse, and drains.
-        """
+        """Nodes that are all connected, with two sessions each."""
         self.selects = selects
         self.browses = browses
         self.strict = strict
@@ -582,7 +563,6 @@ class World:
         self.elect(1)
 
     def note(self, what: str) -> None:
-        """One line of the trace."""
         self.trace.append(f"{self.now_ms} {what}")
 
     def check_equal(self, index: int, machine: QuorumQueue) -> None:
@@ -620,7 +600,6 @@ class World:
                 self.nodes[at].links.suspect(to)
 
     def deliver(self, way: tuple[int, int]) -> None:
-        """The next frame of one direction arrives."""
         at, to = way
         frames = self.ways.get(way)
         if frames:
@@ -839,7 +818,6 @@ class World:
         self.settle_down()
 
     def settle_down(self) -> None:
-        """Until nothing is under way."""
         for _ in range(200):
             self.now_ms += 100
             moved = False

@@ -79,7 +79,6 @@ class Host:
         self.on_deleted: Callable[[Box], None] = lambda box: None
 
     def start_queue(self, spec: QueueSpec) -> Box:
-        """Begin to run an empty queue."""
         self.boxes[spec.name] = box = Box(spec, lambda deleted: self.on_deleted(deleted))
         return box
 
@@ -166,7 +165,6 @@ class Broker:
         )
 
     def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
-        """Perform an operation and let queues answer."""
         return self.finish(perform(caller or self.caller(), operation, given))
 
     def finish(self, steps: Steps[Any], heard: Any = None) -> Any:
@@ -196,7 +194,6 @@ class Broker:
         return answers[0]
 
     def fill(self, name: str, count: int) -> None:
-        """Put messages into a queue."""
         read = MessageReader("", name, "guest").read
         messages = [read(message(body_bytes(f"m{number}"))) for number in range(count)]
         box = self.host.boxes[name]
@@ -204,7 +201,6 @@ class Broker:
         box.work()
 
     def consume(self, name: str) -> None:
-        """Put a consumer at a queue."""
         box = self.host.boxes[name]
         box.post(Subscribe(ELSEWHERE.consumer(), False))
         box.work()
@@ -242,7 +238,6 @@ def request_message(
     *,
     message_id: ULong | UUID | bytes | str | object = "id",
 ) -> bytes:
-    """A request as a client encodes it."""
     properties = Properties(
         message_id=message_id,  # type: ignore[arg-type]
         to=to,

@@ -36,7 +36,6 @@ def conceal(record: Any) -> Any:
 
 
 def first_entries(nodes: int) -> list[tuple[Key, Value]]:
-    """Those of a new cluster."""
     catalog = Catalog(Host().start_queue)
     facts = [Put(CLUSTER, ClusterFacts("id", "name")), Put(NODE_NUMBERS, nodes)]
     for number in range(1, nodes + 1):
@@ -47,14 +46,12 @@ def first_entries(nodes: int) -> list[tuple[Key, Value]]:
 
 
 def filled(first: Iterable[tuple[Key, Value]]) -> Watched:
-    """A catalog of these entries."""
     catalog = Watched(Host().start_queue)
     catalog.apply([Put(key, decoded(key, value)) for key, value in first])
     return catalog
 
 
 def check_whole(catalog: Catalog) -> None:
-    """Nothing needs what is not there."""
     for vhost in catalog.vhosts.values():
         for binding in vhost.topology.bindings():
             assert vhost.topology.find_exchange(binding.source) is not None, f"{binding} from nowhere"
@@ -208,15 +205,7 @@ def explain(
     transaction: CatalogTransaction,
     puts: Any,
 ) -> None:
-    """A request, asked where its transaction is applied, comes to the same as where it was planned.
-
-    Args:
-        truth: what was applied before; changed.
-        request: what was asked for.
-        planned: what it came to, on an older copy perhaps.
-        transaction: made of it.
-        puts: what is applied.
-    """
+    """A request, asked where its transaction is applied, comes to the same as where it was planned."""
     try:
         plan = request.plan(truth)
     except RefusedError as refusal:

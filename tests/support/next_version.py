@@ -51,11 +51,7 @@ def purge(queue: QuorumQueue, command: Purge) -> None:
 
 
 def become(put: Callable[[Any, str, Any], None]) -> None:
-    """Have this process carry out the next version too.
-
-    Args:
-        put: puts an attribute, as `setattr`.
-    """
+    """Have this process carry out the next version too."""
     put(machine_version, "NEWEST", VERSION)
     put(quorum_store, "encode_commands", encode_commands)
     put(quorum_store, "decode_commands", decode_commands)

@@ -118,7 +118,6 @@ class History:
         return self.kind.keeps_transient or is_persistent(number)
 
     def compare(self, found: list[int]) -> None:
-        """What a queue holds after a start."""
         here = set(found)
         assert len(here) == len(found), "a message is there twice"
         assert here <= set(range(self.published)), "a message was never published"
@@ -277,11 +276,7 @@ class Node:
     # --- lives --------------------------------------------------------------------------------------
 
     def live(self, rng: random.Random, steps: int) -> None:
-        """One life: start, compare, work, stop; or the end that the disk gives it.
-
-        Raises:
-            AssertionError: a promise is broken, or the broker ended other than by an error of storage.
-        """
+        """One life: start, compare, work, stop; or the end that the disk gives it."""
         self.refused = None
         try:
             trio.run(self._live, rng, steps, clock=MockClock(autojump_threshold=0))

@@ -108,7 +108,6 @@ def show_message(payload: bytes) -> str:
 
 
 def show(performative: Any) -> str:
-    """One performative as a line."""
     words = [type(performative).__name__.upper()]
     for field in fields(performative):
         value = getattr(performative, field.name)
@@ -166,7 +165,6 @@ def _show_map(value: dict[Any, Any]) -> str:
 
 
 def _show_unsettled(value: dict[bytes, Any]) -> str:
-    """``{#7:accepted,#8:null}``: tags of four bytes as numbers."""
     pairs = []
     for tag, state in value.items():
         if isinstance(state, Described):
@@ -327,7 +325,6 @@ def _parse_value(text: str) -> Any:
 
 
 def parse_state(text: str) -> Any:
-    """A delivery state from its name."""
     name, _, flags = text.rstrip(")").partition("(")
     match name:
         case "null":

@@ -93,7 +93,6 @@ class SenderWatch:
                 self.limits_of_turn[name].append(self.limits[name])
 
     def says(self, got: Got) -> None:
-        """The sender writes a frame."""
         body = got.body
         if type(body) is Attach:
             self.names[body.handle] = body.name
@@ -261,7 +260,6 @@ class Pair:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
         return bool(
             self.up or self.down or self.inbox or any(box.letters for box in self.host.boxes.values())
         )

@@ -37,7 +37,6 @@ class Network(SimNetwork):
         self.cuts |= {(sender, receiver)} | ({(receiver, sender)} if both else set())
 
     def isolate(self, name: str) -> None:
-        """Cut a node off from all others."""
         for other in self.names - {name}:
             self.cut(name, other)
 

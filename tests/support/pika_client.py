@@ -27,7 +27,6 @@ class Listening(Protocol):
 def parameters(
     broker: Listening, *, user: str = "guest", password: str = "guest", **options: Any
 ) -> pika.ConnectionParameters:
-    """How pika connects; failures are not retried."""
     return pika.ConnectionParameters(
         host=broker.host,
         port=broker.port,
@@ -63,7 +62,6 @@ def connect(broker: BrokerProcess, deadline: None) -> Iterator[Connect]:
 
 @pytest.fixture
 def connection(connect: Connect) -> BlockingConnection:
-    """One connection to the shared broker."""
     return connect()
 
 
@@ -107,7 +105,6 @@ class Inbox:
         self.messages.append(Delivered(method, properties, body))
 
     def take(self, count: int = 1) -> list[Delivered]:
-        """Wait for the next messages."""
         wanted = self._taken + count
         until(self.channel, lambda: len(self.messages) >= wanted, f"{count} more messages from {self.tag}")
         taken = self.messages[self._taken : wanted]
@@ -131,7 +128,6 @@ def settle_down(channel: BlockingChannel) -> None:
 
 
 def get(channel: BlockingChannel, queue: str, **options: Any) -> Delivered:
-    """basic.get of a message that is there."""
     method, properties, body = channel.basic_get(queue, **options)
     assert method is not None, f"nothing in '{queue}'"
     assert properties is not None

@@ -176,7 +176,6 @@ class ReceivingEnd(LinkEnd):
 
     @property
     def bodies(self) -> list[Any]:
-        """The bodies of all deliveries so far."""
         return [each.message.body for each in self.received]
 
     def grant(self, credit: int) -> None:
@@ -218,7 +217,6 @@ class ReceivingEnd(LinkEnd):
         self.client.flush()
 
     def modify(self, item: Received, *, failed: bool, undeliverable: bool, annotations: Any = None) -> None:
-        """Settle one delivery as modified."""
         local = item.delivery.local
         local.failed = failed
         local.undeliverable = undeliverable
@@ -272,16 +270,7 @@ class ProtonClient(Handler):
         wait: bool = True,
         **options: Any,
     ) -> None:
-        """Connect, and unless told otherwise wait until the connection is open.
-
-        Args:
-            port, host: where the broker listens.
-            user, password: for PLAIN.
-            mechanisms: SASL mechanisms that the client may choose from.
-            scheme: ``amqps`` for TLS, together with the option ssl_domain.
-            wait: for the broker's open; raises `Disconnected` if there will be none.
-            options: proton's: heartbeat (s), max_frame_size, container_id, virtual_host, properties.
-        """
+        """Connect, and unless told otherwise wait until the connection is open."""
         super().__init__()
         self.remote_open = False
         self.remote_close: tuple[str | None, str | None] | None = None
@@ -313,11 +302,7 @@ class ProtonClient(Handler):
     def wait(
         self, condition: Callable[[], Any], what: str | Callable[[], str], *, timeout_s: float = WAIT_S
     ) -> None:
-        """Turn the event loop until the condition holds.
-
-        Raises:
-            Disconnected: it can no longer come true, because the connection has gone.
-        """
+        """Turn the event loop until the condition holds."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             text = what if isinstance(what, str) else what()
@@ -360,7 +345,6 @@ class ProtonClient(Handler):
         return end
 
     def sender(self, address: str | None, *, wait: bool = True, **options: Any) -> SendingEnd:
-        """Attach a link to publish on."""
         link = self._context(options).sender(options.pop("name", None) or self._name())
         link.source.address = options.pop("source", None)
         if address is not None:

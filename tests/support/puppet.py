@@ -30,13 +30,7 @@ class Puppet:
     """
 
     def __init__(self, queue: str, box: Box, letters: deque[Command]) -> None:
-        """Take over a queue.
-
-        Args:
-            queue: its name.
-            box: what runs it; it does so no more.
-            letters: to it.
-        """
+        """Take over a queue."""
         self.queue = queue
         box.stalled = True
         self._letters = letters
@@ -44,7 +38,6 @@ class Puppet:
         self._delivered = 0
 
     def told(self) -> list[Command]:
-        """Letters since the last look, in order."""
         letters = list(self._letters)
         self._letters.clear()
         for letter in letters:
@@ -58,18 +51,15 @@ class Puppet:
 
     @property
     def ref(self) -> ConsumerRef:
-        """The consumer that subscribed last."""
         self.told()
         assert self._ref is not None, "nobody has subscribed"
         return self._ref
 
     def publish(self) -> Publish:
-        """The one publish that came."""
         (publish,) = self.told_only(Publish)
         return publish
 
     def deliver(self, keys: Sequence[int], messages: Sequence[Any]) -> Deliver:
-        """An effect: deliveries for the consumer."""
         self._delivered += len(keys)
         return Deliver(self.ref, list(keys), list(messages), 0)
 

@@ -65,10 +65,8 @@ class Alone:
 
 
 def at_once(ticket: int, callback: Callable[[], None]) -> None:
-    """What is appended is durable."""
     callback()
 
 
 def store_on(journal: SmallJournal, *, incarnation: int = 1) -> QuorumStore:
-    """A store that has read nothing yet."""
     return QuorumStore(GROUP, "q", journal, when_durable=at_once, incarnation=incarnation)

@@ -56,12 +56,10 @@ class Bench:
         self._handed: dict[ConsumerRef, int] = {}
 
     def do(self, command: QuorumCommand) -> list[object]:
-        """Carry out a command; what it told."""
         self.queue.apply(command, self.now)
         return self.take()
 
     def take(self) -> list[object]:
-        """What the queue has told since."""
         told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
         self.told += told
         for effect in told:
@@ -70,15 +68,12 @@ class Bench:
         return told
 
     def configure(self, **settings: Any) -> list[object]:
-        """Other settings, as by a policy."""
         return self.do(Configure(QueueSettings(**settings)))
 
     def publish(self, *bodies: str, priority: int | None = None, ttl_ms: int | None = None) -> list[object]:
-        """Publish messages with these contents."""
         return self.publish_all([message(each, priority=priority, ttl_ms=ttl_ms) for each in bodies])
 
     def publish_all(self, messages: Sequence[Message]) -> list[object]:
-        """Publish messages as one batch."""
         return self.do(Publish(self.publisher, range(len(messages)), messages, False))
 
     def consumer(self, credit: int = 0, **options: Any) -> ConsumerRef:
@@ -102,7 +97,6 @@ class Bench:
         return [each[1].decode() for each in self.delivered(told, ref)]
 
     def delivered(self, told: Iterable[object], ref: ConsumerRef | None = None) -> list[Message]:
-        """Messages of the deliveries among effects."""
         deliveries = only(told, Deliver)
         return [each for found in deliveries if ref in (None, found.consumer) for each in found.messages]
 
@@ -154,15 +148,12 @@ class Bench:
 
 
 def only(told: Iterable[object], kind: type[E]) -> list[E]:
-    """The effects of one kind."""
     return [each for each in told if isinstance(each, kind)]
 
 
 def confirmed(told: Iterable[object]) -> list[int]:
-    """Ids of messages that were confirmed."""
     return [number for each in only(told, Confirmed) for number in each.ids]
 
 
 def rejected(told: Iterable[object]) -> list[int]:
-    """Ids of messages that were rejected."""
     return [number for each in only(told, PublishRejected) for number in each.ids]

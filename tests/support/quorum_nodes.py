@@ -62,7 +62,6 @@ class Journal(SmallJournal):
             self._waiting.append((ticket, callback))
 
     def sync(self) -> None:
-        """All that was appended is durable."""
         self.durable = self.ticket
         ready, self._waiting = self._waiting, []
         for _, callback in ready:
@@ -196,7 +195,6 @@ class Node:
                 self.world.heard(self, effect)
 
     def work(self, *commands: Command) -> None:
-        """A wake of the queue's task."""
         self.woken = False
         asked = list(commands)
         due = self.backend.deadline()
@@ -251,7 +249,6 @@ class World:
     # --- the network
 
     def connected(self, one: int, other: int) -> bool:
-        """Whether two nodes reach each other."""
         return not {one, other} & self.cut and not {one, other} & self.down.keys()
 
     def send(self, sender: int, to: int, deliver: Callable[[Node], None]) -> None:
@@ -307,7 +304,6 @@ class World:
                     node.groups.heard(other)
 
     def crash(self, number: int) -> None:
-        """The power goes at a node."""
         node = self.nodes.pop(number)
         self.down[number] = node.journal.after_power_loss(self.dice)
         self._lost(number)
@@ -386,7 +382,6 @@ class World:
                 break
 
     def pass_time(self, ms: int) -> None:
-        """Time passes; what is due happens."""
         self.now += ms
         for node in list(self.nodes.values()):
             if (due := node.groups.deadline) is not None and due <= self.now:
@@ -397,12 +392,10 @@ class World:
                 node.work()
 
     def even(self) -> bool:
-        """All members have applied all there is."""
         ends = {node.store.last for node in self.nodes.values()}
         return len(ends) == 1 and all(node.store.applied == node.store.last for node in self.nodes.values())
 
     def bodies(self, node: Node) -> dict[int, bytes]:
-        """What a member has, by index."""
         indexes = sorted(node.backend.queue.live_indexes())
         found = node.store.bodies.fetch(indexes) if indexes else []
         return {index: body for index, (_, body) in zip(indexes, found, strict=True)}

@@ -48,12 +48,7 @@ def the_room() -> Room:
 
 
 def mutant(name: str, patches: Sequence[Patch]) -> Room:
-    """The room with faults in it.
-
-    Args:
-        name: letters, digits and underscores; tells mutants apart.
-        patches: what is wrong.
-    """
+    """The room with faults in it."""
     package = f"amqp10broker.raft_{name}" if patches else "amqp10broker.raft"
     modules = []
     for module in MODULES:
@@ -68,13 +63,7 @@ def mutant(name: str, patches: Sequence[Patch]) -> Room:
 
 
 def load(name: str, source: str, real: str) -> ModuleType:
-    """A module of a room.
-
-    Args:
-        name: of the module.
-        source: its text, if it is not a real one.
-        real: how names of real ones begin.
-    """
+    """A module of a room."""
     known = sys.modules.get(name)
     if known is not None:
         return known

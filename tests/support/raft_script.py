@@ -69,7 +69,6 @@ class Watched(Group):
 
 
 def said(message: Any) -> str:
-    """A message in a line."""
     kind = type(message).__name__
     words = f"{message.sender} to {message.to} {kind} term {message.term}"
     match kind:

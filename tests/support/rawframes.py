@@ -84,7 +84,6 @@ def login(mechanism: str = "ANONYMOUS", response: bytes = b"") -> bytes:
 
 
 def open_frame(**fields: Any) -> bytes:
-    """The AMQP header and an open frame."""
     return AMQP_HEADER + frame(0, Open(**{"container_id": "test", **fields}))
 
 
@@ -95,7 +94,6 @@ def begin(channel: int = 0, **fields: Any) -> bytes:
 
 
 def attach_sender(handle: int, queue: str, *, channel: int = 0, **fields: Any) -> bytes:
-    """A client's sender link to a queue."""
     given: dict[str, Any] = {
         "name": f"out-{channel}-{handle}-{queue}",
         "handle": handle,
@@ -108,7 +106,6 @@ def attach_sender(handle: int, queue: str, *, channel: int = 0, **fields: Any) -
 
 
 def attach_receiver(handle: int, queue: str, *, channel: int = 0, **fields: Any) -> bytes:
-    """A client's receiver link from a queue."""
     given: dict[str, Any] = {
         "name": f"in-{channel}-{handle}-{queue}",
         "handle": handle,
@@ -138,7 +135,6 @@ def credit(
 
 
 def message(body: bytes) -> bytes:
-    """A message of one data section."""
     if len(body) < 256:
         return b"\x00\x53\x75\xa0" + bytes((len(body),)) + body
     return b"\x00\x53\x75\xb0" + len(body).to_bytes(4, "big") + body

@@ -161,14 +161,12 @@ class RawSocket:
                 return got
 
     def rest(self) -> list[Got]:
-        """Everything up to the end."""
         taken = []
         while (got := self.next()) is not None:
             taken.append(got)
         return taken
 
     def open(self, *, channels: int = 1, **fields: Any) -> Self:
-        """Log in, open, begin sessions."""
         self.send(login())
         assert self.until(SaslOutcome).body.code == 0
         self.send(open_frame(**fields), *[begin(channel) for channel in range(channels)])

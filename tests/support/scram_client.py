@@ -42,5 +42,4 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def check(self, last: bytes) -> None:
-        """The server knows the verifier, too."""
         assert last == b"v=" + base64.b64encode(self._server_signature)

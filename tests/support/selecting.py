@@ -23,7 +23,6 @@ def coloured(
 
 
 def selector(text: str, descriptor: Symbol = SELECTOR) -> Filters:
-    """What a consumer asks that selects so."""
     name = Symbol("sql-filter") if descriptor == SQL else Symbol("jms-selector")
     found = from_amqp10({name: Described(descriptor, text)})
     assert not found.refused, found.refused

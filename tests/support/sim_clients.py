@@ -113,7 +113,6 @@ class SimConsumer:
             self.unsent[key] = message
 
     def on_reply(self, effect: CreditReply) -> None:
-        """The answer to a request."""
         if self.over:
             return
         assert self.credit.in_flight or effect.epoch < self.credit.epoch, f"{self.life} had asked nothing"
@@ -122,7 +121,6 @@ class SimConsumer:
         self.credit.answered(effect)
 
     def send(self) -> None:
-        """Pass on what has come."""
         count = len(self.unsent)
         history = self._client.queue.history
         for key, message in self.unsent.items():
@@ -151,7 +149,6 @@ class SimConsumer:
         self._client.post(Settle(self.ref, keys, delivery_outcome, answer=answer))
 
     def on_settled(self, effect: Settled) -> None:
-        """A decision counts for good."""
         assert self.asked, f"{self.life} was answered what it had not asked"
         keys, names, delivery_outcome = self.asked.popleft()
         assert list(keys) == list(effect.keys), f"{self.life} was answered {effect.keys}, not {keys}"
@@ -238,7 +235,6 @@ class SimClient:
         return consumer
 
     def inspect(self) -> RequestRef:
-        """Ask how many messages there are."""
         request = self.reply_to.request()
         self.questions[request] = 1
         self.post(Inspect(request))

@@ -46,12 +46,10 @@ class Way:
         self.changed = trio.Event()
 
     def change(self) -> None:
-        """Let those that wait look again."""
         self.changed.set()
         self.changed = trio.Event()
 
     def put(self, data: memoryview) -> None:
-        """Bytes go on their way."""
         if not self.gone:
             self._at = max(self._at, trio.current_time() + self._network.delay(self.ends))
             self.moving.append((self._at, data))
@@ -69,11 +67,7 @@ class Way:
         return -math.inf if self.over else math.inf
 
     def take(self, most: int) -> bytes:
-        """What has come; empty at the end.
-
-        Raises:
-            trio.BrokenResourceError: it was reset.
-        """
+        """What has come; empty at the end."""
         if self.broken:
             raise trio.BrokenResourceError("reset")
         if not self.moving:
@@ -97,7 +91,6 @@ class SimStream:
         self._closed = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send, waiting while the window is full."""
         await trio.lowlevel.checkpoint()
         out, view = self._out, memoryview(bytes(data))
         while len(view):
@@ -171,7 +164,6 @@ class SimNetwork:
         self._mended = trio.Event()
 
     def reset(self, one: str, other: str) -> None:
-        """Break all connections between two nodes."""
         self._break(lambda way: set(way.ends) == {one, other})
 
     def stall(self) -> None:
@@ -200,7 +192,6 @@ class SimNetwork:
 
     @property
     def names(self) -> set[str]:
-        """Of the nodes that are there."""
         return set(self._broker_listeners)
 
     # --- nodes --------------------------------------------------------------------------------------
@@ -225,11 +216,7 @@ class SimNetwork:
             self._break(lambda way: name in way.ends)
 
     async def connect(self, sender: str, address: Address) -> Transport:
-        """A connection, as one that dials has it; what listens there has been given the other end.
-
-        Raises:
-            OSError: nobody is there, or no answer comes.
-        """
+        """A connection, as one that dials has it; what listens there has been given the other end."""
         receiver = address[0]
         with trio.move_on_after(CONNECT_S):
             await trio.sleep(self.delay((sender, receiver)))

@@ -183,7 +183,6 @@ class SimNode:
 
     @asynccontextmanager
     async def open_syncer(self, *, delay_ms: int = 0) -> AsyncIterator[SimNode]:
-        """In place of a helper process."""
         yield self
 
     async def sync(self, fds: Sequence[int]) -> None:
@@ -206,7 +205,6 @@ class SimNode:
         return clock
 
     async def dial(self, address: tuple[str, int]) -> Transport:
-        """A connection to another node."""
         return await self.sim.network.connect(self.name, address)
 
     # --- lives --------------------------------------------------------------------------------------
@@ -305,7 +303,6 @@ class SimNode:
 
     @property
     def serving(self) -> Broker | None:
-        """Its broker, if clients can use it."""
         return self.broker if self.up and not self.dead else None
 
     def backends(self) -> Iterator[tuple[int, QuorumInLog]]:
@@ -346,12 +343,7 @@ class Simulation:
     """
 
     def __init__(self, seed: int, *, steps: int = 120) -> None:
-        """A life that has yet to be lived.
-
-        Args:
-            seed: of all that is drawn.
-            steps: of the first phase.
-        """
+        """A life that has yet to be lived."""
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.names = "abcde"[: rng.choice((3, 3, 5))]
@@ -379,11 +371,7 @@ class Simulation:
     # --- running it ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Live it.
-
-        Raises:
-            AssertionError: something happened that may not, or did not that must.
-        """
+        """Live it."""
         with self._simulated():
             trio.run(self._run, clock=MockClock(autojump_threshold=0))
         assert not self.faults, self.faults
@@ -393,7 +381,6 @@ class Simulation:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
     def note(self, what: str) -> None:
-        """One line of the trace."""
         now = trio.current_time() if self._started else 0.0
         self.trace.append(f"{now:.5f} {what}")
 
@@ -751,7 +738,6 @@ class Simulation:
         return waiting
 
     async def _look(self) -> None:
-        """All that is in each queue."""
         for node in self.nodes.values():
             for client in node.clients:
                 client.close()

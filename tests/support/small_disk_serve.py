@@ -35,17 +35,14 @@ class SmallDisk(Disk):
     _capacity: int | None = None
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write if there are blocks for it."""
         self._take(fd, offset + sum(map(len, pieces)))
         super().write(fd, offset, pieces)
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Allocate if there are blocks for it."""
         self._take(fd, end)
         return super().allocate(fd, end)
 
     def total_bytes(self, path: str) -> int:
-        """As a small file system."""
         return TOTAL_BYTES
 
     def _take(self, fd: int, end: int) -> None:

@@ -40,7 +40,6 @@ class SmallJournal:
 
     @property
     def records(self) -> list[SmallRecord]:
-        """All that is there, in order."""
         return [record for records in self.files.values() for record in records]
 
     def append(

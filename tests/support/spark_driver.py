@@ -68,12 +68,7 @@ def run_stream(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
 
 def copying(folder: Path, stop_in: int | None) -> Callable[[DataFrame, int], None]:
-    """A sink that keeps each attempt at each batch: ``folder/BATCH/ATTEMPT``, rows in the order they came.
-
-    Args:
-        folder: where.
-        stop_in: stop for ever behind writing this batch, before Spark notes that it is done.
-    """
+    """A sink that keeps each attempt at each batch: ``folder/BATCH/ATTEMPT``, rows in the order they came."""
 
     def copy(frame: DataFrame, batch: int) -> None:
         place = folder / str(batch)
@@ -87,13 +82,7 @@ def copying(folder: Path, stop_in: int | None) -> Callable[[DataFrame, int], Non
 
 
 def slowed(frame: DataFrame, delay_ms: int, marks: str) -> DataFrame:
-    """The same rows through Python workers that take their time, to be killed in.
-
-    Args:
-        frame: any.
-        delay_ms: for each Arrow batch.
-        marks: a folder; while a worker waits, a file in it has its process id for a name.
-    """
+    """The same rows through Python workers that take their time, to be killed in."""
 
     def wait(batches: Any) -> Any:
         import os

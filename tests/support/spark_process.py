@@ -54,7 +54,6 @@ class DriverProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the program is over."""
         return self.process.poll() is not None
 
     # --- killing ----------------------------------------------------------------------------------
@@ -65,12 +64,7 @@ class DriverProcess:
         self.process.wait()
 
     def kill_worker(self, query: str, of: Family | None = None) -> None:
-        """SIGKILL to the Python process that runs a task of a query that has ``slow_ms``, in its middle.
-
-        Args:
-            query: its name.
-            of: the family that the workers are of; with a local master, the driver's.
-        """
+        """SIGKILL to the Python process that runs a task of a query that has ``slow_ms``, in its middle."""
         marks = self.directory / "marks" / query
         members = of or self.family
         self.wait_for(
@@ -97,7 +91,6 @@ class DriverProcess:
         return str(json.loads(path.read_text())["error"])
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        """Wait for something while the driver runs."""
 
         def holds() -> Any:
             ended = self.ended  # before it is asked: what it did last counts
@@ -112,7 +105,6 @@ class DriverProcess:
         self.wait_for(lambda: batches(checkpoint) >= number, f"{number} batches in {checkpoint}")
 
     def wait_ended(self) -> None:
-        """Wait for the end of the program."""
         wait_until(lambda: self.ended, "the end of the driver", timeout_s=RUN_S, explain=self.logs)
         assert self.process.returncode == 0, self.logs()
 
@@ -149,15 +141,7 @@ def spark_driver(
     conf: Mapping[str, str] | None = None,
     java_home: Path | None = None,
 ) -> Iterator[DriverProcess]:
-    """Start a driver; all of it is ended behind the block.
-
-    Args:
-        directory: new, for logs and notes.
-        queries: to be run at the same time.
-        master: of the application.
-        conf: further settings of it.
-        java_home: of the Java to run; None for the one that `local_session` finds.
-    """
+    """Start a driver; all of it is ended behind the block."""
     scratch = directory / "tmp"
     for folder in (scratch, directory / "outcomes", *(directory / "marks" / name for name in queries)):
         folder.mkdir(parents=True)

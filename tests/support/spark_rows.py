@@ -25,7 +25,6 @@ _SENT_AT_ONCE: Final = 500
 
 
 def message_id(number: int) -> str:
-    """The message-id of message N."""
     return f"m-{number}"
 
 
@@ -89,23 +88,15 @@ class Tally:
 
     @property
     def exactly_once(self) -> bool:
-        """Each message in one row."""
         return not (self.missing or self.twice or self.strange)
 
     @property
     def nothing_lost(self) -> bool:
-        """Each message in one row or more."""
         return not (self.missing or self.strange)
 
 
 def tally(frame: DataFrame, count: int, *, offsets: bool) -> Tally:
-    """Look at every row.
-
-    Args:
-        frame: the sink, with the columns of the source.
-        count: messages 0 to count - 1 were published.
-        offsets: of a stream, to which nothing else was published: message N has offset N.
-    """
+    """Look at every row."""
     columns = ("messageId", "body", *(("offset",) if offsets else ()))
     return tally_rows((tuple(row) for row in frame.select(*columns).collect()), count)
 

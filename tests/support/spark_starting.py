@@ -15,12 +15,6 @@ def started(start: Callable[[], Any]) -> Any:
 
     Spark gives the Python process of a source ten seconds to start, which no setting changes. A query that
     ended because of that has done nothing, and is started again.
-
-    Args:
-        start: starts it.
-
-    Returns:
-        The query; what else is wrong with it is said by its `awaitTermination`.
     """
     while True:
         query = start()

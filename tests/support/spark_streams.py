@@ -34,7 +34,6 @@ def declare(broker: BrokerProcess, name: str, **arguments: Any) -> None:
 
 
 def publish(broker: BrokerProcess, name: str, messages: Iterable[Message | bytes]) -> None:
-    """Publish, and wait until all are accepted."""
     with client_of(broker) as client:
         outcomes = client.sender(f"/queues/{name}").send_many(messages)
         assert set(map(type, outcomes)) <= {Accepted}
@@ -45,7 +44,6 @@ def body(number: int) -> bytes:
 
 
 def fill(broker: BrokerProcess, name: str, count: int, first: int = 0) -> None:
-    """Publish messages whose bodies are numbers."""
     publish(broker, name, (data_message(body(number)) for number in range(first, first + count)))
 
 

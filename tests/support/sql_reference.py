@@ -29,13 +29,7 @@ UNKNOWN = None
 
 
 def interpret(node: Expression, values: dict[MessageField, Any], now_ms: int) -> Any:
-    """The value of an expression: True, False, None for unknown and null, or another value.
-
-    Args:
-        node: the expression.
-        values: what the message has; a field that is missing here is null.
-        now_ms: what UTC() gives.
-    """
+    """The value of an expression: True, False, None for unknown and null, or another value."""
 
     def of(inner: Expression) -> Any:
         return interpret(inner, values, now_ms)
@@ -75,12 +69,10 @@ def interpret(node: Expression, values: dict[MessageField, Any], now_ms: int) ->
 
 
 def truth(value: Any) -> bool | None:
-    """A value as a condition."""
     return value if isinstance(value, bool) else UNKNOWN
 
 
 def kind(value: Any) -> str:
-    """Which values can be compared with which."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
@@ -91,7 +83,6 @@ def kind(value: Any) -> str:
 
 
 def compare(operator: str, left: Any, right: Any) -> bool | None:
-    """A comparison of two values."""
     if left is None or right is None:
         return UNKNOWN
     if kind(left) != kind(right) or kind(left) == "other":

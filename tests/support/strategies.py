@@ -34,7 +34,6 @@ INTEGERS: tuple[type[Any], ...] = (UByte, UShort, UInt, ULong, Byte, Short, Int,
 
 
 def integers(kind: type[Any]) -> st.SearchStrategy[Any]:
-    """Integers of one AMQP type."""
     return st.integers(kind.MIN, kind.MAX).map(kind)
 
 

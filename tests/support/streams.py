@@ -29,7 +29,6 @@ HEAD = make_head(None, None, "", "s")
 
 
 def text(number: int) -> Message:
-    """A message whose body is a number."""
     return HEAD, data_section(b"%d" % number)
 
 
@@ -105,7 +104,6 @@ class Bench:
         self.queue.commit(self.now_ms)
 
     def take(self) -> list[Effect]:
-        """The effects since the last call."""
         effects, self.effects = self.effects, []
         return effects
 
@@ -128,7 +126,6 @@ class Bench:
         settled: bool = False,
         enqueued_time: bool = False,
     ) -> Reader:
-        """A consumer from a position on."""
         return Reader(self, position, filters, settled=settled, enqueued_time=enqueued_time)
 
 
@@ -176,7 +173,6 @@ class Reader:
         return fresh
 
     def read(self, credit: int, *, drain: bool = False) -> list[int]:
-        """Grant credit; the offsets of what came."""
         effects = self.bench.do(Credit(self.ref, self.delivery_count, credit, drain, self.seen))
         fresh = self.listen(effects)
         if drain:
@@ -202,5 +198,4 @@ class Reader:
 
 
 def confirmed_of(effects: Iterable[Effect]) -> list[int]:
-    """The ids that were confirmed."""
     return [number for effect in effects if isinstance(effect, Confirmed) for number in effect.ids]

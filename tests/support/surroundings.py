@@ -30,7 +30,6 @@ def make_catalog(host: Any) -> Catalog:
 
 
 def no_volatile(vhost: VirtualHost, connection: object, allowed: Callable[[str], None]) -> DeclaredQueue:
-    """For tests that use no direct reply-to."""
     raise AssertionError(f"{connection} was not to ask for a volatile queue")
 
 

@@ -68,7 +68,6 @@ class Plant:
 
     @property
     def events_a_tick(self) -> int:
-        """How many events one tick has."""
         return sum(7 if stream.end_to_end else 4 for stream in self.streams) + 2
 
 
@@ -94,24 +93,7 @@ def sweep(
     protocol: str = "amqp10",
     queue_type: str = "classic",
 ) -> list[Plant]:
-    """Runs of a sweep: throughput rises with each setting up to its knee and is flat beyond.
-
-    Args:
-        credits: of max_link_credit; the next two likewise.
-        windows: of max_incoming_window.
-        queue_credits: of max_queue_credit.
-        sizes: bytes in a message; bigger ones are slower.
-        repetitions: of each combination.
-        noise: standard deviation of a repetition's throughput, as a share.
-        top_per_s: throughput beyond all knees, for the smallest size.
-        knee: below this value a setting holds the throughput down in proportion.
-        events: in all, about.
-        seed: of the noise.
-        benchmark: name of the benchmark.
-        rate_limit_per_s: publishers are limited to it.
-        protocol: "amqp10" or "amqp091".
-        queue_type: "classic", "quorum", "stream".
-    """
+    """Runs of a sweep: throughput rises with each setting up to its knee and is flat beyond."""
     random = np.random.default_rng(seed)
     cells = list(product(sizes, queue_credits, windows, credits, range(repetitions)))
     plants = []

@@ -65,7 +65,6 @@ class MemoryLog:
         self._waiting.append((self._change, told))
 
     def sync(self) -> None:
-        """All so far is durable."""
         durable = self._change
         while self._changes:
             _, puts, forgets = self._changes.popleft()
@@ -118,7 +117,6 @@ class Node:
         self.leaders_known = True
 
     def start(self) -> None:
-        """With what is on its disk."""
         world = self.world
         self.incarnation += 1
         self.up, self.caught_up = True, False
@@ -220,7 +218,6 @@ class Node:
         self.heard[decided.ref] = decided
 
     def ticks(self) -> None:
-        """What is due at this time."""
         for part in (self.groups, self.system):
             if part.deadline is not None and part.deadline <= self.world.now_ms:
                 part.tick()
@@ -260,7 +257,6 @@ class World:
         self._form()
 
     def store(self, log: MemoryLog) -> SystemStore:
-        """With a machine that is watched."""
         store = SystemStore(log)
         machine = self._machine()
         machine.install(store.machine.snapshot())
@@ -286,7 +282,6 @@ class World:
         return Machine
 
     def applied(self, index: int, transaction: CatalogTransaction, decision: TransactionDecision) -> None:
-        """At one of the nodes."""
         data = transaction.encode()
         assert self.log.setdefault(index, data) == data, f"another transaction at {index}"
         if index in self.outcomes:
@@ -302,7 +297,6 @@ class World:
             explain(self.truth, request, plan, transaction, decision.puts)
 
     def _form(self) -> None:
-        """The first founds, the others join it."""
         founder = self.nodes[0]
         catalog = Catalog(Host().start_queue)
         catalog.apply(
@@ -375,7 +369,6 @@ class World:
         self._notifications(node)
 
     def cut_off(self, node: Node, *, others: Sequence[Node] | None = None) -> None:
-        """Connections of a node end."""
         for other in self.nodes if others is None else others:
             if other is not node:
                 self.cut.add(frozenset((node.number, other.number)))
@@ -388,7 +381,6 @@ class World:
             self._notifications(node)
 
     def pass_time(self, ms: int) -> None:
-        """Time goes on, in small steps."""
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms = min(until, self.now_ms + 50)
@@ -416,11 +408,9 @@ class World:
         raise AssertionError("it never comes to rest")
 
     def settle(self) -> None:
-        """Long enough for an election."""
         self.pass_time(2_000)
 
     def step(self) -> None:
-        """One thing that may happen."""
         kind = self.random_source.random()
         up = [node for node in self.nodes if node.up]
         if kind < 0.6 and self.network:
@@ -439,12 +429,10 @@ class World:
     # --- looking --------------------------------------------------------------------------------------
 
     def leader(self) -> Node | None:
-        """The node that leads and takes proposals."""
         leading = [node for node in self.nodes if node.up and node.member.leads]
         return max(leading, key=lambda node: node.member.raft.status.term, default=None)
 
     def answer(self, node: Node, request: CatalogRequest[Any]) -> Any:
-        """Ask, and wait for the answer."""
         ref = node.ask(request)
         for _ in range(40):
             if ref in node.heard:

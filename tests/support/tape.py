@@ -82,7 +82,6 @@ class Tape:
 
 
 def findings(*tapes: Tape) -> list[Finding]:
-    """What a lint of several says."""
     lint = Lint()
     for record in sorted((each for tape in tapes for each in tape.records), key=lambda each: each.at_ns):
         lint.take(record)

@@ -45,7 +45,6 @@ class TapedConsumer(Delivering):
 def taped_consumer(
     habits: ConsumerModel, *, credit: int, trip_s: float, messages: int, settled: bool = False
 ) -> Tape:
-    """A recording of a consumer."""
     simulation = TapedConsumer(habits, credit, trip_s, settled=settled)
     simulation.run(messages)
     return simulation.tape

@@ -63,7 +63,6 @@ class Taped(Simulation):
 
 
 def taped(habits: Habits, *, credit: int, window: int, trip_s: float, messages: int) -> Tape:
-    """A recording of a publisher."""
     simulation = Taped(habits, credit, window, trip_s)
     simulation.run(messages)
     return simulation.tape

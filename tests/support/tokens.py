@@ -46,18 +46,7 @@ def token(
     now_s: float | None = None,
     **claims: Any,
 ) -> str:
-    """A token.
-
-    Args:
-        *scopes: without the prefix.
-        user: the claim ``sub``.
-        lasts_s: until it ends; None: it does not say.
-        alg: of the signature.
-        signed_by: a private key; None: `key`.
-        kid: the key's id in the head; None: none.
-        now_s: when it is made, seconds since the epoch; None: now.
-        **claims: further ones; None leaves one out.
-    """
+    """A token."""
     made_at = time.time() if now_s is None else now_s
     said: dict[str, Any] = {
         "sub": user,

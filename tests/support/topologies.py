@@ -111,7 +111,6 @@ class Small:
         headers: Mapping[str, object] | None = None,
         properties: Mapping[str, object] | None = None,
     ) -> tuple[str, ...]:
-        """Return the queues for a message."""
         return self.route_with_cacheable(source, *keys, headers=headers, properties=properties)[0]
 
     def route_with_cacheable(
@@ -126,10 +125,8 @@ class Small:
         return self.topology.route(found, keys or ("",), lambda: headers or {}, lambda: properties or {})
 
     def exchanges(self) -> set[str]:
-        """Return the names of the declared exchanges."""
         return {one.name for one in self.topology if one.name and not one.name.startswith("amq.")}
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue with its bindings."""
         remove_queue(self.topology, name)
         self.queues.discard(name)

@@ -30,7 +30,6 @@ LINKS = {"one": 1, "two": 2}
 
 
 def control(handle: int = CONTROL, **fields: Any) -> bytes:
-    """An attach of a control link."""
     given: dict[str, Any] = {
         "name": f"control-{handle}",
         "handle": handle,
@@ -67,13 +66,11 @@ class Session:
         return self.next_id - 1
 
     async def declare(self) -> bytes:
-        """The id of a new transaction."""
         state = await self.ask(Declare())
         assert isinstance(state, Declared)
         return state.txn_id
 
     async def post(self, txn_id: bytes | None, queue: str, body: bytes = b"m", **fields: Any) -> Any:
-        """The state that answers a message."""
         state = None if txn_id is None else TransactionalState(txn_id=txn_id)
         number = self.take_id()
         await self.client.send(transfer(LINKS[queue], number, body, state=state, **fields))
@@ -104,7 +101,6 @@ async def start(broker: Broker, *queues: str, **fields: Any) -> Session:
 
 
 async def declare_queues(broker: Broker, *more: str) -> None:
-    """The queues of a test."""
     for name in (*LINKS, *more):
         declare(broker.catalog, "/", name)
     await settle_down()

@@ -36,7 +36,6 @@ def quiet_config(**settings: Any) -> Config:
 
 @asynccontextmanager
 async def running_broker(**settings: Any) -> AsyncIterator[Broker]:
-    """A broker for one test."""
     async with Broker(quiet_config(**settings)) as broker:
         yield broker
 
@@ -66,7 +65,6 @@ class BoundedPipe:
         return len(taken)
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Put everything, waiting for room."""
         await trio.lowlevel.checkpoint()
         view = memoryview(data)
         while True:
@@ -76,7 +74,6 @@ class BoundedPipe:
             await self._changed.wait()
 
     async def read(self, max_bytes: int) -> bytes:
-        """Wait for bytes; empty at the end."""
         await trio.lowlevel.checkpoint()
         while not self.data:
             if self.broken:
@@ -243,7 +240,6 @@ class Client:
         return self
 
     async def vanish(self) -> None:
-        """Close the socket without a word."""
         await self.stream.aclose()
 
 
@@ -277,7 +273,6 @@ async def settle_down() -> None:
 
 
 def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
-    """Ready and unsettled messages of a queue."""
     found = broker.catalog.lookup_vhost("/").find(name)
     assert found is not None
     return found.handle.ready, found.handle.unsettled

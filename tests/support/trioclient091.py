@@ -80,7 +80,6 @@ class Client091:
         await self.stream.send_all(b"".join(data))
 
     async def publish(self, exchange: str, routing_key: str, body: bytes, **properties: Any) -> None:
-        """A message on channel 1."""
         await self.send(1, message(1, routing_key, body, exchange, **properties))
 
     async def next_or_end(self, *, heartbeats: bool = False) -> Got | None:
@@ -121,7 +120,6 @@ class Client091:
                 return got
 
     async def call(self, channel: int, method: Method, kind: type[M]) -> M:
-        """Send a method and get its answer."""
         await self.send(channel, method)
         return await self.expect(kind, channel=channel)
 
@@ -155,12 +153,10 @@ class Client091:
         await self.send(0, ConnectionStartOk(named, mechanism, response, "en_US"))
 
     async def tune(self) -> None:
-        """Take what the broker offers, without heartbeats."""
         tune = await self.expect(ConnectionTune)
         await self.send(0, ConnectionTuneOk(tune.channel_max, tune.frame_max, 0))
 
     async def login(self, **fields: Any) -> ConnectionTune:
-        """Up to the broker's limits."""
         await self.begin()
         await self.send(0, start_ok(**fields))
         return await self.expect(ConnectionTune)
@@ -179,12 +175,10 @@ class Client091:
         return self
 
     async def vanish(self) -> None:
-        """Close the socket without a word."""
         await self.stream.aclose()
 
 
 def each_of(item: Item) -> list[Got]:
-    """The frames behind an item."""
     match item:
         case MethodFrame():
             return [(item.channel, item.method)]
@@ -214,7 +208,6 @@ def connect091(
 
 
 def names(got: list[Got]) -> list[str]:
-    """What came, by class name."""
     return [type(each.method if isinstance(each, Content) else each).__name__ for _, each in got]
 
 

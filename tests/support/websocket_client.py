@@ -19,13 +19,7 @@ Cut = Callable[[bytes], Iterable[bytes]]
 
 
 def upgrade(protocols: str = "amqp", *, path: str = "/", **others: str | None) -> bytes:
-    """The request for a WebSocket.
-
-    Args:
-        protocols: that the client speaks.
-        path: of the request.
-        others: headers beside or instead of the usual ones; None: without it.
-    """
+    """The request for a WebSocket."""
     headers: dict[str, str | None] = {
         "host": "localhost",
         "upgrade": "websocket",
@@ -40,13 +34,11 @@ def upgrade(protocols: str = "amqp", *, path: str = "/", **others: str | None) -
 
 
 def masked(opcode: Opcode, data: bytes = b"", *, fin: bool = True) -> bytes:
-    """One frame as a client sends it."""
     sent: bytes = Frame(opcode, data, fin).serialize(mask=True)
     return sent
 
 
 def binary(*parts: bytes) -> bytes:
-    """One message of these fragments."""
     last = len(parts) - 1
     return b"".join(
         masked(Opcode.CONT if at else Opcode.BINARY, part, fin=at == last) for at, part in enumerate(parts)
@@ -92,7 +84,6 @@ class WebSocketStream:
         await self.send_raw(b"".join(binary(part) for part in self.cut(bytes(data))))
 
     async def send_raw(self, data: bytes) -> None:
-        """Send bytes as they are."""
         await self._stream.send_all(data)
 
     async def close(self) -> None:
