@@ -148,7 +148,6 @@ def test_who_may_not_learns_not_what_exists(scene: Scene, address: str) -> None:
 
 
 def test_the_anonymous_terminus_needs_nothing_itself(scene: Scene) -> None:
-    """Each of its messages does."""
     scene.allow()
     assert scene.sender(None)[0].startswith("B> ATTACH ")
 
@@ -184,7 +183,6 @@ def test_the_end_of_one_session_is_none_of_the_others(scene: Scene) -> None:
 def test_a_message_through_the_anonymous_terminus(
     scene: Scene, to: str, enough: str, what: str, settled: str
 ) -> None:
-    """END, however the message was sent."""
     scene.sender(None)
     scene.allow(write=enough)
     assert scene.publish(content(to=to)) == [disposition(0, ACCEPTED)]
@@ -216,7 +214,6 @@ def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
 
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "target_per_message_internal_exchange")
 def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> None:
-    """It ends the session, too."""
     scene.exchange("inside", "fanout", internal=True)
     scene.sender(None)
     text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
@@ -224,7 +221,6 @@ def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> No
 
 
 def test_what_was_sent_before_the_refused_message_is_published(scene: Scene) -> None:
-    """In one read with it."""
     scene.allow(write="^x$")
     scene.sender(None)
     good, bad = content("good", to="/exchanges/x/k").hex(), content("bad", to="/queues/q1").hex()
@@ -304,7 +300,6 @@ def test_a_permission_that_is_taken_away_counts_at_the_next_message(
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "attach_to_exclusive_queue")
 def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> None:
-    """DETACH amqp:resource-locked; publishing is allowed."""
     scene.world.delete("q1")
     declare(scene.world.catalog, scene.world.vhost, "q1", exclusive_owner=object())
     attach, detach = scene.receiver("/queues/q1")
@@ -328,7 +323,6 @@ def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
 
 
 def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
-    """The first who is there decides."""
     scene.receiver("/queues/q1")
     queue = scene.world.queues["q1"].queue
     elsewhere = new_asker("elsewhere")
@@ -394,7 +388,6 @@ def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scene, wi
 @pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
 @pytest.mark.parametrize("way", ["END", "CLOSE"])
 def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str) -> None:
-    """Whoever made it is gone."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
     scene.do("C> ATTACH h=1 target=dynamic capabilities=temporary-queue")
     assert len(scene.world.vhost.queues) == 4
@@ -411,7 +404,6 @@ def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str
     ],
 )
 def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scene, attach: str, end: str) -> None:
-    """amqp:not-implemented, for the link alone."""
     _, detach = scene.do(f"C> ATTACH h=0 {attach}")
     assert detach.startswith(
         f'B> DETACH h=0 closed=true error=amqp:not-implemented "Dynamic {end} not supported'

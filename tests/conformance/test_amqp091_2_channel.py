@@ -36,18 +36,15 @@ QUEUE = QueueDeclare("q", durable=True)
 
 
 def closed(channel: WorldChannel) -> WorldChannel:
-    """The channel after the client closed it."""
     assert channel.call(ChannelClose(200, "bye")) == ChannelCloseOk()
     return channel
 
 
 def test_channel_open_is_answered() -> None:
-    """channel.open -> channel.open-ok."""
     World().channel()
 
 
 def test_second_channel_open_closes_the_connection() -> None:
-    """504 `second 'channel.open' seen`."""
     assert World().channel().fatal(ChannelOpen()) == (504, "second 'channel.open' seen")
 
 
@@ -61,7 +58,6 @@ def test_a_method_on_a_channel_never_opened_closes_the_connection(method: Method
 
 
 def test_a_publish_on_a_channel_never_opened_closes_the_connection() -> None:
-    """504 `expected 'channel.open'`."""
     channel = closed(World().channel())
     assert channel.fatal(channel.content("q", b"x")) == (504, "expected 'channel.open'")
 
@@ -254,22 +250,18 @@ def test_reply_text_is_cut_at_255_bytes() -> None:
 
 
 def test_flow_active_is_answered() -> None:
-    """channel.flow active=true -> flow-ok."""
     assert World().channel().call(ChannelFlow(True)) == ChannelFlowOk(True)
 
 
 def test_flow_inactive_is_not_implemented() -> None:
-    """540 `active=false`."""
     assert World().channel().fatal(ChannelFlow(False)) == (540, "active=false")
 
 
 def test_flow_ok_from_the_client_is_ignored() -> None:
-    """We never ask for it."""
     assert World().channel().say(ChannelFlowOk(True)) == []
 
 
 def test_access_request_gets_ticket_1() -> None:
-    """Kept for old clients."""
     # pamqp does not know this method any more.
     assert World(strict=False).channel().call(AccessRequest("/data", active=True)) == AccessRequestOk(1)
 
@@ -282,7 +274,6 @@ def test_a_server_s_method_from_a_client_is_invalid() -> None:
 
 
 def test_a_connection_method_on_a_channel_is_invalid() -> None:
-    """503, from the reader."""
     channel = World().channel()
     with pytest.raises(Exception, match="COMMAND_INVALID"):
         channel.send(ConnectionBlocked("no"))
@@ -358,7 +349,6 @@ def test_contents_behind_a_refused_method_do_not_use_up_the_reader_s_credit() ->
 
 
 def test_tx_and_confirm_are_per_channel() -> None:
-    """Each channel has its own mode."""
     connection = World().connect()
     first, second = connection.channel(1), connection.channel(2)
     assert kinds(first.say(TxSelect())) == ["TxSelectOk"]

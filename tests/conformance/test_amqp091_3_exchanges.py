@@ -27,7 +27,6 @@ from tests.support.declaring import set_permission, set_topic_permission
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel in a world with queue q."""
     channel = World().channel()
     channel.call(QueueDeclare("q", durable=True))
     return channel
@@ -52,7 +51,6 @@ def routed(channel: WorldChannel, exchange: str, key: str = "", **fields: object
     "kind", ["direct", "fanout", "topic", "headers", "x-local-random", "x-consistent-hash"]
 )
 def test_declare_makes_an_exchange_and_again_finds_it(channel: WorldChannel, kind: str) -> None:
-    """An equal declaration is ok."""
     declare(channel, "e", kind)
     declare(channel, "e", kind)
     assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
@@ -66,7 +64,6 @@ def test_declare_without_answer(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "invalid_exchange")
 def test_unknown_type_is_refused(channel: WorldChannel) -> None:
-    """406 unknown exchange type."""
     assert channel.refused(ExchangeDeclare("X", "T")) == (406, "unknown exchange type 'T'")
 
 
@@ -78,7 +75,6 @@ def test_reserved_name_is_refused(channel: WorldChannel) -> None:
 
 @pytest.mark.parametrize("passive", [False, True])
 def test_default_exchange_cannot_be_declared(channel: WorldChannel, passive: bool) -> None:
-    """403, passive too."""
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeDeclare("", "direct", passive=passive)) == (403, text)
 
@@ -103,12 +99,10 @@ def test_trace_exchange_is_internal(channel: WorldChannel) -> None:
 
 
 def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
-    """404 no exchange."""
     assert channel.refused(ExchangeDeclare("X", passive=True)) == (404, "no exchange 'X' in vhost '/'")
 
 
 def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
-    """CR and LF in declare."""
     declare(channel, "a\r\nb")
     assert channel.call(ExchangeDeclare("ab", passive=True)) == ExchangeDeclareOk()
 
@@ -117,7 +111,6 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
 
 
 def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
-    """Idempotent."""
     assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
 
 
@@ -147,26 +140,22 @@ def test_delete_if_unused(channel: WorldChannel) -> None:
 
 @pytest.mark.parametrize("name", ["amq.direct", "amq.other"])
 def test_system_exchanges_cannot_be_deleted(channel: WorldChannel, name: str) -> None:
-    """403."""
     text = f"deletion of system exchange '{name}' in vhost '/' not allowed"
     assert channel.refused(ExchangeDelete(name)) == (403, text)
 
 
 def test_default_exchange_cannot_be_deleted(channel: WorldChannel) -> None:
-    """403."""
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeDelete("")) == (403, text)
 
 
 def test_delete_without_answer(channel: WorldChannel) -> None:
-    """no-wait."""
     declare(channel, "X")
     assert channel.say(ExchangeDelete("X", no_wait=True)) == []
     assert channel.refused(ExchangeDeclare("X", passive=True))[0] == 404
 
 
 def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel: WorldChannel) -> None:
-    """Never if nothing was ever bound."""
     declare(channel, "X", auto_delete=True)
     assert channel.call(QueueUnbind("q", "X", "k")) == QueueUnbindOk()
     assert channel.call(ExchangeDeclare("X", passive=True)) == ExchangeDeclareOk()
@@ -180,7 +169,6 @@ def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "direct_exchange")
 def test_direct_compares_keys(channel: WorldChannel) -> None:
-    """Equality."""
     declare(channel, "X")
     bind(channel, "X", "k")
     assert [routed(channel, "X", key) for key in ("k", "K", "", "k.k")] == [1, 0, 0, 0]
@@ -188,7 +176,6 @@ def test_direct_compares_keys(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("exchanges_SUITE", "fanout_exchange")
 def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
-    """Whatever the key."""
     bind(channel, "amq.fanout")
     assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
 
@@ -218,7 +205,6 @@ def test_message_is_delivered_once_per_queue(channel: WorldChannel) -> None:
 
 
 def test_exchange_to_exchange_with_a_cycle(channel: WorldChannel) -> None:
-    """Each queue gets one copy."""
     declare(channel, "X", "fanout")
     declare(channel, "Y", "fanout")
     assert channel.call(ExchangeBind("Y", "X", "")) == ExchangeBindOk()
@@ -250,7 +236,6 @@ def test_exchange_unbind_of_what_is_gone_is_ok(channel: WorldChannel, destinatio
 
 
 def test_default_exchange_cannot_be_bound(channel: WorldChannel) -> None:
-    """403 on either side."""
     text = "operation not permitted on the default exchange"
     assert channel.refused(ExchangeBind("amq.fanout", "", "k")) == (403, text)
     assert channel.refused(ExchangeBind("", "amq.fanout", "k")) == (403, text)
@@ -293,19 +278,16 @@ def permit(channel: WorldChannel, configure: str = "", write: str = "", read: st
 
 
 def denied(what: str, kind: str, name: str) -> tuple[int, str]:
-    """What a missing permission earns."""
     return 403, f"{what} access to {kind} '{name}' in vhost '/' refused for user 'guest'"
 
 
 def test_declare_and_delete_need_configure(channel: WorldChannel) -> None:
-    """403."""
     permit(channel, "^$", ".*", ".*")
     assert channel.refused(ExchangeDeclare("X", "direct")) == denied("configure", "exchange", "X")
     assert channel.refused(ExchangeDelete("X")) == denied("configure", "exchange", "X")
 
 
 def test_bind_needs_write_on_destination_and_read_on_source(channel: WorldChannel) -> None:
-    """403, exchange and queue."""
     permit(channel, "", "^q$", "^$")
     assert channel.refused(QueueBind("q", "amq.fanout", "")) == denied("read", "exchange", "amq.fanout")
     assert channel.refused(ExchangeBind("amq.topic", "amq.fanout", "")) == denied(
@@ -316,7 +298,6 @@ def test_bind_needs_write_on_destination_and_read_on_source(channel: WorldChanne
 
 
 def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel: WorldChannel) -> None:
-    """403 at the declaration."""
     arguments = {"alternate-exchange": "A"}
     permit(channel, ".*", "", ".*")
     assert channel.refused(ExchangeDeclare("X", "direct", arguments=arguments)) == denied(
@@ -329,7 +310,6 @@ def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel:
 
 
 def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: WorldChannel) -> None:
-    """403; `amq.default`."""
     permit(channel, "", "^amq.topic$", "")
     assert channel.refused(channel.content("q")) == denied("write", "exchange", "amq.default")
     assert channel.refused(channel.content("q", exchange="amq.fanout")) == denied(
@@ -371,7 +351,6 @@ def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel) ->
 
 
 def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(channel: WorldChannel) -> None:
-    """It is no text, and refused."""
     set_permission(channel.world.catalog, "guest", "/", Permission("^X$", "^$", "^$"))
     method = ExchangeDeclare("X", "direct", arguments={"alternate-exchange": ByteArray(b"amq.fanout")})
     text = "invalid type 'binary' for arg 'alternate-exchange' in exchange 'X' in vhost '/'"

@@ -68,7 +68,6 @@ def test_declaration_counts_what_was_published_before_it(channel: WorldChannel) 
 
 
 def test_declare_without_answer(channel: WorldChannel) -> None:
-    """no-wait, new or not."""
     assert channel.say(*[QueueDeclare("q", durable=True, no_wait=True)] * 2) == []
     assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
 
@@ -82,7 +81,6 @@ def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_server_named")
 def test_server_named_queue_must_be_classic(channel: WorldChannel) -> None:
-    """406 for quorum."""
     method = QueueDeclare("", durable=True, arguments={"x-queue-type": "quorum"})
     text = "Cannot declare a server-named queue for type quorum; give it a name"
     assert channel.refused(method) == (406, text)
@@ -119,12 +117,10 @@ def test_reserved_name_is_refused(channel: WorldChannel) -> None:
 
 
 def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
-    """404."""
     assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
 def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
-    """Other properties are no matter."""
     declare(channel)
     method = QueueDeclare("q", passive=True, auto_delete=True, arguments={"x-max-length": 1})
     assert channel.call(method) == QueueDeclareOk("q", 0, 0)
@@ -140,7 +136,6 @@ def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
     ],
 )
 def test_bad_argument_is_refused(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
-    """406 invalid arg."""
     (name,) = arguments
     code, text = channel.refused(QueueDeclare("q", durable=True, arguments=arguments))
     assert code == 406
@@ -170,7 +165,6 @@ def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
 
 
 def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
-    """CR and LF in declare."""
     assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
 
 
@@ -193,7 +187,6 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
     ids=lambda method: method.NAME,
 )
 def test_exclusive_queue_is_locked_for_other_connections(channel: WorldChannel, method: Any) -> None:
-    """405 for every method."""
     other = channel.world.channel()
     channel.call(QueueDeclare("q", exclusive=True))
     assert other.refused(method) == LOCKED
@@ -229,7 +222,6 @@ def test_exclusive_queue_goes_with_its_connection(channel: WorldChannel) -> None
 
 
 def test_exclusive_queue_survives_its_channel() -> None:
-    """Only the connection counts."""
     connection = World().connect()
     first, second = connection.channel(1), connection.channel(2)
     first.call(QueueDeclare("q", exclusive=True))
@@ -262,7 +254,6 @@ def test_auto_delete_goes_with_its_last_consumer(channel: WorldChannel) -> None:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: WorldChannel, lost: bool) -> None:
-    """Closed or lost."""
     other = channel.world.channel()
     declare(channel, auto_delete=True)
     other.publish("q", b"x")
@@ -276,7 +267,6 @@ def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: WorldCh
 
 
 def test_auto_delete_does_not_count_get(channel: WorldChannel) -> None:
-    """basic.get is no consumer."""
     declare(channel, auto_delete=True)
     channel.say(BasicGet("q"))
     channel.call(ChannelClose(200))
@@ -298,7 +288,6 @@ def test_acks_after_auto_delete_are_no_error(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind")
 def test_bind_is_idempotent(channel: WorldChannel) -> None:
-    """Twice is once."""
     declare(channel)
     for _ in range(2):
         assert channel.call(QueueBind("q", "amq.direct", "k")) == QueueBindOk()
@@ -310,14 +299,12 @@ def test_bind_is_idempotent(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_to_unknown_exchange", "bind_to_unknown_queue")
 def test_bind_to_what_is_missing(channel: WorldChannel) -> None:
-    """404, queue or exchange."""
     declare(channel)
     assert channel.refused(QueueBind("q", "X", "k")) == (404, "no exchange 'X' in vhost '/'")
     assert channel.refused(QueueBind("r", "amq.direct", "k")) == (404, "no queue 'r' in vhost '/'")
 
 
 def test_unbind_of_nothing_is_ok(channel: WorldChannel) -> None:
-    """A missing binding is no error."""
     declare(channel)
     assert channel.call(QueueUnbind("q", "amq.direct", "k")) == QueueUnbindOk()
     assert channel.call(QueueUnbind("q", "gone", "k")) == QueueUnbindOk()
@@ -352,7 +339,6 @@ def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "purge_no_consumer")
 def test_purge_without_answer_and_of_nothing(channel: WorldChannel) -> None:
-    """no-wait; 404."""
     declare(channel)
     channel.publish("q", b"1")
     assert channel.say(QueuePurge("q", no_wait=True)) == []
@@ -374,19 +360,16 @@ def test_delete_gives_the_number_of_ready_messages(channel: WorldChannel) -> Non
 
 
 def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
-    """delete-ok with 0."""
     assert channel.call(QueueDelete("q")) == QueueDeleteOk(0)
 
 
 def test_delete_without_answer(channel: WorldChannel) -> None:
-    """no-wait, there or not."""
     declare(channel)
     assert channel.say(QueueDelete("q", no_wait=True), QueueDelete("q", no_wait=True)) == []
     assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
 
 
 def test_delete_if_unused(channel: WorldChannel) -> None:
-    """406 with a consumer."""
     declare(channel)
     channel.consume("q")
     assert channel.refused(QueueDelete("q", if_unused=True)) == (406, "queue 'q' in vhost '/' in use")
@@ -394,7 +377,6 @@ def test_delete_if_unused(channel: WorldChannel) -> None:
 
 
 def test_delete_if_empty(channel: WorldChannel) -> None:
-    """406 with ready messages."""
     declare(channel)
     channel.publish("q", b"x")
     assert channel.refused(QueueDelete("q", if_empty=True)) == (406, "queue 'q' in vhost '/' not empty")
@@ -405,7 +387,6 @@ def test_delete_if_empty(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_if_empty", "delete_if_unused")
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_quorum_queue_knows_no_conditions(channel: WorldChannel, flag: str) -> None:
-    """540."""
     declare(channel, arguments={"x-queue-type": "quorum"})
     shown = flag.replace("_", "-")
     text = (
@@ -493,7 +474,6 @@ def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel, pa
 
 
 def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: WorldChannel) -> None:
-    """403 at the declaration."""
     method = QueueDeclare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})
     set_permission(channel.world.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     assert channel.refused(method) == (

@@ -43,7 +43,6 @@ def channel() -> WorldChannel:
 
 
 def confirming(channel: WorldChannel) -> WorldChannel:
-    """The channel in confirm mode."""
     assert channel.call(ConfirmSelect()) == ConfirmSelectOk()
     return channel
 
@@ -65,7 +64,6 @@ def test_missing_exchange_is_not_found(channel: WorldChannel) -> None:
 
 
 def test_immediate_is_not_implemented(channel: WorldChannel) -> None:
-    """540."""
     assert channel.fatal(channel.content("q", immediate=True)) == (540, "immediate=true")
 
 
@@ -80,12 +78,10 @@ def test_mandatory_without_route_is_returned(channel: WorldChannel) -> None:
 
 
 def test_mandatory_with_route_is_not_returned(channel: WorldChannel) -> None:
-    """Nothing is answered."""
     assert channel.publish("q", b"x", mandatory=True) == []
 
 
 def test_unroutable_without_mandatory_is_dropped(channel: WorldChannel) -> None:
-    """Silently."""
     assert channel.publish("nowhere", b"x") == []
 
 
@@ -101,7 +97,6 @@ def test_message_larger_than_configured_is_refused() -> None:
 
 
 def head_of(size: int, exchange: str = "", *, immediate: bool = False) -> bytes:
-    """A content whose body does not come."""
     publish = BasicPublish(exchange, "q", immediate=immediate)
     return method_frame(1, publish) + content_header_frame(1, b"\x00\x00", size)
 
@@ -159,7 +154,6 @@ def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldC
 
 
 def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(channel: WorldChannel) -> None:
-    """503: only servers deliver."""
     deliver = method_frame(1, BasicDeliver("c", 1, False, "", "q")) + content_header_frame(1, b"\x00\x00", 5)
     channel.say(deliver)
     fault = channel.connection.fault
@@ -197,13 +191,11 @@ def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
     ["", "abc", "12x", "-1", "315360000001"],
 )
 def test_bad_expiration_is_refused(channel: WorldChannel, expiration: str) -> None:
-    """406 invalid expiration."""
     text = f"invalid expiration '{expiration}': must be milliseconds, an integer of 0 to 315360000000"
     assert channel.refused(channel.content("q", expiration=expiration)) == (406, text)
 
 
 def test_good_expiration_is_kept(channel: WorldChannel) -> None:
-    """0 and ten years."""
     for expiration in ("0", "315360000000"):
         assert channel.publish("q", b"", expiration=expiration) == []
     assert [properties_of(each).expiration for each in got_from(channel)] == ["0", "315360000000"]
@@ -247,7 +239,6 @@ def test_cc_and_bcc_add_routing_keys(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "cc_header_non_array_should_close_channel")
 @pytest.mark.parametrize("header", ["CC", "BCC"])
 def test_cc_that_is_no_array_is_refused(channel: WorldChannel, header: str) -> None:
-    """406."""
     code, _ = channel.refused(channel.content("q", headers={header: "r"}))
     assert code == 406
     assert channel.world.counts("q") == (0, 0)
@@ -267,7 +258,6 @@ def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_select_ok")
 def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> None:
-    """Numbers go on."""
     confirming(channel)
     assert channel.publish("q", b"x") == [BasicAck(1, False)]
     confirming(channel)
@@ -276,7 +266,6 @@ def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> Non
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nowait")
 def test_confirm_select_without_answer(channel: WorldChannel) -> None:
-    """nowait: counted from there."""
     assert channel.say(channel.content("q"), ConfirmSelect(True), channel.content("q")) == [
         BasicAck(1, False)
     ]
@@ -299,14 +288,12 @@ def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_unroutable_message")
 def test_unroutable_is_acked_at_once(channel: WorldChannel) -> None:
-    """Without mandatory."""
     confirming(channel)
     assert channel.publish("nowhere", b"x") == [BasicAck(1, False)]
 
 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_mandatory_unroutable")
 def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
-    """Of each message that is returned."""
     confirming(channel)
     assert kinds(channel.publish("nowhere", b"x", mandatory=True)) == ["BasicReturn", "BasicAck"]
     got = channel.say(*[channel.content("nowhere", mandatory=True)] * 3)
@@ -341,7 +328,6 @@ def test_ack_waits_for_the_last_queue(channel: WorldChannel) -> None:
 
 
 def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
-    """The order is free."""
     confirming(channel)
     channel.world.box("q").stalled = True
     assert channel.say(channel.content("q"), channel.content("r")) == [BasicAck(2, False)]
@@ -403,6 +389,5 @@ def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
 
 
 def test_consume_while_messages_come(channel: WorldChannel) -> None:
-    """consume-ok is before the first delivery."""
     got = channel.say(channel.content("q", b"1"), BasicConsume("q", "c"), channel.content("q", b"2"))
     assert kinds(got) == ["BasicConsumeOk", "BasicDeliver", "BasicDeliver"]

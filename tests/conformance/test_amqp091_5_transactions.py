@@ -58,7 +58,6 @@ def with_deliveries(channel: WorldChannel, count: int) -> WorldChannel:
 
 @pytest.mark.rabbitmq("transactions_SUITE", "published_visible_after_commit")
 def test_publish_is_transactional(channel: WorldChannel) -> None:
-    """Nobody sees it before the commit."""
     assert channel.publish("q", b"1", b"2") == []
     assert channel.world.counts("q") == (0, 0)
     assert channel.call(TxCommit()) == TxCommitOk()
@@ -86,7 +85,6 @@ def test_reject_is_transactional(channel: WorldChannel, method: Method) -> None:
 
 
 def test_reject_without_requeue_is_transactional(channel: WorldChannel) -> None:
-    """Dropped at the commit."""
     with_deliveries(channel, 1)
     channel.say(BasicReject(1, False))
     assert channel.world.counts("q") == (0, 1)
@@ -146,7 +144,6 @@ def test_errors_of_a_publish_are_found_at_once(channel: WorldChannel) -> None:
     "method", [BasicAck(3), BasicNack(3), BasicReject(3), BasicAck(3, True)], ids=lambda m: f"{m.NAME} {m}"
 )
 def test_errors_of_an_ack_are_found_at_once(channel: WorldChannel, method: Method) -> None:
-    """An unknown tag: before any commit."""
     with_deliveries(channel, 2)
     assert channel.refused(method) == (406, "unknown delivery tag 3")
 
@@ -159,7 +156,6 @@ def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: WorldChann
 
 @pytest.mark.rabbitmq("transactions_SUITE", "return_after_commit")
 def test_returns_are_sent_at_the_commit_before_commit_ok(channel: WorldChannel) -> None:
-    """In the order of the publishes."""
     assert channel.publish("nowhere", b"1", b"2", mandatory=True) == []
     got = channel.say(channel.content("q", b"3"), TxCommit())
     assert kinds(got) == ["BasicReturn", "BasicReturn", "TxCommitOk"]
@@ -198,7 +194,6 @@ def test_commit_and_rollback_need_select(method: Method) -> None:
 
 
 def test_empty_commit_and_rollback_are_answered(channel: WorldChannel) -> None:
-    """At once."""
     assert channel.say(TxCommit(), TxRollback(), TxCommit()) == [TxCommitOk(), TxRollbackOk(), TxCommitOk()]
 
 

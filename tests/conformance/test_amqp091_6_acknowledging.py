@@ -34,7 +34,6 @@ def channel() -> WorldChannel:
 
 
 def held(channel: WorldChannel) -> int:
-    """Deliveries that the channel holds."""
     return channel.service.consuming.unacked
 
 
@@ -108,7 +107,6 @@ def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldC
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_nack", "subscribe_and_requeue_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, True), BasicReject(3, True)], ids=str)
 def test_requeue_puts_it_back_to_its_place(channel: WorldChannel, method: Method) -> None:
-    """Before what nobody had, marked redelivered."""
     got = channel.say(method)
     assert (bodies(got), tags(got), redelivered(got)) == ([b"3"], [6], [True])
 
@@ -134,7 +132,6 @@ def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_nack", "subscribe_and_multiple_nack")
 def test_nack_of_all(channel: WorldChannel) -> None:
-    """multiple with tag 0."""
     got = channel.say(BasicNack(0, True, True))
     assert bodies(got) == [b"1", b"2", b"3", b"4", b"5"]
 
@@ -174,12 +171,10 @@ def test_recover_requeues_everything(channel: WorldChannel, method: Method) -> N
 
 @pytest.mark.parametrize("method", [BasicRecover(False), BasicRecoverAsync(False)], ids=lambda m: m.NAME)
 def test_recover_without_requeue_is_not_implemented(channel: WorldChannel, method: Method) -> None:
-    """540 requeue=false."""
     assert channel.fatal(method) == (540, "requeue=false")
 
 
 def test_recover_of_nothing(channel: WorldChannel) -> None:
-    """recover-ok."""
     channel.say(BasicCancel("c"), BasicAck(0, True))
     assert channel.call(BasicRecover(True)) == BasicRecoverOk()
 
@@ -199,14 +194,12 @@ def test_the_end_of_a_channel_requeues_everything(channel: WorldChannel, lost: b
 
 
 def test_tags_of_another_channel_are_unknown(channel: WorldChannel) -> None:
-    """Delivery tags are the channel's."""
     second = channel.connection.channel(2)
     assert second.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
     assert held(channel) == 5
 
 
 def test_many_acks_of_one_write(channel: WorldChannel) -> None:
-    """Singles and multiples mixed."""
     channel.say(BasicCancel("c"), BasicAck(2), BasicAck(1), BasicAck(4, True), BasicAck(5))
     assert held(channel) == 0
     assert channel.world.counts("q") == (2, 0)

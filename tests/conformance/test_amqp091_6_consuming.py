@@ -33,14 +33,12 @@ Q = QueueDeclare("q", durable=True)
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel in a world with queue q."""
     channel = World().channel()
     channel.call(Q)
     return channel
 
 
 def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
-    """Put messages into a queue from elsewhere."""
     channel.world.channel().publish(queue, *[b"%d" % body for body in bodies])
     channel.world.rest()
 
@@ -49,7 +47,6 @@ def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
 
 
 def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
-    """`amq.ctag-` and a token."""
     first, second = channel.call(BasicConsume("q")), channel.call(BasicConsume("q"))
     assert isinstance(first, BasicConsumeOk)
     assert isinstance(second, BasicConsumeOk)
@@ -64,7 +61,6 @@ def test_tag_in_use_closes_the_connection(channel: WorldChannel) -> None:
 
 
 def test_tag_is_free_on_other_channels_and_after_cancel(channel: WorldChannel) -> None:
-    """Tags are the channel's."""
     second = channel.connection.channel(2)
     assert second.consume("q", "T") == channel.consume("q", "T") == []
     channel.call(BasicCancel("T"))
@@ -72,18 +68,15 @@ def test_tag_is_free_on_other_channels_and_after_cancel(channel: WorldChannel) -
 
 
 def test_missing_queue_is_not_found(channel: WorldChannel) -> None:
-    """404."""
     assert channel.refused(BasicConsume("x", "c")) == (404, "no queue 'x' in vhost '/'")
 
 
 def test_no_local_is_ignored(channel: WorldChannel) -> None:
-    """The channel gets what it publishes."""
     channel.consume("q", no_local=True)
     assert bodies(channel.publish("q", b"x")) == [b"x"]
 
 
 def test_consume_without_answer(channel: WorldChannel) -> None:
-    """no-wait: deliveries come and no consume-ok."""
     fill(channel, 1)
     assert kinds(channel.say(BasicConsume("q", "c", no_wait=True))) == ["BasicDeliver"]
 
@@ -101,7 +94,6 @@ def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
 
 
 def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
-    """basic.get is no consumer."""
     channel.consume("q", "x", exclusive=True)
     assert channel.world.channel().call(BasicGet("q")) == BasicGetEmpty()
 
@@ -127,7 +119,6 @@ CLASSIC_TAKES = "consumers of a queue of type classic may give x-cancel-on-ha-fa
     ],
 )
 def test_arguments_of_consume(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
-    """406 invalid arg."""
     (name,) = arguments
     text = f"invalid arg '{name}' for queue 'q' in vhost '/': {problem}"
     assert channel.refused(BasicConsume("q", "c", arguments=arguments)) == (406, text)
@@ -140,7 +131,6 @@ def test_good_arguments_of_consume(channel: WorldChannel) -> None:
 
 @pytest.mark.rabbitmq("per_node_limit_SUITE", "channel_consumers_limit")
 def test_limit_of_consumers_per_channel() -> None:
-    """530 reached maximum."""
     channel = World(Config(consumer_max_per_channel=1)).channel()
     channel.call(Q)
     channel.consume("q", "a")
@@ -209,12 +199,10 @@ def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel
 
 
 def test_cancel_of_an_unknown_tag_is_ok(channel: WorldChannel) -> None:
-    """cancel-ok."""
     assert channel.call(BasicCancel("nobody")) == BasicCancelOk("nobody")
 
 
 def test_cancel_without_answer(channel: WorldChannel) -> None:
-    """no-wait."""
     channel.consume("q")
     assert channel.say(BasicCancel("c", True)) == []
     assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
@@ -250,7 +238,6 @@ def test_deleted_queue_cancels_its_consumers(channel: WorldChannel) -> None:
 
 
 def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
-    """Nothing is said."""
     world = World()
     channel, other = world.channel(capabilities=()), world.channel()
     channel.call(Q)
@@ -296,7 +283,6 @@ def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_first_empty", "consume_from_empty_queue")
 @pytest.mark.rabbitmq("queue_parallel_SUITE", "consume")
 def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
-    """get-ok, then get-empty."""
     fill(channel, 1, 2)
     got = channel.say(BasicGet("q"), BasicGet("q"), BasicGet("q"))
     assert [each.method for each in contents(got, BasicGetOk)] == [
@@ -331,7 +317,6 @@ def test_get_of_a_requeued_message_is_redelivered(channel: WorldChannel) -> None
 
 
 def test_get_on_a_missing_queue(channel: WorldChannel) -> None:
-    """404."""
     assert channel.refused(BasicGet("x")) == (404, "no queue 'x' in vhost '/'")
 
 
@@ -368,7 +353,6 @@ def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
 
 
 def test_prefetch_size_is_not_implemented(channel: WorldChannel) -> None:
-    """540 prefetch_size!=0 (N)."""
     assert channel.fatal(BasicQos(prefetch_size=3)) == (540, "prefetch_size!=0 (3)")
 
 
@@ -383,7 +367,6 @@ def test_consumer_has_at_most_prefetch_unacked(channel: WorldChannel, prefetch: 
 
 
 def test_prefetch_0_is_no_limit(channel: WorldChannel) -> None:
-    """All that is there."""
     fill(channel, *range(1000))
     assert len(bodies(channel.consume("q"))) == 1000
 
@@ -402,7 +385,6 @@ def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
 
 
 def test_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
-    """Everything comes."""
     fill(channel, *range(10))
     channel.say(BasicQos(prefetch_count=1))
     assert len(bodies(channel.consume("q", no_ack=True))) == 10

@@ -160,14 +160,12 @@ def test_declaring_the_generated_name_tells_whether_the_requester_is_there(chann
 
 
 def test_declaring_the_bare_name_is_ok(channel: WorldChannel) -> None:
-    """On the requester's channel."""
     assert channel.call(QueueDeclare(NAME)) == QueueDeclareOk(NAME, 0, 1)
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "bind_to_volatile_queue", "unbind_from_volatile_queue")
 @pytest.mark.parametrize("bare", [False, True])
 def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -> None:
-    """403."""
     name = NAME if bare else request(channel)
     text = f"operation not permitted on the direct reply-to queue '{name}'"
     for method in (

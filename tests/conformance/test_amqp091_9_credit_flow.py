@@ -32,7 +32,6 @@ def stuck(config: Config | None = None) -> tuple[WorldConnection, WorldChannel, 
 
 
 def letters(connection: WorldConnection) -> int:
-    """Messages that wait in the queue's mailbox."""
     return sum(len(each.messages) for each in connection.world.box("q").letters)  # type: ignore[union-attr]
 
 
@@ -57,7 +56,6 @@ def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
 
 
 def test_other_connections_go_on() -> None:
-    """The stop is the connection's."""
     connection, first, _ = stuck()
     first.say(first.content("q", b"x") * 1000)
     other = connection.world.channel()
@@ -85,7 +83,6 @@ def test_reader_gets_its_credit_back_in_portions() -> None:
 
 @pytest.mark.rabbitmq("unit_credit_flow_SUITE", "credit_flow_settings")
 def test_the_numbers_can_be_tuned() -> None:
-    """credit_flow_initial and credit_flow_more_after."""
     connection, first, _ = stuck(Config(credit_flow_initial=10, credit_flow_more_after=5))
     for _ in range(100):
         first.say(first.content("q", b"x"))
@@ -130,7 +127,6 @@ def test_a_deleted_queue_holds_nobody_up() -> None:
 
 
 def test_messages_that_go_nowhere_cost_no_queue_credit() -> None:
-    """Unroutable ones are handled at once."""
     world = World()
     channel = world.channel()
     channel.publish("nowhere", *[b"x"] * 3000)

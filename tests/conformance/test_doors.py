@@ -177,7 +177,6 @@ def furnish(catalog: Catalog) -> None:
 
 
 def allow(catalog: Catalog, patterns: Mapping[str, str]) -> None:
-    """Give the user these permissions and no others."""
     configure, write, read, topic = (
         patterns.get(each, "") for each in ("configure", "write", "read", "topic")
     )
@@ -444,7 +443,6 @@ def test_what_is_for_administrators_needs_the_tag(broker_api: BrokerApi, name: s
 
 @pytest.mark.parametrize("name", sorted(LISTS))
 def test_a_list_leaves_out_what_the_user_has_nothing_to_do_with(name: str) -> None:
-    """There is nothing to refuse."""
     broker = Broker()
     furnish(broker.catalog)
     assert broker.do(name, caller=broker.caller(USER)) == [] or name == "list-vhosts"
@@ -497,7 +495,6 @@ def test_a_definitions_file_is_for_administrators_whatever_it_declares(operation
 
 @pytest.fixture
 def broker() -> Broker:
-    """The table, and whoever may do everything."""
     broker = Broker()
     furnish(broker.catalog)
     return broker

@@ -43,7 +43,6 @@ def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange", "target_exchange_routing_key_empty")
 @pytest.mark.parametrize("target", ["/exchanges/direct", "/exchanges/direct/"])
 def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> None:
-    """``/exchanges/:exchange``."""
     scene.bind("direct", "q1", "")
     scene.sender(target)
     assert scene.publish() == [disposition(0, ACCEPTED)]
@@ -104,7 +103,6 @@ def test_bad_targets_are_refused(scene: Scene, target: str) -> None:
 
 
 def test_an_exchange_is_no_source(scene: Scene) -> None:
-    """Consumers consume from queues."""
     _, detach = scene.receiver("/exchanges/direct/k")
     assert detach.startswith(
         f"B> DETACH h=9 closed=true error={INVALID} \"Attach refused: '/exchanges/direct/k'"
@@ -119,7 +117,6 @@ def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
 
 
 def test_an_internal_exchange_is_no_target(scene: Scene) -> None:
-    """Only other exchanges publish to it."""
     scene.exchange("inside", "fanout", internal=True)
     _, detach = scene.sender("/exchanges/inside")
     text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
@@ -185,7 +182,6 @@ def test_a_message_that_names_no_place(scene: Scene, to: str | None, condition: 
 
 @pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_exchange_absent_settled")
 def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
-    """error.info holds the delivery-tag."""
     scene.sender(None)
     client = scene.world.clients["C"]
     client.bodies = []

@@ -34,7 +34,6 @@ def again(script: ScriptRunner, attach: str, label: str = "C") -> str:
 
 
 def count(script: ScriptRunner) -> tuple[int, int]:
-    """Ready and unsettled messages of q."""
     queue = script.world.queues["q"].queue
     return queue.ready, queue.unsettled
 
@@ -225,7 +224,6 @@ def test_the_default_outcome_is_that_of_the_source() -> None:
     ("policy", "ends"), [("link-detach", "detach"), ("session-end", "end"), ("connection-close", "close")]
 )
 def test_the_timer_starts_when_the_expiry_policy_says(policy: str, ends: str) -> None:
-    """L4."""
     script = holding(f"{SECOND} expiry-policy={policy}")
     for step, command in (("detach", "C> DETACH h=1"), ("end", "C> END"), ("close", "C> CLOSE")):
         script.do(command)
@@ -323,7 +321,6 @@ def test_another_source_begins_anew(script: ScriptRunner) -> None:
 
 
 def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
-    """L10."""
     script.do("lose C")
     assert "unsettled" not in again(script, SECOND)
     assert count(script) == (6, 0)
@@ -331,7 +328,6 @@ def test_without_a_map_nothing_is_resumed(script: ScriptRunner) -> None:
 
 
 def test_a_null_source_is_the_source_as_it_was(script: ScriptRunner) -> None:
-    """L7."""
     script.do("lose C")
     answer = again(
         script, "name=mine role=receiver source=null rcv-settle-mode=second unsettled={#0:accepted}"

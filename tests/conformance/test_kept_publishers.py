@@ -127,7 +127,6 @@ def test_with_mode_first_a_smaller_limit_forgets_nothing_that_may_be_on_its_way(
 
 
 def test_of_a_delivery_that_came_in_part_nothing_is_kept(script: ScriptRunner) -> None:
-    """The client sends it anew."""
     script.do(f"C> ATTACH h=1 {SECOND}")
     script.do("C> TRANSFER h=1 did=0 part=1/2 body=big size=900")
     script.do("lose C")

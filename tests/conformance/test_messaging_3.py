@@ -21,7 +21,6 @@ from tests.support.script import ScriptRunner
 
 
 def section(code: int, value: Any) -> bytes:
-    """One section by its descriptor."""
     return encode(Described(ULong(code), value))
 
 
@@ -55,7 +54,6 @@ class Pipe:
         self._id = 0
 
     def publish(self, payload: bytes) -> list[str]:
-        """What the broker answers to a message."""
         transfer = Transfer(handle=0, delivery_id=self._id, delivery_tag=b"t")
         self._id += 1
         self._client.feed(frame(transfer, payload))
@@ -64,7 +62,6 @@ class Pipe:
         return self.script.world.take_trace()
 
     def fetch(self) -> bytes:
-        """The next message, as it is delivered."""
         self._written.clear()
         self.script.do(f"C> FLOW h=1 dc={self._fetched} cr=1")
         (body,) = self._written

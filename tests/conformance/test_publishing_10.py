@@ -164,7 +164,6 @@ def test_what_came_before_a_bad_x_cc_is_published(scene: Scene) -> None:
     "amqp_client_SUITE", "server_closes_link_exchange_settled", "server_closes_link_exchange_unsettled"
 )
 def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
-    """Released and detached, or only detached."""
     text = "no exchange 'direct' in vhost '/'"
     scene.bind("direct", "q1", "k")
     scene.sender("/exchanges/direct/k")
@@ -214,7 +213,6 @@ def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
 
 
 def test_an_impersonator_may_use_any_user_id(scene: Scene) -> None:
-    """A tag of the user."""
     set_tags(scene.world.catalog, "guest", {"impersonator"})
     scene.sender("/queues/q1")
     assert scene.publish(content(user=b"somebody")) == [disposition(0, ACCEPTED)]

@@ -37,7 +37,6 @@ from tests.support.declaring import set_permission
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel in a world with queue q."""
     channel = World().channel()
     channel.call(QueueDeclare("q", durable=True))
     return channel

@@ -18,7 +18,6 @@ UNSETTLED = ""
 
 
 def attached(mode: str) -> World:
-    """A consumer without credit on queue q."""
     runner = ScriptRunner()
     runner.run(f"queue q\nC> BEGIN\nC> ATTACH h=0 source=/queues/q{mode}\n")
     return runner.world
@@ -39,7 +38,6 @@ def take(world: World) -> list[str]:
 
 
 def bodies(first: int, end: int) -> list[str]:
-    """Bodies of messages from elsewhere."""
     return [f"m{number}" for number in range(first, end)]
 
 
@@ -102,7 +100,6 @@ DATA = encode(Described(ULong(0x75), b"x"))
 
 
 def published(content: bytes) -> str:
-    """What the broker answers to one message."""
     runner = ScriptRunner()
     runner.run("queue q\nC> BEGIN\nC> ATTACH h=0 target=/queues/q\n")
     *_, answer = runner.run(f"C> TRANSFER h=0 payload={content.hex()}\n").splitlines()
@@ -114,7 +111,6 @@ def published(content: bytes) -> str:
     ("sections", "answer"), [(SECTIONS_MAX, "state=accepted"), (SECTIONS_MAX + 1, "amqp:decode-error")]
 )
 def test_a_message_has_at_most_ten_thousand_sections(sections: int, answer: str) -> None:
-    """One more detaches the link."""
     assert answer in published(DATA * sections)
 
 
@@ -137,5 +133,4 @@ def test_a_message_has_at_most_ten_thousand_sections(sections: int, answer: str)
     ],
 )
 def test_a_section_is_known_by_its_descriptor(content: bytes, answer: str) -> None:
-    """Symbol or number."""
     assert answer in published(content)

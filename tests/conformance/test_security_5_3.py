@@ -45,7 +45,6 @@ def test_the_server_announces_its_mechanisms_in_order() -> None:
 
 
 def test_init_is_handed_to_the_owner() -> None:
-    """sasl-init: mechanism, initial-response, hostname."""
     connection = server_at(ConnectionState.SASL_NEGOTIATING)
     init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
     (event,) = connection.receive(sasl(init))
@@ -147,7 +146,6 @@ def test_open_cannot_skip_sasl() -> None:
 
 
 def test_a_sasl_frame_behind_the_outcome_is_refused() -> None:
-    """The layer is left once."""
     connection = server_at(ConnectionState.HEADER_EXCHANGED)
     events = connection.receive(sasl(SaslInit(mechanism=Symbol("PLAIN"))))
     assert isinstance(events[-1], ConnectionFailed)

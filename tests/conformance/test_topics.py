@@ -23,7 +23,6 @@ def scene() -> Scene:
 
 
 def queues(scene: Scene) -> list[str]:
-    """Names of the queues that there are."""
     return [queue.name for queue in scene.world.catalog]
 
 
@@ -231,7 +230,6 @@ def test_a_durable_subscription_collects_until_it_is_closed(scene: Scene) -> Non
     ],
 )
 def test_what_is_half_durable_ends_with_its_link(scene: Scene, fields: dict[str, object]) -> None:
-    """And the answer says so."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies
@@ -388,7 +386,6 @@ def test_a_name_is_of_a_shared_subscription_or_of_one_that_is_not(scene: Scene, 
 
 
 def temporary_topic(scene: Scene, handle: int = 5) -> str:
-    """Make one, and say its address."""
     bodies: list[bytes] = []
     client = scene.world.clients["C"]
     client.bodies = bodies

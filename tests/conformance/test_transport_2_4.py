@@ -197,7 +197,6 @@ def test_open_is_answered_with_our_own() -> None:
 
 
 def test_open_twice_closes_the_connection() -> None:
-    """The open frame is exchanged once."""
     connection = server_at(S.OPENED)
     events = connection.receive(OPEN)
     assert isinstance(events[-1], ConnectionFailed)
@@ -243,7 +242,6 @@ def test_an_idle_time_out_of_less_than_a_second_is_refused(idle: int | None, tak
 
 
 def test_open_without_container_id_is_refused() -> None:
-    """container-id is mandatory."""
     connection = server_at(S.HEADER_EXCHANGED)
     events = connection.receive(raw_frame(b"\x00\x53\x10\xc0\x02\x01\x40"))
     assert isinstance(events[-1], ConnectionFailed)
@@ -418,7 +416,6 @@ def test_a_silent_peer_is_given_up_after_our_time_out_and_not_before() -> None:
 
 
 def test_any_byte_of_the_peer_is_a_sign_of_life() -> None:
-    """Also half a frame."""
     timer = IdleTimer(local_ms=4_000, remote_ms=None, now=0.0)
     assert not any(timer.tick(float(step), step, 0)[1] for step in range(1, 30))
 
@@ -468,7 +465,6 @@ def test_either_end_may_close(end: str) -> None:
 
 
 def test_a_client_may_send_its_open_before_the_servers_header() -> None:
-    """OPEN-PIPE: "pipelined" open."""
     one, other = client(), server()
     one.start("ANONYMOUS", b"")
     other.receive(one.take_output())

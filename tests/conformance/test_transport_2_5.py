@@ -42,7 +42,6 @@ LEGAL = {
 
 
 def begin(**fields: Any) -> Begin:
-    """A begin with a window of ten."""
     return Begin(**{"next_outgoing_id": 0, "incoming_window": 10, "outgoing_window": 10, **fields})
 
 
@@ -69,7 +68,6 @@ def mapped(**options: Any) -> Session:
 
 
 def out(session: Session) -> list[Any]:
-    """Frames written since the last look."""
     return read_all(b"".join(bytes(piece) for piece in session.take_output()))
 
 
@@ -198,7 +196,6 @@ def test_sessions_of_a_connection_are_independent() -> None:
 
 
 def test_frames_of_sessions_may_alternate_in_one_read() -> None:
-    """Order matters within a session only."""
     script = ScriptRunner()
     script.do("queue q")
     script.do("C> BEGIN")

@@ -97,7 +97,6 @@ class Ends:
         return _read(self._to_client, self.client, back), _read(self._to_server, self.server, forth)
 
     def attach(self, *, sender: bool, **options: Any) -> tuple[Any, Any]:
-        """A link that the client wants; its ends."""
         mine = self.client.links.attach(
             "link", not sender, source=Source(address="s"), target=Target(address="t"), **options
         )
@@ -173,7 +172,6 @@ def test_detach_is_answered_by_detach() -> None:
 
 
 def test_detaches_that_cross_end_the_link() -> None:
-    """Neither is answered again."""
     ends = Ends()
     mine, theirs = ends.attach(sender=True)
     ends.client.links.detach(mine)

@@ -13,7 +13,6 @@ CONSUMER = ("queue q", "publish q 4", "C> BEGIN", "C> ATTACH h=1 source=/queues/
 
 
 def after(*commands: str) -> ScriptRunner:
-    """A broker that has seen these."""
     script = ScriptRunner()
     for command in commands:
         script.do(command)
@@ -145,7 +144,6 @@ def test_a_tag_that_is_in_use_on_a_link_that_is_not_kept_mixes_nothing_up() -> N
 
 
 def test_a_delivery_id_may_be_used_again_when_it_is_settled() -> None:
-    """Settled deliveries are forgotten."""
     script = after(*PUBLISHER)
     for _ in range(3):
         assert len(script.do("C> TRANSFER h=0 did=5")) == 1

@@ -75,7 +75,6 @@ class Client091:
         return self._channel
 
     def close(self) -> list[str]:
-        """End the connection; the next operation opens another."""
         if self._connection is not None and self._connection.is_open:
             self._connection.close()
         return ["closed"]
@@ -148,7 +147,6 @@ class Client091:
         return ["cancelled"]
 
     def deliveries(self, count: int) -> list[str]:
-        """Wait for the next deliveries of any consumer."""
         self._turn(lambda: len(self._deliveries) >= count, f"{count} deliveries")
         lines: list[str] = []
         for _ in range(count):
@@ -157,7 +155,6 @@ class Client091:
         return lines
 
     def no_deliveries(self) -> list[str]:
-        """Nothing has come besides what was looked at."""
         self._probe()
         return [f"{len(self._deliveries)} deliveries waiting"]
 

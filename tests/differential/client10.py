@@ -87,7 +87,6 @@ class Client10:
         return self._session
 
     def close(self) -> list[str]:
-        """End the connection; the next operation opens another."""
         if self._client is not None:
             self._client.close()
         self._client = None

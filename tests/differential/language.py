@@ -51,7 +51,6 @@ class Call:
 
 
 def parse(line: str, **variables: Any) -> Call:
-    """Read one line of a script."""
     match ast.parse(line.strip(), mode="eval").body:
         case ast.Call(func=ast.Attribute(value=ast.Name(id=client), attr=operation)) as call:
             given = {each.arg: _value(each.value, variables) for each in call.keywords if each.arg}

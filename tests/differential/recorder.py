@@ -56,7 +56,6 @@ class Place:
         )
 
     def parameters(self, user: str, password: str) -> pika.ConnectionParameters:
-        """How an AMQP 0-9-1 client of it connects."""
         return pika.ConnectionParameters(
             host=self.host,
             port=self.port,
@@ -156,7 +155,6 @@ def beside(ours: str, theirs: str) -> str:
 
 
 def ours_of(text: str) -> str:
-    """This broker's recording out of a kept script."""
     return "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("~"))
 
 

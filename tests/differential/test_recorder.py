@@ -77,7 +77,6 @@ def test_recordings_are_compared_by_operation() -> None:
 
 
 def test_known_differences_are_sorted_out_with_their_reason() -> None:
-    """By how their operation begins."""
     found = differences(OURS, OURS.replace("= two", "= 2").replace("= empty", "= full"))
     expected, surprising = sort_out(found, {"A.get(": "because"})
     assert [(each.operation, why) for each, why in expected] == [('A.get("q")', "because")]
@@ -105,7 +104,6 @@ def test_an_answer_of_nothing_is_kept_too() -> None:
 
 
 def test_a_script_names_the_version_of_its_other_recording() -> None:
-    """In its first line, once."""
     first = named(OURS, "RabbitMQ 4.3.5")
     assert first.splitlines()[0] == RECORDED_BESIDE + "RabbitMQ 4.3.5."
     assert named(first, "RabbitMQ 4.3.6").splitlines()[1:] == OURS.splitlines()

@@ -23,7 +23,6 @@ def run(broker: BrokerProcess) -> CommandLine:
 
 @pytest.fixture
 def user(run: CommandLine, queue: str) -> Any:
-    """A user without permissions; gone after the test."""
     run("user", "add", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
     yield queue
     run.done("user", "delete", queue)

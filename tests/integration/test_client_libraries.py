@@ -94,7 +94,6 @@ def test_properties_and_headers_of_every_type(client: Client, channel: Channel, 
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms")
 @pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_ack")
 def test_confirmed_messages_are_in_the_queue(channel: Channel, queue: str) -> None:
-    """A publish returns after the confirm."""
     channel.declare_queue(queue, exclusive=True)
     for number in range(20):
         channel.publish(str(number).encode(), queue)
@@ -154,7 +153,6 @@ def test_requeue_and_reject(channel: Channel, queue: str) -> None:
 
 
 def test_the_consumers_of_a_deleted_queue_are_cancelled(client: Client, channel: Channel, queue: str) -> None:
-    """The library is sent basic.cancel."""
     channel.declare_queue(queue)
     consumer = channel.consume(queue, 1)
     assert not consumer.cancelled
@@ -237,7 +235,6 @@ def test_routing(
 
 
 def test_a_body_of_many_frames(channel: Channel, queue: str) -> None:
-    """Both ways."""
     channel.declare_queue(queue, exclusive=True)
     body = b"\x00\x01\xff" * 400_000
     channel.publish(body, queue, properties={"content_encoding": "binary"})

@@ -153,7 +153,6 @@ def _is_there(node: ClusterNode, queue: str) -> bool:
 
 
 def test_the_node_of_a_classic_queue_is_lost_and_comes_back(cluster: ClusterProcess, queue: str) -> None:
-    """K2, K3, K4, K6."""
     a, b, c = cluster.nodes
     persistent = pika.BasicProperties(delivery_mode=2)
     with connected(a) as connection:

@@ -32,7 +32,6 @@ def connected(node: ClusterNode, **options: Any) -> Iterator[BlockingConnection]
 
 
 def bodies(node: ClusterNode, queue: str, count: int) -> list[bytes]:
-    """The first messages of a queue, which go."""
     found: list[bytes] = []
     with connected(node) as connection:
         channel = connection.channel()
@@ -83,7 +82,6 @@ def test_the_cluster_has_one_name_which_clients_hear(cluster: ClusterProcess) ->
 
 
 def test_each_node_shows_the_members_and_where_they_listen(cluster: ClusterProcess) -> None:
-    """L1, L3, L4."""
     for node in cluster.nodes:
         status = cluster.status(node)
         assert set(status["disk_nodes"]) == set(status["running_nodes"]) == {"a", "b", "c"}
@@ -186,7 +184,6 @@ class Joiner:
         )
 
     def refusal(self, **options: str) -> str:
-        """The last line of a start that fails."""
         process = self.start(**options)
         try:
             words, _ = process.communicate(timeout=END_S)
@@ -220,7 +217,6 @@ def test_bad_input_is_refused_in_one_line_that_says_what_to_do(
 def test_a_node_joins_and_is_forgotten_and_comes_back_empty_only(
     cluster: ClusterProcess, tmp_path: Path
 ) -> None:
-    """F5, J4, J6, J8."""
     a = cluster.nodes[0]
     assert cluster.run_command(a, "queue", "declare", "older", "--type", "quorum").returncode == 0
     publish(a, "older", "one")

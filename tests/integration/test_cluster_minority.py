@@ -168,7 +168,6 @@ def _is_there(node: ClusterNode, queue: str) -> bool:
 
 
 def _leads(nodes: ClusterProcess, node: ClusterNode, *queues: str) -> bool:
-    """Whether the node still leads one of them."""
     return any(
         row["Raft State"] == "leader"
         for queue in queues

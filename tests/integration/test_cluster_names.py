@@ -34,7 +34,6 @@ PLAIN: Final = ("kill", "stop", "pause")
 
 
 def hurt(cluster: CutCluster, what: str, node: ClusterNode) -> Callable[[], object]:
-    """Do it; returns what mends it."""
     network = cluster.network
     others = cluster.others(node)
     if what in PLAIN:

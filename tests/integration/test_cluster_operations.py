@@ -42,7 +42,6 @@ def declare(nodes: ClusterProcess, name: str, size: int, at: str = "a") -> None:
 
 
 def run(nodes: ClusterProcess, at: str, *words: str, code: int = 0) -> str:
-    """A command at a node; what it says."""
     done = nodes.run_command(nodes.node(at), *words)
     assert done.returncode == code, (words, done.stdout, done.stderr)
     return done.stdout + done.stderr
@@ -255,7 +254,6 @@ def test_what_is_deleted_at_all_nodes_at_once_is_gone(nodes: ClusterProcess) -> 
 
 
 def test_a_drained_node_has_no_clients_and_no_leaders_and_follows(nodes: ClusterProcess) -> None:
-    """V1 to V3."""
     declare(nodes, "kept", 3)
     node = nodes.node("a")
     assert leader(nodes, "kept") == "a"
@@ -322,7 +320,6 @@ def test_a_stream_stays_on_its_node(nodes: ClusterProcess) -> None:
 
 
 def test_connections_and_alarms_of_all_nodes_are_listed_at_each(nodes: ClusterProcess) -> None:
-    """I5, U4, B1, B2."""
     node = nodes.node("b")
     blocked: list[Any] = []
     connection = pika.BlockingConnection(pika.ConnectionParameters(node.host, node.port))

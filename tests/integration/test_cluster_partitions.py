@@ -76,7 +76,6 @@ class Load:
             client.start()
 
     def confirmed(self, node: ClusterNode) -> int:
-        """How much was confirmed to this node's publisher."""
         return sum(name.startswith(f"p-{node.name}.") for name in list(self.notes.confirmed))
 
     def delivered(self, node: ClusterNode) -> int:

@@ -108,7 +108,6 @@ class Crashes:
                 channel.queue_declare(queue.name, durable=True, arguments=arguments, passive=passive)
 
     def check(self, broker: BrokerProcess) -> None:
-        """Compare what is there with what was promised."""
         self.declare(broker)
         self.topology.check(broker)
         for queue in self.queues:

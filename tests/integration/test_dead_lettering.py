@@ -108,7 +108,6 @@ def classic(channel: BlockingChannel, queue: str) -> Scene:
     "quorum_queue_SUITE", "dead_letter_to_quorum_queue", note="both queues are quorum queues"
 )
 def test_dead_letter_nack(scene: Scene) -> None:
-    """basic.nack with requeue=false, one by one."""
     scene.declare_source()
     scene.publish("1", "2", "3")
     tags = scene.take(3)

@@ -31,7 +31,6 @@ def hashed(password: str, algorithm: str) -> str:
 
 
 def document() -> dict[str, Any]:
-    """The export, with passwords that are known here."""
     found: dict[str, Any] = json.loads(EXPORTED.read_text(encoding="utf-8"))
     for user in found["users"]:
         if user["name"] in PASSWORDS:
@@ -47,7 +46,6 @@ def write(folder: Path, content: object) -> str:
 
 @pytest.fixture(scope="module")
 def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that was started from the export."""
     folder = tmp_path_factory.mktemp("definitions")
     with BrokerProcess(
         folder, "--definitions", write(folder, document()), "--auth-failure-delay-ms", "10"
@@ -61,8 +59,6 @@ Proton = Callable[..., ProtonClient]
 
 @pytest.fixture
 def proton(rabbit: BrokerProcess, clients: Any) -> Proton:
-    """Connect proton as a user of the export."""
-
     def connect(user: str, vhost: str = "/", password: str | None = None) -> ProtonClient:
         client: ProtonClient = clients(
             rabbit, user=user, password=password or PASSWORDS[user], virtual_host=f"vhost:{vhost}"
@@ -74,7 +70,6 @@ def proton(rabbit: BrokerProcess, clients: Any) -> Proton:
 
 @pytest.fixture
 def connect_pika(rabbit: BrokerProcess) -> Iterator[Callable[..., BlockingConnection]]:
-    """Connect pika as a user of the export."""
     opened: list[BlockingConnection] = []
 
     def connect(user: str, vhost: str = "/", password: str | None = None) -> BlockingConnection:

@@ -22,7 +22,6 @@ PATIENCE_S: Final = 60.0
 
 
 def opened(port: int) -> socket.socket:
-    """A connection that has said nothing yet."""
     return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
 
 

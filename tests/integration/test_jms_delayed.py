@@ -22,5 +22,4 @@ EXPECTED = {
 
 
 def test_a_program_for_jms_delays_messages(shared_broker: BrokerProcess, jms: Jms) -> None:
-    """One run for all its cases."""
     assert jms.run("Delayed", shared_broker.port, f"delayed{os.getpid()}.") == EXPECTED

@@ -36,7 +36,6 @@ EXPECTED = {
     "temporary_queue_rpc",
 )
 def test_a_program_for_jms_has_messages_of_each_type(shared_broker: BrokerProcess, jms: Jms) -> None:
-    """One run for all its cases."""
     options = "?jms.deserializationPolicy.allowList=*"
     found = jms.run("Messages", shared_broker.port, f"messages{os.getpid()}.", options=options)
     assert found == EXPECTED

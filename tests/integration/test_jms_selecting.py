@@ -26,5 +26,4 @@ EXPECTED = {
     "amqp_jms_SUITE", "message_selector_application_properties", "message_selector_header_fields"
 )
 def test_a_program_for_jms_selects_and_browses(shared_broker: BrokerProcess, jms: Jms) -> None:
-    """One run for all its cases."""
     assert jms.run("Selecting", shared_broker.port, f"selecting{os.getpid()}.") == EXPECTED

@@ -23,5 +23,4 @@ EXPECTED = {
 
 
 def test_a_program_for_jms_has_transactions(shared_broker: BrokerProcess, jms: Jms) -> None:
-    """One run for all its cases."""
     assert jms.run("Transacted", shared_broker.port, f"transacted{os.getpid()}.") == EXPECTED

@@ -38,7 +38,6 @@ class Scene:
     def receiver(
         self, credit: int = 0, *, client: ProtonClient | None = None, **options: Any
     ) -> ReceivingEnd:
-        """A consumer of all that was ever published."""
         apply = (from_the_first,) if self.kind == "stream" else ()
         return (client or self.client).receiver(self.address, credit=credit, apply=apply, **options)
 

@@ -103,7 +103,6 @@ def view(page: Page, name: str) -> None:
 
 
 def row(page: Page, text: str) -> Locator:
-    """The row of a table with this text."""
     return page.get_by_role("row").filter(has_text=text)
 
 

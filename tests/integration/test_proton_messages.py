@@ -23,7 +23,6 @@ MIB = 1024 * 1024
 
 
 def through(client: ProtonClient, queue: str, *payloads: bytes | Message) -> list[Received]:
-    """Send messages and receive them again."""
     sender = client.sender(queue)
     assert [each.state for each in sender.send(*payloads)] == [Delivery.ACCEPTED] * len(payloads)
     receiver = client.receiver(queue, credit=len(payloads))
@@ -35,12 +34,10 @@ def through(client: ProtonClient, queue: str, *payloads: bytes | Message) -> lis
 
 
 def bare(payload: bytes) -> bytes:
-    """Properties, application-properties, body and footer."""
     return payload[locate(payload).bare :]
 
 
 def section(code: int, value: Any) -> bytes:
-    """One section of a message, encoded without proton."""
     return encode(OwnDescribed(OwnULong(code), value))
 
 

@@ -34,7 +34,6 @@ def _url(broker: BrokerProcess) -> str:
 
 
 def test_blocking_send_and_receive(blocking: BlockingConnection, queue: str) -> None:
-    """Ten out, ten in, in order."""
     sender = blocking.create_sender(queue)
     for number in range(10):
         assert sender.send(Message(body=number)).remote_state == Delivery.ACCEPTED

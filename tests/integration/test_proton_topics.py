@@ -15,7 +15,6 @@ pytestmark = pytest.mark.integration
 
 
 def durable(link: Link) -> None:
-    """A source that is to outlive its link."""
     link.source.durability = Terminus.DELIVERIES
     link.source.expiry_policy = Terminus.EXPIRE_NEVER
 

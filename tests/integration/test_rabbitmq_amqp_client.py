@@ -122,8 +122,6 @@ def consume(
 
 @contextmanager
 def within(limit_s: float) -> Iterator[None]:
-    """Interrupt the client's loop, which waits for ever."""
-
     def give_up(*_: object) -> None:
         raise TimeoutError(f"not within {limit_s:g} s")
 

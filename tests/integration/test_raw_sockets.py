@@ -53,7 +53,6 @@ class RawClient:
         return self._frames.pop(0)
 
     def until(self, kind: type) -> Any:
-        """Skip to the next frame of a kind."""
         while True:
             got = self.next()
             assert got is not None, f"the connection ended before {kind.__name__}"
@@ -61,7 +60,6 @@ class RawClient:
                 return got.body
 
     def take(self, kind: type, count: int) -> list[raw.Got]:
-        """The next so many frames of a kind."""
         taken: list[raw.Got] = []
         while len(taken) < count:
             got = self.next()
@@ -71,14 +69,12 @@ class RawClient:
         return taken
 
     def rest(self) -> list[Any]:
-        """All performatives until the broker closes the socket."""
         bodies = []
         while (got := self.next()) is not None:
             bodies.append(got.body)
         return bodies
 
     def open(self, *, sessions: int = 1, **fields: Any) -> RawClient:
-        """Log in as guest by ANONYMOUS, open, begin."""
         self.send(raw.login())
         assert self.until(SaslOutcome).code == 0
         self.send(raw.open_frame(**fields), *(raw.begin(channel) for channel in range(sessions)))

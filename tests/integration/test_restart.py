@@ -42,13 +42,11 @@ class Restarts:
         return broker
 
     def pika(self, **options: Any) -> BlockingConnection:
-        """Connect to the present broker."""
         connection = BlockingConnection(parameters(self._brokers[-1], **options))
         self._clients.append(connection)
         return connection
 
     def proton(self) -> ProtonClient:
-        """Connect to the present broker."""
         client = ProtonClient(self._brokers[-1].port)
         self._clients.append(client)
         return client
@@ -68,21 +66,18 @@ class Restarts:
 
 @pytest.fixture
 def restart(tmp_path: Path) -> Iterator[Restarts]:
-    """Restart on the folder of this test."""
     restarts = Restarts(tmp_path)
     yield restarts
     restarts.end()
 
 
 def run(broker: BrokerProcess, *arguments: str) -> str:
-    """Run a command and expect success."""
     done = broker.run_command(*arguments)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 
 
 def secret(folder: Path, password: str) -> str:
-    """A file with a password."""
     path = folder / password
     path.write_text(password, encoding="utf-8")
     return str(path)

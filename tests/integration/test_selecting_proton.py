@@ -34,7 +34,6 @@ def declare(channel: BlockingChannel, queue: str) -> Declare:
 def reader(
     client: ProtonClient, queue: str, text: str | None = None, *, browses: bool = False, **options: Any
 ) -> ReceivingEnd:
-    """A receiver that selects, or browses, or both."""
     descriptor = options.pop("descriptor", symbol(SELECTOR))
     name = options.pop("filter_name", "jms-selector")
 
@@ -54,7 +53,6 @@ def in_place(receiver: ReceivingEnd) -> dict[Any, Any]:
 
 
 def publish(client: ProtonClient, queue: str, *colours: str) -> None:
-    """Messages 0 .. with an application property colour."""
     sender = client.sender(queue)
     messages = [
         Message(body=number, properties={"colour": each}, subject=each, durable=True)

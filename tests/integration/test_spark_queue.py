@@ -71,7 +71,6 @@ def stopped_queries() -> Iterator[None]:
 
 
 def read(reader: QueueReader | QueueStreamReader, parts: Iterable[InputPartition]) -> list[str]:
-    """Bodies, read by pickled copies, as tasks do."""
     copy = pickle.loads(pickle.dumps(reader))
     return [
         body.decode()

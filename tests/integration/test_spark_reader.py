@@ -46,7 +46,6 @@ SMALL_SEGMENTS = {"stream_max_segment_size_bytes": 20_000, "max_length_bytes": 5
 
 @pytest.fixture
 def stream(broker: BrokerProcess, queue: str) -> str:
-    """A stream with the bodies 0 .. 999."""
     declare(broker, queue)
     fill(broker, queue, COUNT)
     return queue
@@ -66,7 +65,6 @@ def batch(broker: BrokerProcess, stream: str, **more: Any) -> list[Any]:
 
 @pytest.fixture
 def streaming() -> Iterator[Streaming]:
-    """Makes readers of streaming queries, and stops them."""
     made: list[StreamStreamReader] = []
 
     def make(broker: BrokerProcess, stream: str, **more: Any) -> StreamStreamReader:

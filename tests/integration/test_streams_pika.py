@@ -144,7 +144,6 @@ def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel
     ("offset", "first"), [(0, 0), (4, 4), ("first", 0), ("last", 9), ("1h", 0)], ids=str
 )  # fmt: skip
 def test_consume_from_an_offset(channel: BlockingChannel, stream: str, offset: Any, first: int) -> None:
-    """By number, by word, by age."""
     inbox = reader(channel, stream, offset)
     inbox.take(10 - first)
     assert bodies(inbox) == [str(number) for number in range(first, 10)]

@@ -119,7 +119,6 @@ def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream:
     ids=str,
 )
 def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec: Any, first: int) -> None:
-    """By word, by number, by age."""
     receiver = reader(client, stream, filters(offset_spec=spec), credit=100)
     receiver.take(20 - first)
     assert offsets(receiver) == receiver.bodies == list(range(first, 20))
@@ -200,7 +199,6 @@ def test_rabbitmqs_client_reads_what_it_asks_for(
 
 
 def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str) -> None:
-    """As unsigned integers, beside the count."""
     answer = rabbit.management().request(None, AddressHelper.queue_address(stream), "GET", [200])
     found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
     assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}

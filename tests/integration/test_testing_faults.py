@@ -154,7 +154,6 @@ def test_a_queue_pauses_as_while_a_leader_is_elected(broker: AmqpBroker, channel
 
 
 def test_bytes_are_held_as_by_a_silent_network(broker: AmqpBroker, channel: Any, proton: Any) -> None:
-    """In both directions; nothing is lost."""
     sender = proton.create_sender("/queues/q")
     receiver = proton.create_receiver("/queues/q", credit=1)
     with broker.faults.hold_bytes(client=proton.container.container_id) as fault:

@@ -92,7 +92,6 @@ def rabbitmq() -> Iterator[Api]:
 
 
 def started(start_broker: StartBroker, *options: str) -> Api:
-    """A broker of ours with an empty folder."""
     broker: BrokerProcess = start_broker("--http-port", "0", *options)
     address = str(broker.wait_for_log("HTTP API")["address"])
     return Api(f"http://guest:guest@127.0.0.1:{address.rstrip('/').rpartition(':')[2]}")
@@ -153,7 +152,6 @@ def declare_everything(api: Api) -> None:
 
 
 def logs_in(api: Api) -> bool:
-    """The user of this test, with its password."""
     return api.ask("GET", "/whoami", login=f"{USERS[0]}:{PASSWORD}")[0] == 200
 
 

@@ -67,7 +67,6 @@ def test_a_broker_runs_from_it_with_the_packages_that_it_requires(
 
 
 def test_the_api_the_page_and_metrics_answer_without_an_extra(installed: Installed, tmp_path: Path) -> None:
-    """What the wheel requires is enough."""
     ports = ("--http-port", "0", "--prometheus-port", "0")
     broker = BrokerProcess(tmp_path, *ports, python=installed.python, program=PROGRAM)
     try:

@@ -25,7 +25,6 @@ uints = st.one_of(st.integers(0, MASK), st.sampled_from((0, 1, 2**31 - 1, 2**31,
 @pytest.mark.rabbitmq("serial_number_SUITE", "test_add")
 @given(serials, uints)
 def test_add_is_modulo_2_to_the_32(serial: int, distance: int) -> None:
-    """Any uint may be added."""
     assert add(serial, distance) == (serial + distance) % M
 
 
@@ -50,7 +49,6 @@ def test_limit_left_is_the_formula_without_wrap(base: int, allowance: int, moved
 @pytest.mark.rabbitmq("serial_number_SUITE", "test_foldl", "test_ranges", "test_usort")
 @given(serials, st.lists(st.integers(0, 300), unique=True, max_size=60))
 def test_ranges_cover_exactly_the_given_serials_and_do_not_touch(origin: int, offsets: list[int]) -> None:
-    """Contiguous, ascending, maximal, across the wrap."""
     given_ids = [(origin + offset) % M for offset in offsets]
     spans = ranges(given_ids)
     covered = [(first + step) % M for first, last in spans for step in range((last - first) % M + 1)]

@@ -46,7 +46,6 @@ class World(RuleBasedStateMachine):
         return {each.destination.name for each in self.vhost.topology.bindings("dlx")}
 
     def post(self, posts: list[Any]) -> None:
-        """Target queues get their letters."""
         for queue, publish in posts:
             assert queue.name in self.bound()
             for _, body in publish.messages:
@@ -63,7 +62,6 @@ class World(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def die(self, count: int) -> None:
-        """The source gives up messages."""
         keys = range(self.key, self.key + count)
         self.key += count
         self.held.update(keys)
@@ -95,7 +93,6 @@ class World(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 2 * RETRY_MS))
     def wait(self, ms: int) -> None:
-        """Time passes, as far as the next deadline."""
         deadline = self.forwarding.deadline()
         self.now_ms = self.now_ms + ms if deadline is None else min(self.now_ms + ms, deadline)
         posts, done = self.forwarding.due(self.vhost, self.now_ms)
@@ -104,7 +101,6 @@ class World(RuleBasedStateMachine):
 
     @rule(queue=st.sampled_from(QUEUES))
     def rebind(self, queue: str) -> None:
-        """Bind a queue, or unbind it."""
         binding = Binding("dlx", Destination("queue", queue))
         if queue in self.bound():
             unbind(self.catalog, self.vhost, binding)
@@ -113,7 +109,6 @@ class World(RuleBasedStateMachine):
 
     @rule(exchange=st.sampled_from(["dlx", "none"]))
     def redirect(self, exchange: str) -> None:
-        """A policy names another exchange."""
         self.forwarding.redirect(DeadLetterTarget(exchange, None), self.now_ms)
 
     @invariant()

@@ -44,7 +44,6 @@ class Watcher:
         self.attach()
 
     def attach(self) -> None:
-        """Attach anew: both counts begin at 0."""
         self.count = self.limit = self.answers = self.echoes = self.drains = 0
         self.unsettled.clear()
         mode = " snd-settle-mode=settled" if self.settled else ""
@@ -52,7 +51,6 @@ class Watcher:
         self.attached = True
 
     def detach(self) -> None:
-        """Detach; unsettled deliveries are the queue's again."""
         self.attached = False
         self.unsettled.clear()
         self.do(f"DETACH ch={self.channel} h=1 closed=true")
@@ -174,7 +172,6 @@ class Play:
             assert sum(each[name] for each in sessions) == counted[name], name
 
     def finish(self) -> None:
-        """Everything opens; everything is delivered, accepted, and answered."""
         self.do("go q")
         self.do("speak q")
         for watcher in self.watchers:

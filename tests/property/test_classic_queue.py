@@ -321,7 +321,6 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         assert diff(reply.delivery_count, limit) <= 0 or reply.credit == 0
 
     def inside(self, consumer: Held) -> ClassicConsumer:
-        """The queue's part of a consumer."""
         return next(each for each in consumers_of(self.queue) if each.ref == consumer.ref)
 
     # --- what always holds ------------------------------------------------------------------------

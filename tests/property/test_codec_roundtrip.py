@@ -129,7 +129,6 @@ def test_arbitrary_bytes_as_a_composite_are_read_or_refused(descriptor: int, bod
 
 
 def put(data: Any, value: Any) -> None:
-    """Write a value with proton's encoder."""
     scalars: dict[type, Any] = {
         bool: data.put_bool,
         UByte: data.put_ubyte,

@@ -96,7 +96,6 @@ class Model:
 
 
 def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Message:
-    """A message with a forged history."""
     forged = Death("a", "expired", 7, 1, 1, "ex", ("k",))
     properties = BasicProperties(
         headers={"CC": cc, "x-death": [forged.to_table()]},

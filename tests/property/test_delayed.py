@@ -187,7 +187,6 @@ class Delaying(RuleBasedStateMachine):
     @precondition(lambda self: self.durable)
     @rule(passed=st.integers(0, 60))
     def restart(self, passed: int) -> None:
-        """What was due meanwhile is ready at once."""
         self.store.flush()
         self.log = self.log.reopened()
         self.now += passed
@@ -237,7 +236,6 @@ class Delaying(RuleBasedStateMachine):
                 assert all(live == 0 for live in self.log.live.values())
 
     def teardown(self) -> None:
-        """In the end everything comes, once."""
         if hasattr(self, "queue"):
             self.wait(1000)
             self.consumer = None

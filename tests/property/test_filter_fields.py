@@ -73,7 +73,6 @@ def spelled(draw: st.DrawFn, section: str, encoded: bytes) -> bytes:
 
 @st.composite
 def bares(draw: st.DrawFn) -> bytes:
-    """Properties, application-properties, both or neither, and a body."""
     bare = b""
     if draw(st.booleans()):
         bare += draw(spelled("properties", draw(properties).encode()))
@@ -146,7 +145,6 @@ def test_what_is_remembered_of_messages_that_are_alike_is_true(
 def test_a_chunk_that_holds_a_wanted_message_is_always_read(
     values: list[str | None], size: int, wanted: list[str], match_unfiltered: bool
 ) -> None:
-    """There are no false negatives."""
     chunk = chunk_filter(values, size)
     assert len(chunk) in (0, size)
     for value in values:

@@ -58,7 +58,6 @@ def plain(raw: bytes) -> tuple[list[tuple[int, Any]], str | None]:
 def learning(
     chunks: list[bytes], singly_max: int = sys.maxsize
 ) -> tuple[list[tuple[int, Any]], str | None, int]:
-    """The same bytes through one reader, in chunks."""
     reader = FrameReader()
     reader.singly_max = singly_max
     items: list[tuple[int, Any]] = []
@@ -108,7 +107,6 @@ def flat(items: list[Any]) -> list[Any]:
 
 
 def by_channel(items: list[tuple[int, Any]]) -> dict[int, list[Any]]:
-    """Order counts within a channel only."""
     result: dict[int, list[Any]] = {}
     for channel, item in items:
         result.setdefault(channel, []).append(item)
@@ -137,7 +135,6 @@ def composite(descriptor: int, fields: list[bytes], shape: int, count_off: int) 
 
 
 def wrapped(channel: int, body: bytes, *, doff: int = 2) -> bytes:
-    """A frame, possibly with an extended header."""
     size = 4 * doff + len(body)
     return (
         size.to_bytes(4, "big")
@@ -234,7 +231,6 @@ _ONE_BYTE = b"\x40\x41\x42\x43"
 
 
 def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
-    """Bytes in chunks at the given places."""
     places = sorted({0, len(raw), *(place % (len(raw) + 1) for place in cuts)})
     return [raw[start:stop] for start, stop in pairwise(places)]
 
@@ -292,7 +288,6 @@ def test_learned_layouts_read_what_the_plain_decoder_reads(
     st.integers(1, 40),
 )
 def test_byte_by_byte_is_the_same_as_at_once(raws: list[bytes], repeats: int, step: int) -> None:
-    """A slow socket changes nothing."""
     raw = b"".join(raws) * repeats
     slow = learning([raw[at : at + step] for at in range(0, len(raw), step)])
     at_once = learning([raw])

@@ -54,7 +54,6 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule()
     def write_early(self) -> None:
-        """Also while a sync is under way."""
         self.world.write_early()
 
     @precondition(lambda self: self.syncing is not None and self.syncing[1])

@@ -90,7 +90,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, limit=st.sampled_from((None, 0, 2)), text=st.sampled_from(("", "d")))
     def change_vhost(self, name: str, limit: int | None, text: str) -> None:
-        """Facts of a virtual host."""
         vhost = self.vhost(name)
         change_vhost(
             self.catalog,
@@ -127,7 +126,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES), durable=flags, auto_delete=flags, exclusive=flags)
     def declare(self, name: str, queue: str, durable: bool, auto_delete: bool, exclusive: bool) -> None:
-        """Some survive a restart and some do not."""
         owner = ANN if exclusive else None
         with suppress(RefusedError):
             made, new = declare(
@@ -149,7 +147,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES), durable=flags, auto_delete=flags)
     def declare_exchange(self, name: str, exchange: str, durable: bool, auto_delete: bool) -> None:
-        """The predeclared ones are there already."""
         with suppress(RefusedError):
             declare_exchange(
                 self.catalog, self.vhost(name), exchange, "headers", durable=durable, auto_delete=auto_delete
@@ -157,7 +154,6 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES))
     def delete_exchange(self, name: str, exchange: str) -> None:
-        """With its bindings, and what deletes itself thereupon."""
         with suppress(RefusedError):
             delete_exchange(self.catalog, self.vhost(name), exchange)
 
@@ -168,13 +164,11 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     @rule(name=vhosts, binding=bindings)
     def unbind(self, name: str, binding: Binding) -> None:
-        """The last one may take the exchange along."""
         with suppress(RefusedError):
             unbind(self.catalog, self.vhost(name), binding)
 
     @rule(name=users, password=st.sampled_from(PASSWORDS), limit=st.sampled_from((None, 1)))
     def add_or_change_user(self, name: str, password: PasswordRecord | None, limit: int | None) -> None:
-        """A user that is there gets other facts."""
         if name not in self.catalog.users:
             add_user(self.catalog, name, password)
         set_password(self.catalog, name, password)
@@ -203,7 +197,6 @@ class KeptCatalogs(RuleBasedStateMachine):
         delete=flags,
     )
     def change_policy(self, name: str, policy: str, operator: bool, length: int, delete: bool) -> None:
-        """Both kinds have names of their own."""
         self.vhost(name)
         with suppress(RefusedError):
             if delete:

@@ -83,7 +83,6 @@ class Peer:
         return "second" if self.second else "first"
 
     def connect(self, life: Life) -> None:
-        """Another connection, with a session."""
         queue = self.script.world.queues["q"]
         queue.withholding = life.withholds
         if not life.withholds:
@@ -105,7 +104,6 @@ class Peer:
         self.script.do(f"C> {line}")
 
     def hear(self) -> list[object]:
-        """What has arrived since the last time."""
         bodies = self.script.world.clients["C"].bodies
         assert bodies is not None
         arrived = bodies[self.heard : self.life.hears]
@@ -155,7 +153,6 @@ class Sender(Peer):
     ids: dict[int, bytes] = field(default_factory=dict)
 
     def live(self, life: Life) -> None:
-        """One connection, until it is lost."""
         self.connect(life)
         self.ids = {}
         try:
@@ -251,7 +248,6 @@ class Receiver(Peer):
     ids: dict[int, bytes] = field(default_factory=dict)
 
     def live(self, life: Life) -> None:
-        """One connection, until it is lost."""
         self.connect(life)
         self.ids = {}
         try:

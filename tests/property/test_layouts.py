@@ -112,7 +112,6 @@ def source_of(field: Fixed) -> str:
 
 @cache
 def values_of(field: Field) -> st.SearchStrategy[Any]:
-    """Values that a field may have."""
     match field:
         case Fixed():
             names = ", ".join(f"v{at}" for at in range(field.items))
@@ -164,7 +163,6 @@ AT_ODDS: dict[type, Any] = {
 
 
 def fields_of(codec: Layout[Any]) -> dict[str, Field]:
-    """The fields of a layout, in their order."""
     found: dict[str, Field] = {}
     for run, name, field in codec._parts:
         found |= dict(run)

@@ -30,7 +30,6 @@ class Links:
         self.termini: list[str | None] = [None] * LINKS
 
     def frame(self, link: int, terminus: str, what: int) -> str:
-        """The next frame of a link."""
         attached = self.termini[link]
         if attached is None:
             self.termini[link] = terminus

@@ -17,7 +17,6 @@ _ROUNDING = 1 + 1e-9
 
 
 def histogram(values: list[int]) -> dict[int, int]:
-    """Count values as the definition says."""
     counts: dict[int, int] = {}
     for value in values:
         bucket = ZERO_BUCKET if value < 1 else math.floor(math.log2(value) * 16)
@@ -50,7 +49,6 @@ def test_a_quantile_is_within_one_bucket_of_the_exact_one(values: list[int], sha
 
 @given(values=VALUES, shares=st.lists(SHARES, min_size=2, max_size=6))
 def test_a_larger_share_has_no_smaller_quantile(values: list[int], shares: list[float]) -> None:
-    """Quantiles rise."""
     found = quantiles(histogram(values), sorted(shares))
     known = [value for value in found if value is not None]
     assert len(known) == len(shares)

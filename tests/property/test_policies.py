@@ -53,19 +53,16 @@ class Policies(RuleBasedStateMachine):
 
     @rule(name=NAMES, kind=st.sampled_from(["classic", "quorum"]), length=st.none() | st.integers(1, 3))
     def declare(self, name: str, kind: str, length: int | None) -> None:
-        """A queue comes, if its name is free."""
         if self.vhost.find(name) is None:
             given = {} if length is None else {"x-max-length": length}
             declare(self.catalog, self.vhost, name, arguments={"x-queue-type": kind, **given})
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        """A queue goes, if it is there."""
         remove(self.catalog, self.vhost, name)
 
     @rule(name=NAMES, alternate=st.none() | NAMES)
     def declare_exchange(self, name: str, alternate: str | None) -> None:
-        """An exchange comes, if its name is free."""
         if self.vhost.topology.find_exchange(name) is None:
             given = {} if alternate is None else {ALTERNATE_EXCHANGE: alternate}
             declare_exchange(self.catalog, self.vhost, name, "fanout", arguments=given)
@@ -78,17 +75,14 @@ class Policies(RuleBasedStateMachine):
         apply_to=st.sampled_from(APPLY_TO),
     )
     def put(self, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str) -> None:
-        """A policy comes or changes."""
         put_policy(self.catalog, self.vhost, Policy(name, pattern, definition, priority, apply_to))
 
     @rule(name=st.sampled_from("pqr"), pattern=PATTERNS, definition=DEFINITIONS)
     def put_operator(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
-        """An operator policy comes or changes."""
         put_policy(self.catalog, self.vhost, Policy(name, pattern, definition, operator=True))
 
     @rule(name=st.sampled_from("pqr"), operator=st.booleans())
     def clear(self, name: str, operator: bool) -> None:
-        """A policy goes, if it is there."""
         try:
             delete_policy(self.catalog, self.vhost, name, operator=operator)
         except NotFound:
@@ -96,7 +90,6 @@ class Policies(RuleBasedStateMachine):
 
     @invariant()
     def queues_know_what_counts(self) -> None:
-        """As if everything were computed anew."""
         for queue in self.vhost:
             now = effective(self.vhost.policies, queue.name, queue.type, queue.arguments)
             assert queue.effective == now
@@ -105,7 +98,6 @@ class Policies(RuleBasedStateMachine):
 
     @invariant()
     def exchanges_know_their_alternate(self) -> None:
-        """Likewise; the default exchange has none."""
         for exchange in self.vhost.topology:
             policy = self.vhost.policies.effective(exchange.name, "exchange")
             expected = exchange.arguments.get(ALTERNATE_EXCHANGE)

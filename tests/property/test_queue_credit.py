@@ -63,7 +63,6 @@ class NaiveQueue:
             self.ready.clear()
 
     def work(self) -> None:
-        """Hand out one message after the other."""
         while self.credit > 0 and self.room > 0 and self.ready:
             number = self.ready.pop(0)
             self.handed_out.append(number)
@@ -182,7 +181,6 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, MOST))
     def give_back(self, keep: int) -> None:
-        """The client has lowered its credit."""
         back, self.waiting = self.waiting[keep:], self.waiting[:keep]
         self._unmark(back)
         before = len(back) + self.credit.returned
@@ -202,7 +200,6 @@ class QueueCreditMachine(RuleBasedStateMachine):
 
     @rule(numbers=st.sets(st.integers(0, 12), max_size=3))
     def mark(self, numbers: set[int]) -> None:
-        """Consumers had these, and returned them."""
         self.queue.had |= numbers
 
     @invariant()
@@ -214,13 +211,11 @@ class QueueCreditMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.letters)
     @rule()
     def letter(self) -> None:
-        """The queue takes a letter."""
         self.queue.on(self.letters.popleft())
 
     @precondition(lambda self: self.queue.effects)
     @rule()
     def effect(self) -> None:
-        """Something the queue did arrives."""
         effect = self.queue.effects.popleft()
         if isinstance(effect, CreditReply):
             self.credit.on_reply(effect)
@@ -301,7 +296,6 @@ class QueueCreditMachine(RuleBasedStateMachine):
     # --- what always holds ------------------------------------------------------------------------
 
     def _coming(self) -> list[int]:
-        """Under way, and to be taken."""
         return [
             key
             for effect in self.queue.effects

@@ -128,7 +128,6 @@ def test_publishes_wait_while_the_leader_s_disk_is_full_and_nothing_else(
 
 
 def check_at_rest(world: World, settings: QueueSettings) -> None:
-    """Both sides know the same, and nobody waits."""
     assert world.leader is not None
     machine = world._member(world.leader).queue
     parts = machine.queue_status().parts

@@ -100,7 +100,6 @@ def one_of(data: Dice, things: Iterable[T]) -> T:
 
 
 def some_of(data: Dice, things: list[T]) -> list[T]:
-    """All, or some in any order."""
     if isinstance(data, Random):
         return things if data.random() < 0.5 else data.sample(things, data.randint(0, len(things)))
     return data.draw(st.one_of(st.just(things), st.lists(st.sampled_from(things), unique=True)))
@@ -500,7 +499,6 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         return [consumer for consumer in self.living if not consumer.cancelled]
 
     def waiting(self) -> list[int]:
-        """Numbers of all ready and delayed messages."""
         ready, bodies = self.queue.parts()[0].ready, self.queue.parts()[0].bodies
         indexes = [*ready.indexes_of_returns(), *ready.lines[1].columns()[0], *normal_level(ready)]
         indexes += [entry[2] for entry in ready.delayed_entries()]

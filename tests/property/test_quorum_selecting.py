@@ -197,7 +197,6 @@ class Life:
             self.do(found)
 
     def come_to_rest(self) -> None:
-        """Then everybody has what there is for him."""
         self.land()
         for _ in range(1_000):
             self.look()

@@ -35,12 +35,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.elect(1)
 
     def running(self, me: int) -> Node | None:
-        """A member, if it runs."""
         node = self.group.nodes.get(me)
         return node if node is not None and node.up else None
 
     def ask(self, me: int, what: Any) -> None:
-        """Something of a member; it may refuse."""
         node = self.running(me)
         if node is None:
             return
@@ -52,7 +50,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(place=PLACES, twice=st.booleans(), lost=st.booleans())
     def message(self, place: int, twice: bool, lost: bool) -> None:
-        """Arrives, any of those under way."""
         network = self.group.network
         if network:
             at = place % len(network)
@@ -67,14 +64,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, count=st.integers(1, 3))
     def durable(self, me: int, count: int) -> None:
-        """The oldest writes of a member."""
         node = self.running(me)
         if node is not None:
             node.persist(count)
 
     @rule(me=MEMBERS)
     def time_out(self, me: int) -> None:
-        """Of one member, whenever it is due."""
         node = self.running(me)
         if node is not None and node.raft.deadline is not None:
             self.group.now = max(self.group.now, node.raft.deadline)
@@ -112,7 +107,6 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS)
     def compact(self, me: int) -> None:
-        """A snapshot of what is applied."""
         self.ask(me, lambda node: node.compact())
 
     @rule(me=MEMBERS, other=MEMBERS, heard=st.booleans())
@@ -123,14 +117,12 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(me=MEMBERS, written=st.integers(0, 2))
     def crash(self, me: int, written: int) -> None:
-        """What is not durable is lost."""
         node = self.running(me)
         if node is not None:
             node.crash(written)
 
     @rule(me=MEMBERS)
     def start(self, me: int) -> None:
-        """Again, with what is durable."""
         node = self.group.nodes.get(me)
         if node is not None and not node.up:
             node.start()

@@ -41,7 +41,6 @@ def test_the_simulation_finds_it(planted: Mutant) -> None:
 
 
 def first_failure(room: Room) -> int | None:
-    """The first seed that fails."""
     for seed in range(SEEDS):
         try:
             Simulation(seed, room).run()

@@ -273,7 +273,6 @@ class PairMachine(RuleBasedStateMachine):
 
     @rule(moves=MOVES)
     def move(self, moves: list[Move]) -> None:
-        """Only what is under way moves."""
         self._move(moves)
 
     def _move(self, moves: list[Move]) -> None:

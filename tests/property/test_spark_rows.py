@@ -164,7 +164,6 @@ def test_mixtures_of_layouts(messages: list[Message], seed: int, data: st.DataOb
 @settings(max_examples=40)
 @given(st.lists(MESSAGES.map(Message.encode), min_size=8, max_size=20))
 def test_arbitrary_messages(payloads: list[bytes]) -> None:
-    """Nothing in common."""
     assert plain(RowDecoder("s").batch(payloads)) == expected(payloads)
 
 
@@ -325,7 +324,6 @@ def section(code: int, value: Any) -> bytes:
     ],
 )
 def test_bodies(payload: bytes, body: bytes | None) -> None:
-    """Alone, and as many at once."""
     assert read_row(payload).body == body
     assert RowDecoder("s").batch([payload] * 10).column("body").to_pylist() == [body] * 10
 

@@ -112,7 +112,6 @@ class QueueToSpark(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 10_000), power=st.booleans())
     def crash(self, seed: int, power: bool) -> None:
-        """The driver is killed, or the power goes."""
         self.disk = self.disk.after_power_loss(seed) if power else self.disk.after_kill()
         self.queue.drop()
         self.query = None

@@ -241,7 +241,6 @@ def likes(pattern: str, text: str) -> Any:
 @settings(deadline=None)
 @given(st.text(st.sampled_from("%_") | _printable, max_size=40), lowercase)
 def test_like_gives_a_truth_value(pattern: str, text: str) -> None:
-    """Any printable pattern, any text."""
     assert likes(pattern, text) in (True, False)
 
 
@@ -251,7 +250,6 @@ def test_like_gives_a_truth_value(pattern: str, text: str) -> None:
 def test_many_percents_before_a_character_that_is_not_there_do_not_match(
     count: int, character: str, length: int
 ) -> None:
-    """And it does not take long."""
     assert likes("%" * count + character, "a" * length) is False
 
 
@@ -267,5 +265,4 @@ def test_a_pattern_without_wildcards_matches_itself(text: str) -> None:
 @settings(deadline=None)
 @given(lowercase | st.text())
 def test_percent_matches_any_string(text: str) -> None:
-    """Also the empty one."""
     assert likes("%", text) is True

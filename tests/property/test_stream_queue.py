@@ -425,7 +425,6 @@ class StreamOnDiskMachine(StreamMachine):
 
 @pytest.fixture(autouse=True)
 def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So small that every bound is met."""
     monkeypatch.setattr(stream_module, "WORK_MAX", 24)
     monkeypatch.setattr(stream_module, "_TURN_MAX", 8)
     monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 400)

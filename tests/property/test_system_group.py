@@ -55,7 +55,6 @@ def live(seed: int, **kinds: Any) -> World:
 
 @pytest.fixture(autouse=True)
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that states are sent."""
     monkeypatch.setattr(system_store, "COMPACT_AFTER", 5)
 
 
@@ -96,7 +95,6 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught(**kinds: Any) -> bool:
-    """Whether one of the seeds fails."""
     for seed in range(SEEDS):
         try:
             live(seed, **kinds)

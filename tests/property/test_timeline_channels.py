@@ -167,7 +167,6 @@ class Witnesses:
             each.settle()
 
     def turn_over(self, channel: channel_world.WorldChannel, service: BrokerChannel) -> None:
-        """Compare, and begin with what is new."""
         mine = self.of.setdefault(service, {})
         for link, each in list(mine.items()):
             each.turn_over(self.met)
@@ -186,7 +185,6 @@ class Witnesses:
 
 @pytest.fixture(scope="module", autouse=True)
 def witnesses() -> Any:
-    """Every channel of every walk is watched."""
     found = Witnesses()
     handle, pump = BrokerChannel.handle, BrokerChannel.pump
     wake = channel_world.WorldChannel.wake

@@ -38,7 +38,6 @@ class Watched:
         self.checked = 0
 
     def turn_over(self) -> None:
-        """Compare, and watch what is attached now."""
         service = self.session.service
         engine = service.session
         if engine.ended:
@@ -77,7 +76,6 @@ class Watched:
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Watched]:
-    """Every session of every world is watched."""
     sessions: dict[Any, Watched] = {}
     wake = world.WorldSession.wake
 
@@ -139,7 +137,6 @@ class Tapped:
 
 @pytest.fixture
 def tapped(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Tapped]:
-    """Every client of every world is tapped."""
     taps: dict[Any, Tapped] = {}
     feed, written, wake = world.Client.feed, world.Client.written, world.WorldSession.wake
 

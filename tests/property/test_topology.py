@@ -38,7 +38,6 @@ class NaiveExchange:
         self.alternate = alternate
 
     def matches(self, binding: Binding, key: str, headers: dict[str, object]) -> bool:
-        """Compare as the kind does."""
         if self.kind == "direct":
             return binding.routing_key == key
         if self.kind == "topic":
@@ -93,7 +92,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(binding=bindings)
     def bind(self, binding: Binding) -> None:
-        """Bind, whether both ends are there or not."""
         end = binding.destination
         there = end.name in (self.queues if end.kind == "queue" else self.exchanges)
         try:
@@ -109,7 +107,6 @@ class Topologies(RuleBasedStateMachine):
 
     @rule(binding=bindings)
     def unbind(self, binding: Binding) -> None:
-        """Unbind, mostly what is not bound."""
         self._unbind(binding)
 
     @rule(number=st.integers(0, 30))

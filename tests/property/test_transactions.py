@@ -52,7 +52,6 @@ class OnTheNewest:
 
 
 def some_request(random_source: random.Random) -> Any:
-    """Of few things, so that requests meet."""
     vhost, user = random_source.choice("//v"), random_source.choice("xy")
     queue, exchange = random_source.choice("pq"), random_source.choice(["a", "b", "amq.topic"])
     destination = random_source.choice(
@@ -159,7 +158,6 @@ def unread(kind: str) -> type[SystemMachine]:
 
 
 def caught(**kinds: Any) -> bool:
-    """Whether one of the seeds fails."""
     for seed in range(SEEDS):
         try:
             live(seed, **kinds)

@@ -67,7 +67,6 @@ class Model:
         self.open: list[Open] = []
 
     def apply(self, number: int, outcome: str) -> None:
-        """An outcome counts: what goes back comes again."""
         message = self.messages[number]
         message.delivery = None
         if outcome == "accepted":
@@ -87,7 +86,6 @@ class Model:
                 self.apply(number, "default")
 
     def undecided(self) -> list[int]:
-        """What the client may decide on."""
         settled = {number for each in self.open for number, (_, over) in each.decided.items() if over}
         return [
             number
@@ -173,7 +171,6 @@ class Walk:
 
     @staticmethod
     def one_of(choices: list[Any], which: int) -> Any:
-        """One of them, or None, by a number."""
         return ([None, *choices] if choices else [None])[which % (len(choices) + 1)]
 
 

@@ -235,7 +235,6 @@ async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own
 
 @pytest.mark.parametrize("password", ["", "a\0b"])
 async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None:
-    """Refused before the user is there."""
     refused = await asked(broker, "add-user", user="u", password=password)
     assert refused["kind"] == "InvalidArgument"
     assert broker.catalog.users.find("u") is None
@@ -386,7 +385,6 @@ async def test_what_is_no_request_is_answered_in_words(broker: Broker, line: byt
 
 
 async def test_a_fault_of_ours_is_answered_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request fails, not the broker."""
     noted: list[str] = []
 
     class Log:

@@ -21,7 +21,6 @@ WINDOW = 10_000
 
 
 def link_of(broker: Broker) -> dict[str, Any]:
-    """What the status says of the one link."""
     (connection,) = broker.status()["connections"]
     (session,) = connection["sessions"]
     (link,) = session["links"]

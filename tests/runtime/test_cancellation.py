@@ -191,14 +191,12 @@ async def check_messages(broker: Broker, bystander: Client, confirmed: set[int],
 
 
 def count_tasks(broker: Broker) -> int:
-    """Tasks in the broker's nurseries, the queues' included."""
     assert broker._queues is not None
     assert broker._connections_nursery is not None
     return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
 def belongs_to(task: trio.lowlevel.Task, connection: Connection10) -> bool:
-    """Whether a task is one of this connection's."""
     nurseries = [nursery for nursery in (connection._outer, connection._inner) if nursery is not None]
     if any(task in nursery.child_tasks for nursery in nurseries):
         return True

@@ -101,20 +101,17 @@ async def act(victim: Client091, confirmed: set[int], acked: set[int]) -> None:
 
 
 def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask091) -> bool:
-    """Whether a task is one of this connection's."""
     nurseries = [each for each in (connection._outer, connection._inner) if each is not None]
     return any(task in each.child_tasks or each.parent_task is task for each in nurseries)
 
 
 def count_tasks(broker: Broker) -> int:
-    """Tasks in the broker's nurseries, the queues' included."""
     assert broker._queues is not None
     assert broker._connections_nursery is not None
     return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
 async def filled(broker: Broker, count: int = BEFORE) -> Client091:
-    """A client, and a queue with numbered messages."""
     client = await connect091(broker).open(channels=2)
     await client.call(1, Q, QueueDeclareOk)
     await client.send(1, *[message(1, "q", b"%04d" % number) for number in range(count)])

@@ -100,7 +100,6 @@ async def test_start_tells_who_we_are(broker: Broker) -> None:
 
 
 async def test_tune_offers_a_heartbeat() -> None:
-    """That of the configuration, in seconds."""
     async with running_broker(idle_timeout_ms=60_000) as broker:
         assert (await connect091(broker).login()).heartbeat == 60
 
@@ -235,7 +234,6 @@ async def test_heartbeats_are_sent_in_silence(broker: Broker) -> None:
 
 
 async def test_silent_client_is_dropped_after_two_intervals(broker: Broker) -> None:
-    """The socket is closed without connection.close."""
     client = await connect091(broker).open(heartbeat=10)
     began = trio.current_time()
     assert await client.rest() == []
@@ -256,7 +254,6 @@ async def test_any_frame_is_a_sign_of_life(broker: Broker) -> None:
 
 
 async def test_no_heartbeat_means_never() -> None:
-    """0 is the client's free choice."""
     async with running_broker(idle_timeout_ms=10_000) as broker:
         client = await connect091(broker).open(heartbeat=0)
         await trio.sleep(1000)
@@ -452,7 +449,6 @@ async def test_answers_before_a_hard_error_are_sent(broker: Broker) -> None:
 
 
 async def test_client_that_does_not_answer_our_close(broker: Broker) -> None:
-    """The socket goes after a while."""
     client = await connect091(broker).open()
     await client.send(1, ChannelOpen())
     await client.until(ConnectionClose)

@@ -90,7 +90,6 @@ def test_records_that_cannot_be_understood_are_told() -> None:
 
 
 def test_records_of_a_queue_that_has_no_member_here_are_not_looked_at() -> None:
-    """The next start lets them go."""
     records = records_of(a_world().nodes[1])
     assert faults_of(folder_of(1, here=False), damaged(records)) == []
 

@@ -381,7 +381,6 @@ CASES = (
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_these_counters_move_and_no_others(case: Case) -> None:
-    """By as much on every level."""
     async with running_broker() as broker:
         scene = Scene(broker, await connect091(broker).open(channels=2), await connect(broker).open())
         declare = QueueDeclare("q", durable=True, arguments=dict(case.arguments))

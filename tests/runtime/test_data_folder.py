@@ -316,7 +316,6 @@ async def test_a_virtual_host_that_is_deleted_stays_deleted(start: Start) -> Non
 
 
 async def test_a_virtual_host_that_is_new_in_the_configuration_is_added(start: Start) -> None:
-    """And open to the configuration's users."""
     async with start():
         pass
     async with start(default_vhost="v") as broker:

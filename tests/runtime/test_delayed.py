@@ -37,7 +37,6 @@ def delayed(body: bytes, **annotations: int) -> bytes:
 
 
 async def next_body(client: Client) -> tuple[bytes, float]:
-    """The next delivery's body, and when it came."""
     (got,) = await client.take(Transfer, 1)
     return body_of(got.payload), trio.current_time()
 

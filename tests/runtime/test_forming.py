@@ -174,8 +174,6 @@ async def test_a_node_that_is_not_let_in_hears_why(
 
 @pytest.mark.real_clock
 async def test_a_secret_that_differs_is_said() -> None:
-    """N4."""
-
     async def refuse(question: Mapping[str, Any]) -> dict[str, Any]:
         raise HelloRefused(WRONG_SECRET, by_peer=True)
 

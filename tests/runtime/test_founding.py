@@ -41,7 +41,6 @@ def configured(tmp_path: Path, **settings: Any) -> Config:
 
 
 def founder(tmp_path: Path, config: Config) -> Catalog:
-    """What a founder's folder has."""
     data = Data(Disk(), str(tmp_path / "data"))
     try:
         prepare_folder(data, config, ME)

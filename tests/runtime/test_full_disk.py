@@ -320,8 +320,6 @@ def test_a_queue_that_is_deleted_on_a_full_disk_answers_who_waits(node: Node, ki
 
 
 def test_what_there_was_no_room_for_keeps_nobody_waiting_when_its_queue_is_gone(node: Node) -> None:
-    """There is room for all else."""
-
     async def body(broker: Broker) -> None:
         assert broker.journal_task is not None
         large, small = _seat(broker, QUORUM), _seat(broker, CLASSIC)

@@ -27,7 +27,6 @@ START_091 = b"\x01\x00\x00"
 
 
 async def everything(stream: trio.abc.ReceiveStream) -> bytes:
-    """All that the broker sends until it closes."""
     data = b""
     with trio.fail_after(60):
         while received := await stream.receive_some(65_536):

@@ -27,7 +27,6 @@ CLIENT_PROPERTIES = {
 
 
 def conversation() -> list[bytes]:
-    """What a lively client says, frame by frame."""
     properties = encode_properties(
         BasicProperties(content_type="text/plain", headers={"a": 1, "CC": ["other"]}, delivery_mode=2)
     )

@@ -200,7 +200,6 @@ async def test_bodies_of_all_clients_together_are_bounded(monkeypatch: pytest.Mo
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends of a connection on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         return ours, server.accept()[0]

@@ -17,7 +17,6 @@ BUILT_IN = [
 
 
 async def named(user: HttpUser, path: str, *keys: str) -> list[Any]:
-    """Some keys of the objects of a list."""
     return [tuple(each[key] for key in keys) for each in await user.get(path)]
 
 

@@ -193,7 +193,6 @@ async def test_head_follows_nothing(broker: Broker, user: HttpUser) -> None:
 
 
 async def test_no_more_streams_are_open_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one user, and of all."""
     monkeypatch.setattr(http_live, "STREAMS_OF_USER_MAX", 1)
     monkeypatch.setattr(http_live, "STREAMS_MAX", 2)
     async with running_broker() as broker:

@@ -32,7 +32,6 @@ async def publish(
 
 
 async def get(user: HttpUser, mode: str = "ack_requeue_false", count: Any = 1, **given: Any) -> Any:
-    """Get messages of the queue q; they themselves."""
     body = {"count": count, "ackmode": mode, "encoding": "auto", **given}
     heard = await user.ask("POST", "/queues/%2F/q/get", body)
     assert heard.status == 200, heard

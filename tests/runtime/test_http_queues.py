@@ -255,7 +255,6 @@ async def test_a_queue_that_does_nothing_says_since_when(broker: Broker, user: H
 
 
 async def test_what_became_of_messages_is_counted(broker: Broker, user: HttpUser) -> None:
-    """Nothing is said where nothing happened."""
     declare(broker.catalog, "/", "q", arguments={"x-single-active-consumer": True})
     declare(broker.catalog, "/", "quiet")
     client = await connect091(broker).open()

@@ -40,7 +40,6 @@ __all__ = ["certificates"]
 
 
 async def client091(broker: Broker, user: str = "guest", password: str = "guest") -> Client091:
-    """A connection of AMQP 0-9-1 with a consumer."""
     client = connect091(broker, peer=f"127.0.0.1:4000{len(broker.connections)}")
     await client.start(
         "PLAIN", f"\0{user}\0{password}".encode(), connection_name="mine", product="tests", number=7

@@ -45,7 +45,6 @@ async def opened(broker: Broker, *desired: Symbol, **fields: Any) -> tuple[Clien
 
 
 async def leave(client: Client) -> None:
-    """Close, and be told that it is over."""
     await client.send(frame(0, Close()))
     await client.rest()
     await settle_down()
@@ -145,7 +144,6 @@ async def test_queues_made_by_clients_of_jms_give_messages_by_priority(broker: B
 
 @pytest.mark.real_clock
 async def test_a_durable_subscription_survives_a_restart(tmp_path: Path) -> None:
-    """With its binding, and persistent messages."""
     folder = str(tmp_path / "data")
     persistent = Header(durable=True).encode() + message(b"kept")
     async with running_broker(data_dir=folder) as broker:

@@ -126,7 +126,6 @@ async def test_what_comes_behind_the_close_is_dropped_until_the_client_closes(
 async def test_a_client_that_does_not_close_its_socket_has_it_closed_in_time(
     broker: Broker, over: Callable[[Broker], Any]
 ) -> None:
-    """As by RabbitMQ, after 30 s."""
     client = await over(broker)
     began = trio.current_time()
     assert await client.rest() == []
@@ -259,7 +258,6 @@ class BlockingClient:
         self._got: list[Any] = []
 
     def until(self, kind: type) -> None:
-        """Read up to a frame of this kind."""
         while not any(isinstance(each, kind) for each in self._got):
             data = self.stream.recv(65_536)
             assert data, f"the broker closed the socket before {kind.__name__}"

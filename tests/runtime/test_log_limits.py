@@ -59,7 +59,6 @@ async def test_each_key_has_its_own_burst(log: LogRecorder, limits: LogLimits) -
 
 
 async def test_the_end_of_the_broker_tells_what_is_left(log: LogRecorder, limits: LogLimits) -> None:
-    """Though the period is not over."""
     write(limits, log, "a", BURST + 1)
     limits.finish()
     assert [fields["count"] for fields in left_out(log)] == [1]

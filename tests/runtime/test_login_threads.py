@@ -75,7 +75,6 @@ def work(monkeypatch: pytest.MonkeyPatch, verify_passwords_at_once: None) -> Slo
 
 
 def add_users(broker: Any, count: int) -> list[bytes]:
-    """Users, and how each logs in by PLAIN."""
     names = [f"user{number}" for number in range(count)]
     for name in names:
         add_user(broker.catalog, name, PasswordRecord(PasswordAlgorithm.ARGON2ID, "of no matter"))

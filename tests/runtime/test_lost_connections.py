@@ -38,7 +38,6 @@ MESSAGES = 60
 
 
 async def filled(broker: Any, *, size: int = 4) -> Client:
-    """A publisher, and a queue with numbered messages."""
     client = await connect(broker).open()
     await client.send(attach_sender(0, "q"))
     await client.idle()

@@ -70,7 +70,6 @@ class Scene:
         return MemberChanges(self.catalog, (node or self.leader).groups, self.propose)
 
     async def propose(self, request: CatalogRequest[Any]) -> Any:
-        """The nodes agree, and begin and end members."""
         assert isinstance(request, SetMembers)
         await self.decides.wait()
         answer = self.catalog.propose(request)
@@ -214,7 +213,6 @@ async def test_a_change_ends_when_the_queue_is_deleted_meanwhile() -> None:
 
 
 async def test_a_leader_that_is_removed_hands_over_and_the_next_one_goes_on() -> None:
-    """G2."""
     scene = Scene()
     async with scene.alive():
         first = scene.leader.number

@@ -48,7 +48,6 @@ def test_a_process_with_a_limited_address_space_knows_it() -> None:
 
 
 def total(files: dict[str, str]) -> int | None:
-    """`memory_total` where these are all files there are."""
     return memory_total(lambda path: files.get(path, ""))
 
 
@@ -100,8 +99,6 @@ def test_the_smallest_limit_of_machine_and_control_groups_counts(
 
 
 def test_of_an_unknown_machine_only_control_groups_speak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None if they do not either."""
-
     def unknown(name: str) -> int:
         raise ValueError(name)
 

@@ -52,7 +52,6 @@ async def test_alarms_of_several_nodes_end_with_the_last(broker: Broker) -> None
 
 
 async def test_what_counts_against_limits_is_told() -> None:
-    """W3."""
     async with running_broker() as broker, running_broker() as other:
         for each in (broker, other):
             add_vhost(each.catalog, "v", limits=VhostLimits(max_connections=1))

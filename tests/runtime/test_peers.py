@@ -29,7 +29,6 @@ def network() -> Network:
 
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What was logged of connections that cannot be."""
     recorder = LogRecorder()
     for module in (
         "cluster.peer_streams",
@@ -43,7 +42,6 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
 
 @asynccontextmanager
 async def running(*nodes: Node, acquainted: bool = True) -> AsyncIterator[trio.Nursery]:
-    """All of them run, and know each other."""
     async with trio.open_nursery() as nursery:
         for node in nodes:
             await nursery.start(node.run)
@@ -72,7 +70,6 @@ async def connected(node: Node, other: Node) -> None:
 
 
 async def frames_come(node: Node, purpose: ConnectionPurpose, count: int) -> None:
-    """Wait for so many frames of node 1."""
     with trio.fail_after(UNTIL_S):
         while len(node.frames_of.get((1, purpose), ())) < count:
             await node.changed.wait()
@@ -212,7 +209,6 @@ async def test_new_start_is_suspected_and_then_heard(network: Network) -> None:
 
 
 async def test_wrong_secret_is_logged_on_both_sides(network: Network, complaints: LogRecorder) -> None:
-    """N4."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b", secret=b"another secret")
     async with running(a, b):
         await trio.sleep(30)
@@ -305,7 +301,6 @@ async def test_messages_of_groups_are_dropped_when_too_many_wait(network: Networ
 
 
 async def test_message_larger_than_the_bound_goes_alone(network: Network) -> None:
-    """It could never be sent otherwise."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)
@@ -317,7 +312,6 @@ async def test_message_larger_than_the_bound_goes_alone(network: Network) -> Non
 
 
 async def test_letters_are_never_dropped_and_their_backlog_can_be_seen(network: Network) -> None:
-    """Links hold back credit by it."""
     a, b = Node(network, 1, "a"), Node(network, 2, "b")
     async with running(a, b):
         await all_hear_all(a, b)
@@ -565,7 +559,6 @@ async def test_fault_of_our_own_ends_one_connection(network: Network, complaints
 
 
 async def test_stopping_ends_all_at_once(network: Network) -> None:
-    """Cancelled in the middle of everything."""
     nodes = [Node(network, number, name) for number, name in ((1, "a"), (2, "b"), (3, "c"))]
     async with running(*nodes) as nursery:
         await all_hear_all(*nodes)

@@ -125,7 +125,6 @@ async def test_what_becomes_of_a_queue_that_fails(
 async def test_a_classic_queue_that_fails_again_and_again_stays_down(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The sixth time within a minute."""
     async with running_broker(data_dir=str(tmp_path / "data")) as broker:
         queue, _ = declare(broker.catalog, "/", "q", durable=True)
         box: Mailbox[list[Effect]] = Mailbox()

@@ -146,7 +146,6 @@ class Helper:
 
 @pytest.fixture
 def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
-    """The helper of all recordings of a test."""
     fake = Helper()
     monkeypatch.setattr(recorder, "RecorderProcess", fake)
     return fake

@@ -59,7 +59,6 @@ def requester(handle: int = 0, *, channel: int = 0, **changes: Any) -> bytes:
 
 
 async def attached(client: Client, handle: int = 0) -> str:
-    """Attach a link for replies; returns its address."""
     await client.send(requester(handle))
     attach = await client.expect(Attach)
     assert isinstance(attach.source, Source)
@@ -95,7 +94,6 @@ def properties_of(payload: bytes) -> Properties:
 
 
 async def refused(client: Client, attach: bytes) -> tuple[str, str]:
-    """Attach and be refused; returns condition and text."""
     await client.send(attach)
     reply = await client.expect(Attach)
     assert reply.source is None or reply.target is None
@@ -212,7 +210,6 @@ async def test_drain_is_answered(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
 async def test_many_volatile_queues_in_one_session(broker: Broker) -> None:
-    """Each link gets its own replies."""
     client = await connect(broker).open()
     addresses = [await attached(client, handle) for handle in range(5)]
     await client.send(*[credit(handle, 1) for handle in range(5)])

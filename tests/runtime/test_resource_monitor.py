@@ -68,7 +68,6 @@ class FakeMeter:
 
 @pytest.fixture
 def meter() -> FakeMeter:
-    """What the broker of the test measures with."""
     return FakeMeter()
 
 
@@ -362,7 +361,6 @@ async def test_a_limit_set_while_running_is_judged_by_at_once(meter: FakeMeter) 
     ],
 )
 async def test_a_bad_limit_changes_nothing(meter: FakeMeter, name: str, value: object, problem: str) -> None:
-    """The error says what is allowed."""
     async with watched(meter) as broker:
         before = broker.config
         with pytest.raises(ConfigError, match=problem):

@@ -151,7 +151,6 @@ async def test_stop_gives_everything_back_and_confirms_what_was_taken(start: Sta
 
 
 async def test_new_connections_are_not_accepted_while_stopping(start: Start) -> None:
-    """The listening sockets are closed first."""
     broker, stop = await start()
     host, port = broker.addresses[0]
     await connect(broker).open()

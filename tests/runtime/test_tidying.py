@@ -26,7 +26,6 @@ def collections(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 @pytest.fixture
 def quiet(meter: FakeMeter) -> FakeMeter:
-    """A meter of a broker that does nothing."""
     meter.quiet = True
     return meter
 

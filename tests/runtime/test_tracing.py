@@ -61,7 +61,6 @@ async def request(broker: Broker, **fields: Any) -> dict[str, Any]:
 
 
 def grant(handle: int) -> bytes:
-    """One credit for a receiver on channel 1."""
     return flow(1, handle=handle, delivery_count=0, link_credit=1)
 
 
@@ -296,7 +295,6 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(broker: Br
 
 
 async def test_the_trace_of_a_connection_ends_with_it_and_says_how(broker: Broker) -> None:
-    """Another connection never has its number."""
     client = await connect(broker).open()
     shown = begun(broker, number_of(client))
     await client.vanish()

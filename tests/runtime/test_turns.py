@@ -315,7 +315,6 @@ def test_what_makes_or_ends_something_weighs_more() -> None:
 
 
 def test_an_item_heavier_than_what_is_left_of_a_turn_is_given_all_the_same() -> None:
-    """Otherwise it would never be given."""
     turn = ReadBudget()
     turn.left -= PORTION - 1
     assert [len(part) for part in turn.portions([End(), End()])] == [1, 1]

@@ -46,7 +46,6 @@ KIB = 1024
 
 
 async def logged_in(broker: Broker, user: str) -> Client:
-    """A connection of a user, with one session."""
     client = connect(broker)
     await client.send(login("PLAIN", f"\0{user}\0secret".encode()))
     await client.until(SaslOutcome)

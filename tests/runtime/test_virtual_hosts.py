@@ -68,7 +68,6 @@ async def knock(broker: Broker, user: str = "guest", **fields: Any) -> Client:
 
 
 async def refused(broker: Broker, user: str = "guest", **fields: Any) -> tuple[str, str]:
-    """Open and be closed; returns condition and text."""
     client = await knock(broker, user, **fields)
     await client.expect(Open)
     error = (await client.expect(Close)).error

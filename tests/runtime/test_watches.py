@@ -162,7 +162,6 @@ async def test_a_link_that_goes_ends_its_timeline(broker: Broker, way: str) -> N
 
 
 async def test_what_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each refusal says what to do."""
     monkeypatch.setattr(watches, "WATCHES_MAX", 1)
     async with running_broker() as broker:
         client = await publisher_and_consumer(broker)

@@ -50,7 +50,6 @@ def queries(tmp_path: Path, broker: BrokerProcess, retry_s: float) -> dict[str, 
 
 
 def wait_for_more(driver: DriverProcess, tmp_path: Path, before: dict[str, int]) -> None:
-    """Wait until both queries have committed a batch."""
     for name in NAMES:
         driver.wait_for_batches(tmp_path / name / "checkpoint", before.get(name, 0) + 1)
 

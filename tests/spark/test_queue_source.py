@@ -47,7 +47,6 @@ def start(spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
 
 
 def ids(spark: SparkSession, tmp_path: Path) -> list[int]:
-    """The numbers of the messages in the sink."""
     rows = spark.read.parquet(str(tmp_path / "out")).select("messageId").collect()
     return sorted(int(row.messageId.removeprefix("m-")) for row in rows)
 

@@ -61,7 +61,6 @@ class Place:
             self.channel.basic_publish("", queue, body(number), properties)
 
     def get_all(self, queue: str) -> list[tuple[Any, bytes]]:
-        """Take everything out of a queue: (properties, body)."""
         found = []
         while True:
             method, properties, content = self.channel.basic_get(queue, auto_ack=True)
@@ -145,7 +144,6 @@ def test_a_streaming_query_of_a_stream_goes_on_where_it_was(
 def test_a_streaming_query_of_a_queue_takes_all_out_of_it(
     session: SparkSession, place: Place, tmp_path: Path, kind: str
 ) -> None:
-    """Through the spool, settled behind it."""
     queue = place.declare(kind)
     place.publish(queue)
     options = {"queue": queue, "spoolLocation": tmp_path / "spool", "maxMessagesPerTrigger": 200}

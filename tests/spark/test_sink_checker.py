@@ -65,7 +65,6 @@ def nothing(sink: Path) -> None:
 
 
 def lose_a_file(sink: Path) -> None:
-    """A batch is noted without its file."""
     path, lines = log_of(sink, 1)
     put_log(path, lines[:1])
 

@@ -29,7 +29,6 @@ Load = Callable[..., Any]
 
 @pytest.fixture
 def stream(broker: BrokerProcess, queue: str) -> str:
-    """A stream with the bodies 0 .. 999."""
     declare(broker, queue)
     fill(broker, queue, COUNT)
     return queue

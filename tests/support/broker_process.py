@@ -52,7 +52,6 @@ class BrokerProcess:
         python: str | Path = sys.executable,
         up: bool = True,
     ) -> None:
-        """Start one."""
         self.host = "127.0.0.1"
         self.port = 0
         self.admin_socket = str(directory / "admin.sock")
@@ -155,7 +154,6 @@ class BrokerProcess:
     def wait_for_counts(
         self, name: str, *, ready: int, unsettled: int = 0, timeout_s: float = WAIT_S
     ) -> None:
-        """Wait until a queue holds so many messages."""
         expected = {"messages_ready": ready, "messages_unsettled": unsettled}
 
         def holds() -> bool:

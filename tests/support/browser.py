@@ -91,7 +91,6 @@ class Pages:
         self._contexts: list[tuple[BrowserContext, Watch]] = []
 
     def open(self, url: str, *, dark: bool = False, width: int = 1360, height: int = 860) -> Page:
-        """A page of a new visitor, loaded."""
         context = self._browser.new_context(
             color_scheme="dark" if dark else "light",
             viewport={"width": width, "height": height},

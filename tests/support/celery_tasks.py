@@ -44,7 +44,6 @@ def echo(value: Any) -> Any:
 
 @app.task(bind=True, max_retries=3)
 def third_time(self: Task) -> int:
-    """Fails twice; returns how often it was retried."""
     retries: int = self.request.retries
     if retries < 2:
         raise self.retry(countdown=0.01)

@@ -73,7 +73,6 @@ class WatchedBox(QueueBox):
 
     @property
     def ready(self) -> list[int]:
-        """Numbers of ready messages, in the queue's order."""
         messages = [message for _, message in returned_of(self.queue)] + fresh_of(self.queue)
         return [number_of(body) for _, body in messages]
 
@@ -311,7 +310,6 @@ class Watch:
         self._end(reopening=False)
 
     def look(self, got: Iterable[Got]) -> None:
-        """Check what the channel has written, in order."""
         for each in got:
             if isinstance(each, Content):
                 self._on_content(each)
@@ -459,7 +457,6 @@ class Walk:
     # --- what is checked as it happens ------------------------------------------------------------
 
     def delivered(self, queue: str, number: int, *, redelivered: bool, no_ack: bool) -> None:
-        """A channel wrote a message of a queue."""
         boxes = [box for box in self._boxes() if box.spec.name == queue and number in set(box.taken)]
         assert len(boxes) == 1, "a message that its queue never had, or that two had"
         (box,) = boxes

@@ -406,7 +406,6 @@ class WorldChannel:
         return content_frames(self.number, method, properties, body, self.connection.frame_max)
 
     def take(self) -> list[Got]:
-        """What the client received since the last look."""
         got, self.got = self.got, []
         return got
 
@@ -454,7 +453,6 @@ class WorldChannel:
 
 
 def text_of(code: int, reply_text: str) -> str:
-    """The text behind the name of the code."""
     name = f"{ReplyCode(code).name} - "
     assert reply_text.startswith(name)
     return reply_text.removeprefix(name)

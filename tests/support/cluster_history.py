@@ -58,7 +58,6 @@ class TotalQueue:
     """
 
     def __init__(self, queue: str, *, may_refuse: bool = False) -> None:
-        """Begin with an empty queue."""
         self.queue = queue
         self.may_refuse = may_refuse
         self.published: dict[str, int] = {}
@@ -78,7 +77,6 @@ class TotalQueue:
         self.published[name] = next(self._places)
 
     def answer(self, name: str, *, accepted: bool) -> None:
-        """The broker has confirmed or refused a publish."""
         (self.confirmed if accepted else self.refused).add(name)
 
     def deliver(self, life: str, body: bytes, *, redelivered: bool, count: int = 0) -> str:
@@ -96,7 +94,6 @@ class TotalQueue:
         self.given_back[life, name].append(next(self._places))
 
     def was_removed(self, name: str) -> None:
-        """The broker has confirmed that it is settled."""
         self.removed[name] = next(self._places)
 
     def lose(self, life: str) -> None:
@@ -110,7 +107,6 @@ class TotalQueue:
 
     @property
     def marked(self) -> set[str]:
-        """Messages that a client was given as redelivered."""
         return {each.name for each in self.deliveries if each.redelivered}
 
     @property
@@ -131,7 +127,6 @@ class TotalQueue:
         assert not found, f"queue '{self.queue}':\n" + "\n".join(found)
 
     def faults(self) -> Iterator[str]:
-        """Every promise that was broken, one line each."""
         assert self.content is not None, "look first"
         here = [name for name, _ in self.content]
         for what, names in self._sets(here).items():

@@ -54,7 +54,6 @@ class ClusterClient(threading.Thread, ABC):
     def __init__(
         self, nodes: Sequence[Listening], name: str, notes: TotalQueue, seed: int = 0, *, steady: bool = False
     ) -> None:
-        """Begin with the first of the nodes."""
         super().__init__(name=name, daemon=True)
         self.nodes = nodes
         self.notes = notes

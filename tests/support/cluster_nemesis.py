@@ -223,7 +223,6 @@ class Nemesis:
     """What is done to nodes, and by which clients it is seen."""
 
     def __init__(self, cluster: CutCluster, prefix: str, seed: int) -> None:
-        """Begin with no clients under way."""
         self.cluster = cluster
         self.rng = random.Random(seed)
         self.hurt = Hurt()

@@ -79,7 +79,6 @@ class CutCluster(ClusterProcess):
         *,
         small_disks: bool = False,
     ) -> None:
-        """Start them and wait until all accept clients."""
         self._small_disks = small_disks
         super().__init__(directory, nodes, options)
 
@@ -88,7 +87,6 @@ class CutCluster(ClusterProcess):
         self._full(node.folder).touch()
 
     def make_room(self, node: ClusterNode) -> None:
-        """Let there be room on its disk again."""
         self._full(node.folder).unlink(missing_ok=True)
 
     def heal(self) -> None:

@@ -211,7 +211,6 @@ class ClusterProcess:
     """
 
     def __init__(self, directory: Path, nodes: int = 3, options: Iterable[str] = ()) -> None:
-        """Start them and wait until all accept clients."""
         self.folder = directory / "cluster"
         self.nodes: list[ClusterNode] = []
         self._output = directory / "run-cluster.log"

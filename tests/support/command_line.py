@@ -28,7 +28,6 @@ class CommandLine:
         return done.stdout.decode()
 
     def json(self, *arguments: str) -> Any:
-        """As above, of a command that prints JSON."""
         return json.loads(self(*arguments, "--format", "json"))
 
     def fails(self, code: int, *arguments: str, stdin: bytes = b"") -> str:

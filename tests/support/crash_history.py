@@ -28,7 +28,6 @@ def make_body(name: str) -> bytes:
 
 
 def name_of(body: bytes) -> str:
-    """Whose body this is."""
     name = body.partition(b" ")[0].decode()
     assert body == make_body(name), f"the body of {name} is not what was published"
     return name

@@ -73,7 +73,6 @@ class Client(threading.Thread):
         raise NotImplementedError
 
     def joined(self) -> None:
-        """Wait for the end; raise what went wrong."""
         self.stopping.set()
         self.join(END_S)
         assert not self.is_alive(), f"{self} does not end, though the broker is gone"
@@ -312,7 +311,6 @@ class Topology:
         self.doubtful: set[str] = set()
 
     def check(self, broker: BrokerProcess) -> None:
-        """Compare with what is there after a restart."""
         document = broker.ask("export-definitions")
         queues = {each["name"] for each in document["queues"] if each["name"].startswith("made.")}
         exchanges = {each["name"] for each in document["exchanges"] if each["name"].startswith("made.")}

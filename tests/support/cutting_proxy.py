@@ -77,7 +77,6 @@ class CuttingProxy:
         self._wake.send(b"\0")
 
     def reset(self) -> None:
-        """Lose all connections; both ends are told so."""
         self._resets += 1
         self._wake.send(b"\0")
 
@@ -181,7 +180,6 @@ class _Way:
 
     @property
     def reads(self) -> bool:
-        """Whether more of the sender can be taken."""
         return self._ended_at is None and self._held_bytes < WINDOW_BYTES
 
     @property
@@ -192,7 +190,6 @@ class _Way:
         return self._held[0][0] if self._held else self._ended_at
 
     def hurry(self) -> None:
-        """Let nothing that has come wait any more."""
         self._held = deque((0.0, data) for _, data in self._held)
         if self._ended_at is not None:
             self._ended_at = 0.0

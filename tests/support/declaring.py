@@ -58,7 +58,6 @@ def add_vhost(
 
 
 def change_vhost(catalog: Catalog, where: Where, **facts: Any) -> None:
-    """Change facts of a virtual host."""
     catalog.propose(PutVhost(replace(_vhost(catalog, where).facts, **facts)))
 
 
@@ -121,17 +120,14 @@ def declare_exchange(
 
 
 def delete_exchange(catalog: Catalog, where: Where, name: str, *, if_unused: bool = False) -> bool:
-    """Delete an exchange; returns whether it was there."""
     return catalog.propose(DeleteExchange(_vhost(catalog, where).named(), name, if_unused))
 
 
 def bind(catalog: Catalog, where: Where, binding: Binding) -> bool:
-    """Bind; returns whether the binding is new."""
     return catalog.propose(Bind(_vhost(catalog, where).named(), binding))
 
 
 def unbind(catalog: Catalog, where: Where, binding: Binding) -> bool:
-    """Unbind; returns whether the binding was there."""
     return catalog.propose(Unbind(_vhost(catalog, where).named(), binding))
 
 
@@ -157,28 +153,23 @@ def add_user(
     tags: Iterable[str] = (),
     limits: UserLimits | None = None,
 ) -> User:
-    """Add a user, who may do nothing yet."""
     user = User(name, password, tuple(tags), limits or UserLimits())
     return _catalog(accounts).propose(PutUser(user, new=True))
 
 
 def put_user(accounts: Catalog | Users, user: User) -> User:
-    """Add or replace a user."""
     return _catalog(accounts).propose(PutUser(user))
 
 
 def set_password(accounts: Catalog | Users, name: str, password: PasswordRecord | None) -> User:
-    """Give a user another password."""
     return _catalog(accounts).propose(ChangeUser(name, {"password": password}))
 
 
 def set_tags(accounts: Catalog | Users, name: str, tags: Iterable[str]) -> User:
-    """Give a user other tags."""
     return _catalog(accounts).propose(ChangeUser(name, {"tags": tuple(tags)}))
 
 
 def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) -> User:
-    """Give a user other limits."""
     catalog = _catalog(accounts)
     return catalog.propose(PutUser(replace(catalog.users.lookup(name), limits=limits)))
 

@@ -270,7 +270,6 @@ class SimDisk:
         self.overwrite(path, bytes(data))
 
     def names(self, path: str) -> list[str]:
-        """Names in a folder; counts as no call."""
         return sorted(self._folder(path).names)
 
     def paths(self, path: str) -> list[str]:

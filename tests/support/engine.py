@@ -54,7 +54,6 @@ def kinds(data: bytes) -> list[str]:
 
 
 def server(**options: Any) -> Connection:
-    """A listening end that nothing has reached yet."""
     settings: dict[str, Any] = {
         "frame_size_max": 4096,
         "channel_max": 7,
@@ -65,7 +64,6 @@ def server(**options: Any) -> Connection:
 
 
 def client(**options: Any) -> Connection:
-    """A connecting end that has sent nothing yet."""
     return Connection(server=False, **{"frame_size_max": 4096, "channel_max": 7, **options})
 
 

@@ -63,7 +63,6 @@ class FakeLog:
         self.live[file] += length
 
     def add_dead(self, file: int, length: int) -> None:
-        """Bytes that were needed are not any more."""
         self.live[file] -= length
         assert self.live[file] >= 0
 

@@ -52,7 +52,6 @@ def cells(folder: Path, spans: Iterable[tuple[str, int, int | None]]) -> list[Ce
 
 
 def connected(folder: Path, spans: Iterable[tuple[str, int, int | None]] = ()) -> duckdb.DuckDBPyConnection:
-    """A connection with the views `events` and `runs`."""
     db = duckdb.connect()
     files = f"{folder}/{EVENTS}/*/[!_]*.parquet"
     db.sql(

@@ -54,7 +54,6 @@ class HttpUser:
     async def ask(
         self, method: str, path: str, body: Any = None, announced: int | None = None, **headers: str
     ) -> Heard:
-        """Send a request and hear the answer."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         sent = [("host", "broker"), ("content-length", str(len(data) if announced is None else announced))]
         if self._login:
@@ -93,7 +92,6 @@ class HttpUser:
         return Events(self._stream, engine)
 
     async def get(self, path: str, **headers: str) -> Any:
-        """The JSON at a path that is there."""
         heard = await self.ask("GET", path, **headers)
         assert heard.status == 200, heard
         return heard.json
@@ -102,7 +100,6 @@ class HttpUser:
         return (await self.ask("PUT", path, {} if body is None else body)).status
 
     async def delete(self, path: str) -> int:
-        """Delete what is at a path; the status."""
         return (await self.ask("DELETE", path)).status
 
 
@@ -168,7 +165,6 @@ async def http_user(
     listener: HttpListener | None = None,
     prefix: str = "/api",
 ) -> AsyncIterator[HttpUser]:
-    """Connect to a broker that runs."""
     ours, theirs = memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(

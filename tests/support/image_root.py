@@ -44,7 +44,6 @@ class Stage:
         self.health: list[str] = []
 
     def path(self, inside: str) -> Path:
-        """Where a path of the image is here."""
         return self.root / os.path.join(self.folder, inside).lstrip("/")
 
     def start(self, words: list[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -18,7 +18,6 @@ PROGRAM = ("-I", "-m", "amqp10broker")
 
 
 def run(*words: object) -> str:
-    """A command that must succeed; what it printed."""
     done = subprocess.run(
         [str(word) for word in words],
         cwd=REPOSITORY,
@@ -78,5 +77,4 @@ class Installed:
                     place.symlink_to(here)
 
     def __call__(self, *words: object) -> str:
-        """A command of the wheel's; what it printed."""
         return run(self.folder / "bin" / "amqp10broker", *words)

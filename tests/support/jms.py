@@ -22,7 +22,6 @@ _WAIT_S: Final = 300.0
 
 class Jms:
     def __init__(self, folder: Path) -> None:
-        """Compile them."""
         self._java = str(java_home() / "bin" / "java")
         self._classpath = os.pathsep.join([str(folder), *_jars("programs")])
         _run(

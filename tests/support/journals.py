@@ -252,7 +252,6 @@ def decode(record: Record) -> tuple[int, int]:
 
 
 def walk(world: World, rng: random.Random, steps: int) -> None:
-    """Some random deeds; ends when the disk fails."""
     for _ in range(steps):
         deed = rng.randrange(10)
         if deed < 4:

@@ -160,13 +160,11 @@ class KeptQueue:
     # --- what the broker does -----------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """As the end of a wake in `runtime/queues/queue_task.py`."""
         self.store.flush()
         self.queue.safe_up_to(self.journal.durable)
         self._take()
 
     def commit(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """As one commit in `runtime/journal/committer.py`."""
         ticket = self.journal.write()
         if ticket is None:
             return
@@ -233,7 +231,6 @@ def make_message(number: int) -> Message:
 
 
 def number_of(message: Message) -> int:
-    """The number of a message."""
     head, body = message
     number = int(body.partition(b":")[0])
     assert body == make_message(number)[1], f"the body of message {number} was changed"

@@ -39,11 +39,9 @@ class KeyServer:
         return f"{'http' if self._tls is None else 'https'}://127.0.0.1:{self._port}/keys"
 
     def sign_with(self, *keys: Key) -> None:
-        """These are the authority's keys from now on."""
         self._keys = [each.as_dict(private=False) for each in keys]
 
     def start(self) -> None:
-        """Listen; again at the same port, after `stop`."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -102,7 +102,6 @@ class _Search:
         self._ordered = sorted(operations, key=lambda each: each.began)
 
     def finds(self, first: State) -> bool:
-        """Whether there is an order that explains everything."""
         must = sum(1 << place for place, each in enumerate(self._ordered) if each.answer is not Answer.NONE)
         begin = _Partial(0, (first,), ())
         waiting, seen = [begin], {begin}

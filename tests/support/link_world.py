@@ -203,7 +203,6 @@ class Consumer:
             self.credit.drop(len(unsent), oldest=True)
 
     def leave(self) -> None:
-        """It is gone: what it held comes back."""
         self.over = True
         if self.settled:
             self.send()
@@ -566,7 +565,6 @@ class World:
         self.trace.append(f"{self.now_ms} {what}")
 
     def check_equal(self, index: int, machine: QuorumQueue) -> None:
-        """Equal states at equal indexes make equal bytes."""
         if index % 7:
             return
         state = encode_snapshot(machine)
@@ -649,7 +647,6 @@ class World:
             member.server.follow()
 
     def lose_leader(self) -> None:
-        """None leads, as far as any member knows."""
         if self.leader is not None:
             member = self._member(self.leader)
             self.log += member.pending

@@ -62,7 +62,6 @@ class Box(MachineHandle[ClassicQueue]):
         self.letters.append(command)
 
     def work(self) -> dict[PeerId, list[Effect]]:
-        """Apply all letters; returns what the queue says."""
         letters, self.letters = self.letters, []
         for command in letters:
             self.queue.apply(command, 0)
@@ -150,7 +149,6 @@ class Broker:
         return self.catalog.vhosts["/"]
 
     def user(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
-        """A user with these permissions and no tags."""
         add_user(self.catalog, name, None)
         set_permission(self.catalog, name, "/", Permission(configure, write, read))
         return name

@@ -111,7 +111,6 @@ class Copy:
         self.network.append(transaction.encode())
 
     def again(self, asked: Asked) -> None:
-        """Its transaction was not applied: plan it again."""
         self.ask(asked.request)
 
 

@@ -80,7 +80,6 @@ class SenderWatch:
         self.flows: dict[str, list[Flow]] = {}
 
     def told(self, got: Got) -> None:
-        """The sender receives a frame of its peer."""
         body = got.body
         if type(body) is Attach:
             self.peer_names[body.handle] = body.name

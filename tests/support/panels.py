@@ -120,7 +120,6 @@ def series_of(text: str) -> list[Series]:
 
 
 def unfound(query: str, series: Iterable[Series]) -> list[str]:
-    """The selectors of a query that find nothing."""
     known = list(series)
     bare = _GROUPING.sub("", re.sub(r"\[[$\w]+\]", "", query))
     return [

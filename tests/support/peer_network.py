@@ -97,7 +97,6 @@ class Node:
         self._over.set()
 
     async def stop(self) -> None:
-        """End as a process that is killed does."""
         self.network.listens_no_more(self.name, self._serve)
         self._scope.cancel()
         await self._over.wait()
@@ -107,7 +106,6 @@ class Node:
             self.peers.know(other.number, other.name, (other.name, 1))
 
     async def until(self, *entry: Any) -> None:
-        """Wait until this was told, and forget it."""
         with trio.fail_after(UNTIL_S):
             while entry not in self.log:
                 await self.changed.wait()

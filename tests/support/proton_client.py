@@ -65,7 +65,6 @@ class LinkEnd(Handler):
 
     @property
     def attached(self) -> bool:
-        """Whether the broker has answered with an attach."""
         return not self.link.state & Endpoint.REMOTE_UNINIT
 
     @property
@@ -85,7 +84,6 @@ class LinkEnd(Handler):
         assert not self.closed, f"{self.link.name} was refused: {self.condition} {self.description}"
 
     def wait_refused(self) -> str | None:
-        """Wait until the broker detaches; returns the condition."""
         self.client.wait(lambda: self.closed, f"detach of {self.link.name} by the broker")
         return self.condition
 
@@ -136,7 +134,6 @@ class SendingEnd(LinkEnd):
         return tag
 
     def outcome(self, tag: str) -> Outcome:
-        """Wait for the broker's word on one delivery."""
         self.client.wait(lambda: tag in self.outcomes or self.closed, f"outcome of delivery {tag}")
         return self.outcomes[tag]
 
@@ -302,7 +299,6 @@ class ProtonClient(Handler):
     def wait(
         self, condition: Callable[[], Any], what: str | Callable[[], str], *, timeout_s: float = WAIT_S
     ) -> None:
-        """Turn the event loop until the condition holds."""
         deadline = time.monotonic() + timeout_s
         while not condition():
             text = what if isinstance(what, str) else what()

@@ -30,7 +30,6 @@ class Puppet:
     """
 
     def __init__(self, queue: str, box: Box, letters: deque[Command]) -> None:
-        """Take over a queue."""
         self.queue = queue
         box.stalled = True
         self._letters = letters
@@ -46,7 +45,6 @@ class Puppet:
         return letters
 
     def told_only(self, kind: type[C]) -> list[C]:
-        """Those of one kind since the last look."""
         return [letter for letter in self.told() if isinstance(letter, kind)]
 
     @property

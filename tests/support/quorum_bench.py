@@ -84,7 +84,6 @@ class Bench:
         return ref
 
     def credit(self, ref: ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
-        """Give a consumer credit beyond what it had."""
         handed = self._handed.get(ref, 0)
         return self.do(Credit(ref, handed, credit, drain, handed))
 

@@ -309,7 +309,6 @@ class World:
         self._lost(number)
 
     def start(self, number: int) -> None:
-        """It starts again, with what its disk has."""
         journal = self.down.pop(number)
         (me,) = [member for member in self.members if node_of(member) == number]
         self.nodes[number] = Node(self, me, journal)

@@ -58,7 +58,6 @@ class Disk:
         return index <= self.last and self.entries[index - self.point.index - 1][0] == term
 
     def write(self) -> Any:
-        """Make the oldest write durable."""
         ready = self.writes.pop(0)
         if ready.hard is not None:
             old = self.hard
@@ -136,7 +135,6 @@ class Node:
         self.raft = None
 
     def read(self, first: int, last: int, size: int) -> Sequence[Any]:
-        """Durable entries, as the store of the core."""
         room, disk = self.group.room, self.disk
         assert disk.point.index < first <= last <= disk.last, (first, last)
         runs = []
@@ -151,7 +149,6 @@ class Node:
     # -- what it does
 
     def transfer(self, to: int) -> None:
-        """Hand over, for 2 s."""
         self.raft.transfer(to, self.group.now)
         self.transfer_due = self.group.now + 2000
 
@@ -178,7 +175,6 @@ class Node:
             check(truth is None or truth == self.state, "5: a snapshot of another state")
 
     def turn(self) -> None:
-        """Do what there is to be done."""
         group = self.group
         group.look(self)
         ready = self.raft.ready(group.now)
@@ -267,7 +263,6 @@ class Group:
         return (node for node in self.nodes.values() if node.up)
 
     def leader(self) -> Node | None:
-        """The leader of the newest term."""
         leaders = [node for node in self.up() if node.raft.status.role.value == "leader"]
         return max(leaders, key=lambda node: node.raft.status.term, default=None)
 
@@ -292,11 +287,9 @@ class Group:
 
     @property
     def newest_commit(self) -> int:
-        """The highest index that any leader has committed."""
         return max((index for index, _ in self.committed.values()), default=0)
 
     def look(self, node: Node) -> None:
-        """After everything that was done to a member."""
         status, commit = node.raft.status, node.raft.hard.commit
         check(status.term >= node.term, "6: a term goes back")
         node.term = status.term
@@ -315,7 +308,6 @@ class Group:
         self.committed[term] = max(self.committed.get(term, (0, 0)), (commit, of))
 
     def on_status(self, node: Node, status: Any) -> None:
-        """A role or a term has changed."""
         if status.role.value != "leader":
             node.role, node.no_majority_since = status.role.value, None
             return
@@ -336,7 +328,6 @@ class Group:
         return node.raft.point(index).config
 
     def on_entries(self, node: Node, runs: Sequence[Any]) -> None:
-        """A member has new entries."""
         first = runs[0].first
         status = node.raft.status
         if status.role.value == "leader" and node.role == "leader":
@@ -432,6 +423,5 @@ class Group:
             check(late <= 100, "a leader without majority goes on leading")
 
     def same_logs(self, nodes: Iterable[Node]) -> bool:
-        """Equal states, nothing left to apply."""
         ends = {(node.raft.last, node.applied, node.state, node.raft.status.term) for node in nodes}
         return len(ends) == 1 and all(last == applied for last, applied, *_ in ends)

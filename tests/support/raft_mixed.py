@@ -409,7 +409,6 @@ class OtherMember:
             self._await_election(now_ms)
 
     def _note_write(self, write: Json) -> None:
-        """What the log is now."""
         if write["snapshot"] is not None:
             # With the configuration that it came with, which this member may not belong to.
             point = self._offered.point
@@ -620,7 +619,6 @@ class MixedSimulation(Simulation):
         return self.size
 
     def is_ours(self, me: int) -> bool:
-        """Which core a member has."""
         if me <= self.size:
             return (me + self.seed) % self.size < self.ours
         return (me + self.seed) % 2 == 0

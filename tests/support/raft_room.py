@@ -48,7 +48,6 @@ def the_room() -> Room:
 
 
 def mutant(name: str, patches: Sequence[Patch]) -> Room:
-    """The room with faults in it."""
     package = f"amqp10broker.raft_{name}" if patches else "amqp10broker.raft"
     modules = []
     for module in MODULES:
@@ -63,7 +62,6 @@ def mutant(name: str, patches: Sequence[Patch]) -> Room:
 
 
 def load(name: str, source: str, real: str) -> ModuleType:
-    """A module of a room."""
     known = sys.modules.get(name)
     if known is not None:
         return known

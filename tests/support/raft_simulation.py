@@ -66,7 +66,6 @@ class Simulation:
         self.actions = self._draw_actions()
 
     def _size(self) -> int:
-        """How many members the group begins with."""
         return self.rng.choice((1, 2, 3, 3, 3, 3, 4, 5, 5))
 
     def _draw_actions(self) -> tuple[list[Any], list[float]]:
@@ -107,7 +106,6 @@ class Simulation:
             raise Failure(f"seed {self.seed} at {self.group.now} ms: {what}") from error
 
     def note(self, what: str) -> None:
-        """One line of the trace."""
         if self.trace is not None:
             self.trace.append(f"{self.group.now} {what}")
 
@@ -137,7 +135,6 @@ class Simulation:
         self.group.deliver(message)
 
     def one_write(self) -> None:
-        """Some writes of one disk become durable."""
         waiting = [node for node in self.group.up() if node.disk.writes and node.me not in self.stuck]
         node = self.some(waiting)
         if self.rng.random() < 0.05:
@@ -156,7 +153,6 @@ class Simulation:
         self.pass_time(self.rng.randint(1, self.pace))
 
     def pass_time(self, ms: int) -> None:
-        """Clocks, heartbeats, what is due."""
         group = self.group
         group.now += ms
         if group.now >= self.next_heartbeat:
@@ -211,7 +207,6 @@ class Simulation:
         return self.group.now - when < SUSPECT_MS and life == self.group.nodes[peer].life
 
     def propose(self) -> None:
-        """At one that leads, or believes so, mostly."""
         leaders = [node for node in self.group.up() if node.role == "leader"]
         node = self.some(self.group.up()) if self.rng.random() < 0.05 else self.some(leaders)
         if node is None:
@@ -274,7 +269,6 @@ class Simulation:
         self.cuts.clear()
 
     def change(self) -> None:
-        """Of the members, by a leader."""
         group, rng = self.group, self.rng
         node = group.leader()
         if node is None:
@@ -318,7 +312,6 @@ class Simulation:
             node.turn()
 
     def nudge(self) -> None:
-        """A node wants to lead."""
         node = self.some(self.group.up())
         if node is not None:
             self.note(f"campaign {node.me}")
@@ -328,7 +321,6 @@ class Simulation:
     # -- the second phase
 
     def recover(self) -> None:
-        """Faults end, and the group gets on."""
         group, rng = self.group, self.rng
         self.drop = self.double = self.shuffle = 0.0
         self.stuck.clear()
@@ -377,7 +369,6 @@ class Simulation:
         return all(len(set(config.voters) - gone) >= config.majority for config in self.known_configs())
 
     def known_configs(self) -> list[Any]:
-        """All that are in anybody's log."""
         known = [node.raft.configs._entries for node in self.group.up()]
         return [config for entries in known for _, config in entries if config.voters]
 
@@ -425,7 +416,6 @@ class Simulation:
         check(all(node.applied >= last for node in ways), "a member does not get what is committed")
 
     def members(self, leader: Node) -> list[Node]:
-        """Of the group, and running."""
         return [self.group.nodes[me] for me in leader.raft.config.members if self.group.nodes[me].up]
 
     def must_be_still(self, leader: Node) -> None:

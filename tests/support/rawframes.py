@@ -130,7 +130,6 @@ def flow(channel: int = 0, **fields: Any) -> bytes:
 def credit(
     handle: int, link_credit: int, *, channel: int = 0, delivery_count: int = 0, **fields: Any
 ) -> bytes:
-    """A flow that sets a receiver link's credit."""
     return flow(channel, handle=handle, delivery_count=delivery_count, link_credit=link_credit, **fields)
 
 

@@ -80,7 +80,6 @@ class BrokerProcess:
         return self._process.poll() is None
 
     def rss_bytes(self) -> int:
-        """Memory of the process that is in RAM."""
         with open(f"/proc/{self.pid}/statm", encoding="ascii") as statm:
             return int(statm.read().split()[1]) * PAGE_BYTES
 

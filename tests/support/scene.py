@@ -85,7 +85,6 @@ class Scene:
         return self.do(f"C> TRANSFER h={handle}{words}{content}")
 
     def bodies(self, queue: str) -> list[str]:
-        """Take everything out of a queue, in order."""
         taken: list[str] = []
         handle = 100 + len(self.world.clients["C"].all_sessions) + len(self.world.queues)
         self.receiver(f"/queues/{queue}", handle, snd_settle_mode="settled")
@@ -109,7 +108,6 @@ def content(
     user: bytes | None = None,
     application: Mapping[str, object] | None = None,
 ) -> bytes:
-    """An encoded message."""
     sections = b""
     given = {Symbol(name): value for name, value in (annotations or {}).items()}
     if cc is not None:

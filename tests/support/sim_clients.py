@@ -165,7 +165,6 @@ class SimConsumer:
             self.credit.give_back(list(unsent), list(unsent.values()))
 
     def leave(self) -> None:
-        """It is gone: what it held comes back."""
         self.over = True
         history = self._client.queue.history
         history.lose(self.life)

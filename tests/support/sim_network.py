@@ -67,7 +67,6 @@ class Way:
         return -math.inf if self.over else math.inf
 
     def take(self, most: int) -> bytes:
-        """What has come; empty at the end."""
         if self.broken:
             raise trio.BrokenResourceError("reset")
         if not self.moving:
@@ -144,13 +143,11 @@ class SimNetwork:
         self._mended = trio.Event()
 
     def delay(self, ends: tuple[str, str]) -> float:
-        """How long bytes take that are sent now."""
         return self._rng.expovariate(1 / self.usual_s) + self.slow.get(ends, 0.0)
 
     # --- faults -------------------------------------------------------------------------------------
 
     def cut(self, sender: str, receiver: str) -> None:
-        """Hold back what one sends to the other."""
         self.cuts.add((sender, receiver))
 
     def mend(self) -> None:
@@ -167,7 +164,6 @@ class SimNetwork:
         self._break(lambda way: set(way.ends) == {one, other})
 
     def stall(self) -> None:
-        """Nothing comes over one direction of one connection."""
         live = self._live()
         if live:
             self._rng.choice(live).stalled = True

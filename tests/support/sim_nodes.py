@@ -306,7 +306,6 @@ class SimNode:
         return self.broker if self.up and not self.dead else None
 
     def backends(self) -> Iterator[tuple[int, QuorumInLog]]:
-        """Its members of quorum queues that have begun."""
         broker = self.broker
         if broker is None or self.dead:
             return
@@ -343,7 +342,6 @@ class Simulation:
     """
 
     def __init__(self, seed: int, *, steps: int = 120) -> None:
-        """A life that has yet to be lived."""
         self.seed = seed
         self.rng = rng = random.Random(seed)
         self.names = "abcde"[: rng.choice((3, 3, 5))]
@@ -371,7 +369,6 @@ class Simulation:
     # --- running it ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Live it."""
         with self._simulated():
             trio.run(self._run, clock=MockClock(autojump_threshold=0))
         assert not self.faults, self.faults

@@ -53,7 +53,6 @@ class SparkCluster:
         }
 
     def executors(self) -> list[int]:
-        """Process ids of the executors."""
         return self.family.members(EXECUTOR)
 
     def logs(self) -> str:
@@ -62,7 +61,6 @@ class SparkCluster:
 
 
 def log_tails(directory: Path) -> str:
-    """The ends of all logs below a folder."""
     files = sorted(path for path in directory.rglob("*") if path.name in ("log", "stderr") and path.is_file())
     return "\n".join(
         f"--- {path.relative_to(directory)}\n{path.read_text(errors='replace')[-_LOG_TAIL_CHARS:]}"

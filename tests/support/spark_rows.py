@@ -58,7 +58,6 @@ def declare(broker: BrokerProcess, name: str, kind: str, **arguments: object) ->
 
 
 def url(broker: BrokerProcess) -> str:
-    """With user and password, for the option ``url``."""
     return f"amqp://guest:guest@{broker.host}:{broker.port}"
 
 
@@ -96,7 +95,6 @@ class Tally:
 
 
 def tally(frame: DataFrame, count: int, *, offsets: bool) -> Tally:
-    """Look at every row."""
     columns = ("messageId", "body", *(("offset",) if offsets else ()))
     return tally_rows((tuple(row) for row in frame.select(*columns).collect()), count)
 

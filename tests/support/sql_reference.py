@@ -102,7 +102,6 @@ def compare(operator: str, left: Any, right: Any) -> bool | None:
 
 
 def arithmetic(operator: str, left: Any, right: Any) -> Any:
-    """A computation; unknown if it cannot be done."""
     if kind(left) != "number" or kind(right) != "number":
         return UNKNOWN
     whole = isinstance(left, int) and isinstance(right, int)

@@ -33,7 +33,6 @@ def text(number: int) -> Message:
 
 
 def number_of(message: Message) -> int:
-    """The number in a message that `text` made."""
     return int(message[1][5:])
 
 

@@ -291,7 +291,6 @@ class _Maker:
         return self.random.binomial(most, min(max(share, 0.0), 1.0), self.ticks)
 
     def latencies(self, latency: Latency) -> Any:
-        """In ns, one a tick."""
         drawn = self.random.lognormal(math.log(latency.median_ms * 1e6), latency.sigma, self.ticks)
         return drawn.astype(np.int64)
 
@@ -302,7 +301,6 @@ class _Maker:
         return self.random.choice(values, self.ticks, p=np.array(odds) / sum(odds))
 
     def columns(self) -> dict[str, Any]:
-        """All events, by the names of the columns."""
         made = {}
         for each in FIELDS:
             column: Any = np.zeros((self.ticks, len(self._kinds)), dtype=np.int64)

@@ -359,7 +359,6 @@ class World:
                     here.system.node_down(there.number)
 
     def kill(self, node: Node) -> None:
-        """A node loses power, or its process ends."""
         node.stop()
         self.network = [each for each in self.network if node.number not in each[:2]]
         self._notifications(node)
@@ -387,7 +386,6 @@ class World:
             self.quiet()
 
     def quiet(self) -> None:
-        """Everything that can happen at this time happens."""
         for _ in range(100_000):
             busy = False
             for node in self.nodes:
@@ -457,5 +455,4 @@ class World:
 
 
 def _unordered(found: dict[str, Any]) -> dict[str, Any]:
-    """Of one age they may have any order."""
     return {name: set(each) if name.startswith("bindings") else each for name, each in found.items()}

@@ -56,7 +56,6 @@ class Tape:
         return round(self.now_s * SECOND_NS)
 
     def came(self, *data: bytes) -> None:
-        """Bytes of the client, all in one read."""
         self._add("in", b"".join(data))
 
     def went(self, *data: bytes) -> None:
@@ -77,7 +76,6 @@ class Tape:
         return findings(self)
 
     def rules(self) -> set[str]:
-        """The names of the rules that it breaks."""
         return {finding.rule.id for finding in self.findings()}
 
 

@@ -13,7 +13,6 @@ SERVER = "rabbitmq"
 
 
 def key(kind: str = "RSA", kid: str = "k1") -> Key:
-    """A private key; the same one each time."""
     return _made(kind, kid)
 
 
@@ -46,7 +45,6 @@ def token(
     now_s: float | None = None,
     **claims: Any,
 ) -> str:
-    """A token."""
     made_at = time.time() if now_s is None else now_s
     said: dict[str, Any] = {
         "sub": user,

@@ -54,7 +54,6 @@ class Session:
         self.next_id = 0
 
     async def ask(self, body: Declare | Discharge, **fields: Any) -> Any:
-        """The state that answers a declare or discharge."""
         number = self.take_id()
         await self.client.send(request(number, body, **fields))
         answer = await self.client.until(Disposition)

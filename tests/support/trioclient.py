@@ -55,7 +55,6 @@ class BoundedPipe:
         self._changed = trio.Event()
 
     def write_now(self, data: bytes | bytearray | memoryview) -> int:
-        """Put what fits; returns the number of bytes."""
         if self.broken or self.ended:
             raise trio.BrokenResourceError("the peer is gone")
         taken = bytes(data[: max(0, self.capacity_bytes - len(self.data))])
@@ -224,7 +223,6 @@ class Client:
                 return taken
 
     async def rest(self) -> list[Got]:
-        """All frames until the broker closes the socket."""
         taken: list[Got] = []
         while (got := await self.next_or_end()) is not None:
             taken.append(got)

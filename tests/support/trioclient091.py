@@ -147,7 +147,6 @@ class Client091:
         return await self.expect(ConnectionStart, channel=0)
 
     async def start(self, mechanism: str, response: bytes, **properties: Any) -> None:
-        """Up to the first answer to a login."""
         await self.begin()
         named = {"capabilities": dict.fromkeys(CAPABILITIES, True), **properties}
         await self.send(0, ConnectionStartOk(named, mechanism, response, "en_US"))
@@ -200,7 +199,6 @@ _names = iter(range(1, 1_000_000))
 def connect091(
     broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, peer: str = ""
 ) -> Client091:
-    """A new connection to a broker, over memory."""
     ours, theirs = pair()
     peer = peer or f"client091-{next(_names)}"
     broker.serve(theirs, peer=peer)

@@ -19,7 +19,6 @@ Cut = Callable[[bytes], Iterable[bytes]]
 
 
 def upgrade(protocols: str = "amqp", *, path: str = "/", **others: str | None) -> bytes:
-    """The request for a WebSocket."""
     headers: dict[str, str | None] = {
         "host": "localhost",
         "upgrade": "websocket",

@@ -243,7 +243,6 @@ class WorldSession:
             del self.client.sessions[self.service.session.channel]
 
     def post(self) -> None:
-        """Post the letters to queues."""
         for handle, command in self.service.take_commands():
             handle.post(command)
 
@@ -466,7 +465,6 @@ class Client:
         self.world.resumable_links.let_run(self._link_names)
 
     def flush(self) -> None:
-        """Write what the connection's engine gives out."""
         out = self.engine.take_output()
         if out:
             self.written(out)
@@ -534,7 +532,6 @@ class Client:
         self.note(channel, f"{line} last part: {shown}" if begun else f"{line} {shown}")
 
     def note(self, channel: int, line: str) -> None:
-        """Keep a line of the trace."""
         on = f"ch={channel} " if channel else ""
         name, _, rest = line.partition(" ")
         self.world.trace.append(f"B>{'' if self.label == 'C' else self.label} {name} {on}{rest}".rstrip())
@@ -589,7 +586,6 @@ class World:
         return self.catalog.lookup_vhost(VHOST)
 
     def new_id(self) -> str:
-        """As the broker, but foreseeable."""
         self._ids += 1
         return f"id{self._ids}"
 
@@ -600,11 +596,9 @@ class World:
         return reply_to
 
     def close(self, reply_to: ReplyTo) -> None:
-        """As the broker: a kept link is over."""
         del self.boxes[reply_to.id]
 
     def post(self, commands: list[QueueCommand]) -> None:
-        """As the broker: put letters to queues."""
         for handle, command in commands:
             handle.post(command)
 
@@ -622,7 +616,6 @@ class World:
     # --- what a test does -------------------------------------------------------------------------
 
     def connect(self, label: str = "C", open_fields: dict[str, str] | None = None) -> Client:
-        """A client that has done its handshake."""
         client = self.clients[label] = Client(self, label, dict(open_fields or {}))
         del self.trace[:]
         return client
@@ -643,7 +636,6 @@ class World:
         self.settle()
 
     def delete(self, name: str) -> None:
-        """Delete a queue, as an operator would."""
         declared = remove(self.catalog, self.vhost, name)
         assert declared is not None
         self.settle()
@@ -665,7 +657,6 @@ class World:
         self.settle()
 
     def set_flow(self, name: str, value: int | str) -> None:
-        """Change one of the three settings."""
         self.configure(replace(self.config, flow=self.config.flow.changed(name, value, source=f"set {name}")))
 
     def override(self, **changes: Any) -> None:
@@ -676,7 +667,6 @@ class World:
         self.settle()
 
     def pass_time(self, seconds: int) -> None:
-        """Let suspended links grow older."""
         self.now += seconds * 1000
         self.resumable_links.expire()
         self.settle()
@@ -693,7 +683,6 @@ class World:
             yield from client.sessions.values()
 
     def settle(self) -> None:
-        """Carry letters until nothing moves any more."""
         moved = True
         while moved:
             moved = False
@@ -704,12 +693,10 @@ class World:
                 moved = queue.wake() or moved
 
     def take_trace(self) -> list[str]:
-        """What happened since the last call."""
         trace, self.trace = self.trace, []
         return [str(line) for line in trace]
 
     def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
-        """One session as `amqp10broker status` shows it."""
         client = self.clients[label]
         around = WaitContext(writer_blocked=client.blocked)
         return document(session_view(client.sessions[channel].service, around))
@@ -717,7 +704,6 @@ class World:
     # --- letters in the trace ---------------------------------------------------------------------
 
     def note_letter(self, queue: str, command: Command) -> None:
-        """A letter is handled by its queue."""
         match command:
             case Publish():
                 kind = "publish settled" if command.settled else "publish"
@@ -744,7 +730,6 @@ class World:
                 self._note(f"Q< {queue} delete")
 
     def note_answer(self, queue: str, effect: Effect) -> None:
-        """A queue's answer reaches its session."""
         match effect:
             case Confirmed():
                 kind = "confirmed settled" if effect.settled else "confirmed"

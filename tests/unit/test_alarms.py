@@ -20,7 +20,6 @@ MEMORY, DISK = Resource.MEMORY, Resource.DISK
 
 
 def judged(alarms: Alarms, resource: Resource, value: int | None, limit: int | None = 1000) -> bool:
-    """Judge, and say whether the alarm is on."""
     alarms.judge(resource, Measurement(value, limit), 0)
     return resource.value in alarms.names()
 

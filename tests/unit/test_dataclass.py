@@ -83,7 +83,6 @@ def of(cls: type, *arguments: object, **named: object) -> Any:
 
 
 def told(call: Callable[[], object]) -> object:
-    """What it answers, or how it fails."""
     try:
         return call()
     except (TypeError, AttributeError) as error:

@@ -26,7 +26,6 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def links(page: Path) -> list[str]:
-    """What a page links to in this repository."""
     text = _CODE.sub("", page.read_text(encoding="utf-8"))
     return [link for link in _LINK.findall(text) if "://" not in link]
 
@@ -46,7 +45,6 @@ def paths() -> set[str]:
 
 
 def named(text: str) -> set[str]:
-    """Files that a text names in backticks."""
     return set(_NAMED.findall(_FENCED.sub("", text)))
 
 

@@ -25,7 +25,6 @@ NOT_LIMITS = {
 
 
 def default_of(setting: str) -> object:
-    """What a setting is if nobody says anything."""
     config = Config()
     return getattr(config, setting) if hasattr(config, setting) else getattr(config.flow, setting)
 

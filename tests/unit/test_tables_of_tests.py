@@ -41,7 +41,6 @@ PATH = re.compile(r"`(tests/[\w/.*]+)`")
 
 @cache
 def functions(path: Path) -> frozenset[str]:
-    """Names of the functions of a module."""
     tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
     return frozenset(
         node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -93,7 +92,6 @@ def test_every_feature_names_a_test_or_says_why_not() -> None:
 
 
 def test_no_feature_stands_twice_in_its_table() -> None:
-    """A rule has one place."""
     for table in FEATURES.read_text().split("\n## ")[1:]:
         firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")]
         assert len(firsts) == len(set(firsts)), table[:40]

@@ -22,7 +22,6 @@ def layer() -> WebSocketLayer:
 
 
 def heard(data: bytes) -> list[Frame]:
-    """What a client hears of the layer's bytes."""
     engine = Engine(Side.CLIENT, max_size=None)
     engine.receive_data(data)
     assert engine.parser_exc is None
@@ -38,12 +37,10 @@ def code_of(told: WebSocketLayer) -> int:
 
 
 def amqp(size: int) -> bytes:
-    """A frame of AMQP 1.0."""
     return size.to_bytes(4, "big") + bytes(size - 4)
 
 
 def amqp091(size: int) -> bytes:
-    """A frame of AMQP 0-9-1."""
     return b"\x03\x00\x01" + (size - 8).to_bytes(4, "big") + bytes(size - 8) + b"\xce"
 
 
@@ -173,6 +170,5 @@ def test_a_protocol_header_is_no_frame_of_a_gigabyte() -> None:
 
 
 def test_cutting_is_lazy_and_copies_nothing() -> None:
-    """Its parts are views."""
     part = next(whole_frames(amqp(10) * 2, 10, lambda data, at: 10))
     assert isinstance(part, memoryview)

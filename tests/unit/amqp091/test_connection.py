@@ -195,7 +195,6 @@ def test_a_connection_opens_with_start_tune_and_open() -> None:
 
 
 def test_a_mechanism_of_several_steps_is_answered_with_secure() -> None:
-    """As often as it takes."""
     connection = connection_in(S.AUTHENTICATING)
     for number in range(2):
         connection.secure(b"%d" % number)

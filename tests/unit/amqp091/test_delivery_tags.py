@@ -13,7 +13,6 @@ from amqp10broker.protocols.amqp091.errors import AmqpChannelError, ReplyCode
 
 
 def flat(taken: list[Taken[str, Any]]) -> list[tuple[int, str, Any]]:
-    """Tag, consumer and key of each delivery."""
     return [
         (tag, part.consumer, key) for part in taken for tag, key in zip(part.tags, part.keys, strict=True)
     ]

@@ -103,19 +103,16 @@ def test_a_wrong_end_octet_is_a_frame_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("data", [frame(8, 1, b""), frame(8, 0, b"x")], ids=["channel", "payload"])
 def test_a_heartbeat_on_a_channel_or_with_a_payload_is_a_frame_error(data: bytes) -> None:
-    """501."""
     assert fault_of(data).code is ReplyCode.FRAME_ERROR
 
 
 def test_a_method_of_the_connection_on_a_channel_is_an_invalid_command() -> None:
-    """503."""
     fault = fault_of(method_frame(1, ConnectionCloseOk()))
     assert (fault.code, fault.class_id, fault.method_id) == (ReplyCode.COMMAND_INVALID, 10, 51)
 
 
 @pytest.mark.parametrize("method", [TxSelect(), BasicPublish()], ids=["tx.select", "basic.publish"])
 def test_a_method_of_a_channel_on_channel_0_is_a_channel_error(method: Any) -> None:
-    """504."""
     fault = fault_of(method_frame(0, method))
     assert (fault.code, fault.class_id) == (ReplyCode.CHANNEL_ERROR, method.CLASS_ID)
 
@@ -123,7 +120,6 @@ def test_a_method_of_a_channel_on_channel_0_is_a_channel_error(method: Any) -> N
 @pytest.mark.parametrize("channel", [0, 1])
 @pytest.mark.parametrize("kind", ["header", "body"])
 def test_a_content_frame_without_a_method_is_unexpected(kind: str, channel: int) -> None:
-    """505."""
     data = content_header_frame(channel, PLAIN, 1) if kind == "header" else body_frames(channel, b"x", 0)
     fault = fault_of(data)
     assert fault.code is ReplyCode.UNEXPECTED_FRAME

@@ -68,7 +68,6 @@ def ack(tag: int, channel: int = 1, *, multiple: bool = False) -> bytes:
 
 
 def flat(items: list[Item]) -> dict[int, list[Any]]:
-    """What came, by channel and without the joining."""
     found: dict[int, list[Any]] = defaultdict(list)
     for item in items:
         assert not isinstance(item, ContentTooLarge)
@@ -94,7 +93,6 @@ def flat(items: list[Item]) -> dict[int, list[Any]]:
 
 
 def by_pamqp(data: bytes) -> dict[int, list[Any]]:
-    """The same, read frame by frame with pamqp."""
     found: dict[int, list[Any]] = defaultdict(list)
     pending: dict[int, list[Any]] = {}
     while data:
@@ -257,7 +255,6 @@ def test_unfinished_contents_are_bounded_together(piece: int) -> None:
 
 
 def feed_again(reader: FrameReader, data: bytes) -> None:
-    """The same bytes over and over."""
     for _ in range(1000):
         reader.feed(data)
 

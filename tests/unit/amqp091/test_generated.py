@@ -16,7 +16,6 @@ DEFINITIONS = ElementTree.parse(ROOT / "spec" / "amqp-0-9-1" / "amqp0-9-1.stripp
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the generator in its comparing mode."""
     command = [sys.executable, str(GENERATOR), "--check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

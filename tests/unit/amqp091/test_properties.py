@@ -123,7 +123,6 @@ short = st.text(max_size=60)
     )
 )
 def test_any_properties_come_back(properties: BasicProperties) -> None:
-    """What is written is read back."""
     assert decode_properties(encode_properties(properties)) == properties
 
 

@@ -165,7 +165,6 @@ REFUSED: list[tuple[str, str]] = [
 
 
 def ids(rows: list[tuple[str, Any]]) -> list[str]:
-    """Short names of rows of a table."""
     return [row[0][:24] or "nothing" for row in rows]
 
 

@@ -16,7 +16,6 @@ NAMESPACE = {"a": "https://www.amqp.org/schema/amqp.xsd"}
 
 
 def check(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the generator in its comparing mode."""
     command = [sys.executable, str(GENERATOR), "--check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

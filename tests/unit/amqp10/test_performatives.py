@@ -122,7 +122,6 @@ FRAMES: list[tuple[str, Composite]] = [
 
 
 def names(rows: list[tuple[str, Any]]) -> list[str]:
-    """Class names of the composites in a table."""
     return [type(row[1]).__name__ for row in rows]
 
 
@@ -174,7 +173,6 @@ def test_fields_end_exactly_where_their_list_does(text: str, composite: Composit
 
 
 def fields(descriptor: int, *values: Any) -> bytes:
-    """A described list of any values."""
     return encode(Described(ULong(descriptor), list(values)))
 
 

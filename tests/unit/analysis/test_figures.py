@@ -37,7 +37,6 @@ def event(at_s: float, kind: EventKind, **values: int) -> bytes:
 
 
 def figures(folder: Path, events: Iterable[bytes], run: RunRecord = RUN) -> Measured:
-    """Record the events and measure their run."""
     with EventWriter(folder, run.run_id) as writer:
         for each in events:
             writer.write(each)
@@ -54,7 +53,6 @@ def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> No
 
 
 def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
-    """There is no end yet."""
     run = replace(RUN, ended_ns=None)
     found = figures(
         tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=50, value_ns=S) for at in (1, 2, 4)], run
@@ -96,7 +94,6 @@ def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
 
 
 def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
-    """Else the broker's own."""
     broker = event(1, EventKind.CONFIRM, n=10, value_ns=1_000_000)
     client = event(1, EventKind.CLIENT_CONFIRM, n=10, value_ns=8_000_000)
     alone = figures(tmp_path / "a", [broker]).figures

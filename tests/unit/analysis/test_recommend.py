@@ -127,7 +127,6 @@ def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
 
 
 def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
-    """One run with a throughput."""
     row = {name: None for name, _ in RUN_FIELDS} | {
         "run_id": f"r{credit}", "benchmark": benchmark, "case": "", "began_ns": 0, "ended_ns": 10**9,
         "max_link_credit": credit, "max_incoming_window": 400, "max_queue_credit": 256, "settings": "{}",

@@ -37,7 +37,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
-    """All that the report tells, without Spark."""
     found, runs = measured(folder)
     together = groups(configurations(runs))
     chosen = aim or Aim()
@@ -74,7 +73,6 @@ def html(known: Analysed) -> str:
 
 
 def tree(html: str) -> ElementTree.Element:
-    """As XML: nothing is left open."""
     return ElementTree.fromstring(html.partition("\n")[2])
 
 
@@ -219,6 +217,5 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
 
 
 def tables_of_all(known: Analysed) -> dict[str, list[dict[str, Any]]]:
-    """As the job makes them."""
     found = [each for members in known.groups for each in members]
     return tables_of(known.measured, found, comparisons(known.groups), known.recommended, known.waits)

@@ -30,7 +30,6 @@ def asked(
 
 
 def test_the_answer_is_that_of_the_standards_example() -> None:
-    """RFC 6455, section 1.3."""
     assert dict(asked().headers) == {
         "upgrade": "websocket",
         "connection": "Upgrade",

@@ -89,7 +89,6 @@ def test_without_topic_permission_every_key_is_allowed(access: Access, users: Us
 
 @pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_checks")
 def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) -> None:
-    """403 with RabbitMQ's text."""
     set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
     access.write_topic("amq.topic", "w.1")
     access.read_topic("amq.topic", "r.1")

@@ -88,7 +88,6 @@ def log_in(
     ],
 )
 def test_plain_refuses(rules: Rules, response: bytes, reason: str) -> None:
-    """The reason is for the log."""
     step = log_in(rules(), "PLAIN", response)
     assert isinstance(step, Failure)
     assert step.reason == reason
@@ -143,7 +142,6 @@ def test_passwords_stay_off_plain_connections_when_so_configured(rules: Rules) -
 
 
 def test_loopback_users_come_from_this_machine_only(rules: Rules) -> None:
-    """Whatever the mechanism."""
     local = rules(loopback_users=frozenset({"guest"}), anonymous_user="guest")
     for mechanism, response in (("PLAIN", b"\0guest\0guest"), ("AMQPLAIN", b"good"), ("ANONYMOUS", b"")):
         assert log_in(local, mechanism, response) == Success("guest")
@@ -179,7 +177,6 @@ def test_amqplain_reads_a_table(rules: Rules, response: bytes) -> None:
     ],
 )
 def test_amqplain_refuses(rules: Rules, response: bytes, reason: str) -> None:
-    """The reason is for the log."""
     step = log_in(rules(), "AMQPLAIN", response)
     assert isinstance(step, Failure)
     assert step.reason == reason

@@ -55,7 +55,6 @@ def test_a_password_is_kept_for_rabbitmq_beside_argon2_on_request(users: Users, 
 
 @pytest.mark.parametrize("value", ["", "not base64!", "AAAA"])
 def test_a_broken_record_lets_nobody_in(users: Users, passwords: Passwords, value: str) -> None:
-    """Not even with an empty password."""
     add_user(users, "u", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, value))
     add_user(users, "v", PasswordRecord(PasswordAlgorithm.ARGON2ID, value))
     for name in ("u", "v"):

@@ -22,7 +22,6 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 @pytest.fixture
 def server() -> ScramServer:
-    """A server that has sent its challenge."""
     server = ScramServer(SERVER_NONCE)
     server.read_first(CLIENT_FIRST)
     server.challenge(derive("pencil", SALT, 4096))
@@ -30,7 +29,6 @@ def server() -> ScramServer:
 
 
 def test_the_example_of_rfc_7677() -> None:
-    """All four messages, byte by byte."""
     server = ScramServer(SERVER_NONCE)
     server.read_first(CLIENT_FIRST)
     assert (server.user, server.authzid) == ("user", "")
@@ -95,7 +93,6 @@ def test_bad_first_messages_are_refused(message: bytes, text: str) -> None:
     ],
 )
 def test_bad_final_messages_are_refused(server: ScramServer, old: str, new: str, text: str) -> None:
-    """Each part of it is checked."""
     with pytest.raises(ScramError, match=text):
         server.read_final(CLIENT_FINAL.decode().replace(old, new).encode())
 
@@ -127,6 +124,5 @@ def test_saslprep_follows_the_examples_of_rfc_4013(text: str, prepared: str) -> 
 
 @pytest.mark.parametrize("text", ["\u0007", "\u0627\u0031", "\u0627a\u0627"])
 def test_saslprep_refuses_what_rfc_4013_forbids(text: str) -> None:
-    """A control character, and mixed directions."""
     with pytest.raises(ScramError):
         saslprep(text)

@@ -40,7 +40,6 @@ def files(certificates: Certificates) -> Path:
 
 
 def settings(files: Path, **others: Any) -> TlsSettings:
-    """Good settings, and others in their place."""
     good: dict[str, Any] = {
         "certificate_file": str(files / "server.pem"),
         "key_file": str(files / "server.key"),
@@ -58,7 +57,6 @@ def settings(files: Path, **others: Any) -> TlsSettings:
     ],
 )
 def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mode: ssl.VerifyMode) -> None:
-    """Never below TLS 1.2."""
     context = server_context(settings(files, verify=verify))
     assert context.verify_mode is mode
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2

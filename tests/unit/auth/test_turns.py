@@ -28,7 +28,6 @@ class Line:
         return turn
 
     def take(self) -> str:
-        """Do the next, and say whose it was."""
         turn = self.turns.take()
         assert turn is not None
         self.turns.done(turn)

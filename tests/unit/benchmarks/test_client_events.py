@@ -14,7 +14,6 @@ NAMES = [field.name for field in FIELDS]
 
 
 def told(events: ClientEvents | bytes) -> list[dict[str, int]]:
-    """Unpack events, and leave out what is 0."""
     packed = events if isinstance(events, bytes) else events.packed()
     return [
         {name: value for name, value in zip(NAMES, values, strict=True) if value}

@@ -39,7 +39,6 @@ def recorded(dropped: int = 0) -> Recorded:
 
 
 def write(run: RecordedRun, settings: BrokerSettings = SETTINGS, what: spec.Load | None = None) -> RunRecord:
-    """Write a run with plain figures."""
     return run.write(
         what or load_of(), recorded(2), settings, {"case": "c", "cpu_us": 4.5}, queue_type="classic"
     )

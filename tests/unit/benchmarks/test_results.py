@@ -14,7 +14,6 @@ def sample(case: str, cost: float | None, target: str = "broker") -> results.Row
 
 
 def document(name: str, rows: list[results.Row]) -> dict[str, object]:
-    """Return a result file's content."""
     return {
         "benchmark": name,
         "label": "local",
@@ -48,7 +47,6 @@ def test_percentiles_are_those_of_the_sorted_samples() -> None:
 
 @pytest.mark.parametrize(("cost", "delivery_outcome"), [(4.9, "yes"), (5.1, "**no**")])
 def test_a_target_is_judged_by_the_brokers_row(cost: float, delivery_outcome: str) -> None:
-    """The floor's row does not count."""
     rows = [sample("publish unsettled", 0.1, "floor"), sample("publish unsettled", cost)]
     lines = report.target_lines([document("publish", rows)])
     (line,) = [one for one in lines if one[0].startswith("publish: publish, unsettled")]

@@ -41,7 +41,6 @@ OPTIONS: dict[str, Any] = {
 
 
 def context(**changed: Any) -> Context:
-    """Return a run with these options."""
     return Context(argparse.Namespace(**{**OPTIONS, **changed}), sweep.BENCHMARK.name)
 
 

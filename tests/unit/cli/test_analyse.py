@@ -52,7 +52,6 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_folder_that_is_no_recording(tmp_path: Path, capsys: Output) -> None:
-    """It has no runs."""
     assert main(["record", "analyse", str(tmp_path)]) == 1
     assert "has no runs.parquet with a run in it" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -60,7 +59,6 @@ def test_a_folder_that_is_no_recording(tmp_path: Path, capsys: Output) -> None:
 
 @pytest.mark.parametrize("of", ["runs.parquet", "events"])
 def test_a_damaged_file_is_named(tmp_path: Path, capsys: Output, of: str) -> None:
-    """Half of it is missing."""
     synthetic.write(tmp_path, synthetic.two_senders(repetitions=1, events=400))
     (path,) = (tmp_path / of).rglob("*.parquet")
     path.write_bytes(path.read_bytes()[:100])
@@ -87,8 +85,6 @@ def test_without_java_or_pyspark_it_says_what_to_install(
     advice: str,
     how: list[str],
 ) -> None:
-    """With exit code 3."""
-
     def absent(*arguments: object, **options: object) -> None:
         raise missing
 

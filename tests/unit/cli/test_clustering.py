@@ -28,7 +28,6 @@ class Broker:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    """Instead of a running one."""
     broker = Broker()
     monkeypatch.setattr(admin, "ask", broker.ask)
     return broker
@@ -136,7 +135,6 @@ def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) ->
 def test_coming_and_going_is_told(
     broker: Broker, capsys: pytest.CaptureFixture[str], written: list[str], answer: Any, said: str
 ) -> None:
-    """J2, J5."""
     broker.answer = answer
     assert main.main(written) == 0
     assert said in capsys.readouterr().out

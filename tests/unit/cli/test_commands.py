@@ -261,7 +261,6 @@ class TestRequests:
     ],
 )
 def test_bad_usage_exits_with_2(argv: str) -> None:
-    """argparse finds it."""
     with pytest.raises(SystemExit) as ended:
         main.main(argv.split())
     assert ended.value.code == 2
@@ -270,8 +269,6 @@ def test_bad_usage_exits_with_2(argv: str) -> None:
 class TestPasswords:
     @pytest.mark.parametrize("typed", [["a", "a"], ["a", "b"]])
     def test_at_a_terminal_it_is_typed_twice(self, typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        """Unseen, so twice."""
-
         class Terminal(io.StringIO):
             def isatty(self) -> bool:
                 return True

@@ -18,7 +18,6 @@ NOT_FOR_PEOPLE = ("nursery", "mailbox", "epoch", "wake", "dataclass", "namespace
 
 
 def parsers(parser: Parser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Parser]]:
-    """All, with the words that lead to each."""
     yield " ".join(words), parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -91,6 +90,5 @@ def test_a_page_of_help_ends_with_an_example_that_can_be_typed(words: str) -> No
 
 @pytest.mark.parametrize("asked", [["help"], ["--help"], ["list_queues", "-h"]])
 def test_a_tool_of_rabbitmqs_lists_its_commands(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """As they are written there."""
     assert main.main(["rabbitmqctl", *asked]) == 0
     assert {"add_user", "list_queues", "set_policy"} <= set(capsys.readouterr().out.split())

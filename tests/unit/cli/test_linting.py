@@ -44,7 +44,6 @@ def written(path: Path, *, idle_time_out: int | None) -> str:
 
 
 def test_a_finding_has_its_frames_and_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command ends with 1."""
     path = written(tmp_path / "frames.jsonl", idle_time_out=None)
     assert main(["frames", "lint", "--file", path]) == 1
     shown = capsys.readouterr().out.splitlines()
@@ -71,7 +70,6 @@ def test_what_cannot_be_done_is_said(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One sentence."""
     monkeypatch.chdir(tmp_path)
     assert main(["frames", "lint", *given]) != 0
     assert said in capsys.readouterr().err

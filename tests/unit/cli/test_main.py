@@ -133,7 +133,6 @@ class TestTalkingToTheBroker:
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """As rabbitmqctl takes them."""
         asked: list[Any] = []
 
         def ask(place: admin.Place, request: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ def parsed(*argv: str) -> argparse.Namespace:
 
 
 def message_of(*argv: str) -> Message:
-    """The message, as the broker gets it."""
     return decode_message(publishing.message_of(parsed(*argv)).encode())
 
 

@@ -36,7 +36,6 @@ class Broker:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    """The broker that all commands reach."""
     fake = Broker()
     monkeypatch.setattr(admin, "ask", fake.ask)
     return fake

@@ -25,7 +25,6 @@ LARGE = 3_000_000
 
 @pytest.fixture(scope="module")
 def broker(certificates: Certificates) -> Iterator[InProcess]:
-    """One for all tests of the file."""
     files = {"tls_certificate": certificates.server, "tls_key": certificates.server_key}
     server = InProcess(Config.load(flags={**files, "port": 0, "tls_port": 0, "admin_socket": ""}), 0)
     yield server

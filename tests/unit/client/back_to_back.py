@@ -151,7 +151,6 @@ class BackToBack:
         return session
 
     def carry(self) -> None:
-        """Let everything arrive, in pieces of `chunk_bytes`."""
         for _ in range(100_000):
             up, down = self._take_up(), self.broker.run()
             if not up and not down:

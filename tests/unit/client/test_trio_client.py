@@ -103,7 +103,6 @@ async def test_heartbeats_keep_an_idle_connection(autojump_clock: MockClock, bro
 
 
 async def receive_for_ever(stream: trio.abc.Stream) -> None:
-    """Wait for a message that does not come."""
     async with over(stream, user="guest", password="guest") as client:
         receiver = await client.receiver("q")
         await receiver.receive(timeout_s=1000)

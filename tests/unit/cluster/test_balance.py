@@ -28,7 +28,6 @@ def balanced(queues: list[BalancedQueue], nodes: set[int]) -> tuple[list[Balance
 
 
 def leaders(queues: list[BalancedQueue], node: int) -> int:
-    """How many queues a node leads."""
     return sum(queue.leader == node for queue in queues)
 
 
@@ -41,7 +40,6 @@ def test_a_crowded_node_gives_away_what_is_above_its_share() -> None:
 
 
 def test_a_drained_node_gives_away_all_that_others_can_take() -> None:
-    """It has no share."""
     queues = [BalancedQueue(1, 1, (2, 3)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 1, ())]
     moved, _ = balanced(queues, {2, 3})
     assert leaders(moved, 1) == 1, "of which it is the only member"
@@ -58,7 +56,6 @@ def test_another_queue_goes_on_first_where_that_is_the_only_way() -> None:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[BalancedQueue], set[int]]:
-    """Queues with members on any nodes."""
     count = draw(st.integers(1, 5))
     numbers = range(1, count + 1)
     queues = []

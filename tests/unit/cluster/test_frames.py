@@ -33,14 +33,12 @@ def encoded(frames: list[PeerFrame]) -> bytes:
 
 
 def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
-    """A frame built without the codec."""
     checked = struct.pack("<BI", kind, 7) + body
     size = len(checked) + 4 if length is None else length
     return struct.pack("<I", size) + checked + struct.pack("<I", crc32(checked))
 
 
 def test_layout_is_the_documented_one() -> None:
-    """Length, kind, group, body, checksum: little-endian."""
     assert b"".join(encode(FrameKind.LETTER, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
     assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.LETTER, 7, b"abc")]
 
@@ -127,7 +125,6 @@ def test_messages_of_many_groups_are_one_frame() -> None:
     ("sizes", "count"), [((1, JOINED_BYTES_MAX, 1), 3), ((JOINED_BYTES_MAX - 9, 1), 1), ((), 0)]
 )
 def test_a_joined_frame_does_not_grow_above_its_bound(sizes: tuple[int, ...], count: int) -> None:
-    """A large message goes alone."""
     data = b"".join(encode_joined([(7, bytes(size)) for size in sizes]))
     assert [len(frame.body) for frame in Decoder().feed(data)] == list(sizes)
     at = frames = 0

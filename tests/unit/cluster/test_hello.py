@@ -273,7 +273,6 @@ def judged(own: Identity, peer: Hello, known: dict[int, tuple[str, int]] | None 
 
 
 def test_node_without_a_cluster_may_only_ask() -> None:
-    """It has to join first."""
     new = Identity(0, "d", 1)
     assert judged(A, hello(new, purpose=ConnectionPurpose.QUESTION)) is None
     for joining in (new, replace(new, cluster=A.cluster)):
@@ -281,14 +280,12 @@ def test_node_without_a_cluster_may_only_ask() -> None:
 
 
 def test_forgotten_node_is_refused() -> None:
-    """J8."""
     reason = judged(A, hello(Identity(3, "c", 1, A.cluster)))
     assert reason is not None
     assert reason.startswith("node 'c', number 3, is not a member that node 'a' knows")
 
 
 def test_other_name_with_old_data_is_refused() -> None:
-    """N2."""
     reason = judged(A, hello(replace(B, name="x")))
     assert reason == (
         "node 'x' has number 2, which is node 'b': the name stays with the data, start it with that name"
@@ -296,14 +293,12 @@ def test_other_name_with_old_data_is_refused() -> None:
 
 
 def test_copy_of_the_own_folder_is_refused() -> None:
-    """Both would vote with one name."""
     reason = judged(A, hello(replace(A, name="a"), b"another process"))
     assert reason is not None
     assert "it is a copy of its folder" in reason
 
 
 def test_incarnation_below_the_last_seen_is_an_old_copy() -> None:
-    """It would forget votes and entries."""
     reason = judged(A, hello(replace(B, incarnation=8)))
     assert reason is not None
     assert "start number 8, and number 9 was seen before: it runs on an old copy of its folder" in reason

@@ -12,7 +12,6 @@ BROWSE = c.Subscribe(CONSUMER, False, counted=False, browse=True)
 
 
 def asked(port: Port) -> list[c.Command]:
-    """What browsers have asked since; in no letter."""
     sent, port.sent = port.sent, []
     assert not any(isinstance(each, LetterBatch) for each in sent)
     return [command for each in sent if isinstance(each, Browse) for command in each.commands]
@@ -35,7 +34,6 @@ def again(client: QueueLink, port: Port) -> int:
 
 
 def browsing() -> tuple[QueueLink, Port, int]:
-    """One that has asked for five."""
     client, port = link(opened=True)
     client.post_all([BROWSE, c.Credit(CONSUMER, 0, 5, False, 0, 100)])
     to = next(each.token for each in port.sent if isinstance(each, Browse))
@@ -114,7 +112,6 @@ def test_decisions_of_a_browser_are_answered_by_its_node() -> None:
 
 
 def test_a_browser_waits_for_a_leader_for_as_long_as_others_do() -> None:
-    """Longer if it had one."""
     client, port = link()
     client.post_all([BROWSE])
     pass_time(client, port, NO_LEADER_MS - 1)

@@ -24,7 +24,6 @@ def beat(*hears: int, incarnation: int = 5, unsynced_ms: int = 0, facts: bytes =
 
 
 def knowing(*nodes: int) -> Liveness:
-    """Node 1, which ticks from 0 ms on."""
     liveness = Liveness(1, 1_000)
     for node in nodes:
         assert list(liveness.know(node)) == [Suspected(node)]
@@ -53,7 +52,6 @@ def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
 
 
 def test_silence_of_a_second_is_suspicion() -> None:
-    """Not earlier; told once."""
     liveness = knowing(2)
     list(liveness.received(2, beat(1), 0))
     assert ticks(liveness, 200, 3_000) == [(1_000, Suspected(2))]
@@ -104,7 +102,6 @@ def test_node_whose_disk_hangs_counts_as_silent() -> None:
 
 
 def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:
-    """It came before the tick did."""
     liveness = knowing(2)
     list(liveness.tick(100))
     list(liveness.received(2, beat(1), 5_100))

@@ -74,7 +74,6 @@ def test_a_member_leaves_the_log_and_then_the_catalog(goal: Goal, standing: Grou
 
 @pytest.mark.parametrize("goal", [Adding(D), Removing(A), Removing(D)])
 def test_only_the_leader_makes_a_step_and_one_change_is_under_way(goal: Goal) -> None:
-    """G1."""
     assert next_step(goal, replace(THREE, leads=False)) == MembershipAction.MOVED
     assert next_step(goal, replace(THREE, settled=False)) == MembershipAction.WAIT
 
@@ -143,7 +142,6 @@ class Queue:
                 group.deliver(message)
 
     def wait(self, ms: int) -> None:
-        """Time passes for all of them."""
         self.group.now += ms
         for node in list(self.group.up()):
             if node.raft.deadline is not None and node.raft.deadline <= self.group.now:
@@ -152,7 +150,6 @@ class Queue:
         self.settle()
 
     def standing(self, node: Node) -> GroupState:
-        """As its node knows it."""
         raft, status = node.raft, node.raft.status
         matches = raft.matches()
         return GroupState(
@@ -167,7 +164,6 @@ class Queue:
         )
 
     def carry_out(self, step: Step, node: Node) -> None:
-        """One step, at the leader."""
         now = self.group.now
         match step:
             case DeclareMembers(members):
@@ -198,7 +194,6 @@ class Queue:
         return stop_after
 
     def repair(self) -> None:
-        """What the leader does by itself."""
         while (step := repair(self.standing(self.leader))) is not MembershipAction.DONE:
             self.carry_out(step, self.leader)
             self.settle()

@@ -97,13 +97,11 @@ def token(port: Port) -> int:
 
 
 def answer(client: QueueLink, port: Port, last: int, index: int = 0, **given: object) -> None:
-    """The leader's answer to the last `ResumeRemote`."""
     state: dict[str, object] = {"deleted": False, "kept": (), "deliveries": (), "consumers": {}} | given
     client.resumed(2, RemoteResumed(token(port), index, last, **state))  # type: ignore[arg-type]
 
 
 def letters(port: Port) -> list[tuple[int, c.Command]]:
-    """Letters that were sent, with their numbers."""
     return [
         (batch.first + at, command)
         for batch in port.sent
@@ -199,7 +197,6 @@ def test_the_first_publish_of_a_publisher_waits_for_a_leader_as_all_others_do() 
 
 
 def home() -> tuple[HomeLink, Port]:
-    """The way to a queue at node 2."""
     port = Port()
     return HomeLink("q", 7, 2, port), port
 

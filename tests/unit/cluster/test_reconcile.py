@@ -55,12 +55,10 @@ def members(*nodes: int) -> tuple[int, ...]:
 def test_one_member_is_added_a_round_until_the_target_is_reached(
     held: tuple[int, ...], nodes: dict[int, NodeState], target: int, wanted: Grow | None
 ) -> None:
-    """G6."""
     assert next_change(members(*held), nodes, target, auto_remove=False, random_source=first) == wanted
 
 
 def test_members_on_nodes_that_have_left_go_only_if_that_is_set() -> None:
-    """G8."""
     held, nodes = members(1, 2, 9), {1: UP, 2: DOWN, 3: UP}
     assert next_change(held, nodes, 3, auto_remove=False, random_source=first) is None
     assert next_change(held, nodes, 3, auto_remove=True, random_source=first) == Drop(members(9))
@@ -99,7 +97,6 @@ def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: in
 
 
 def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
-    """G6, G7."""
     schedule = Schedule(1_000, 10, 5)
     assert schedule.due_ms == 1_005
     schedule.trigger(100)

@@ -93,7 +93,6 @@ class Node:
         return self.vhost.route(self.vhost.topology.lookup_exchange(""), (name,))[0]
 
     def reply(self, name: str, count: int = 1) -> list[e.Effect]:
-        """Publish replies; what their publisher hears."""
         (queue,) = self.route(name)
         before = len(told(queue))
         publisher = c.PublisherRef(c.PeerId(self.number, 1, 7), 1)
@@ -102,7 +101,6 @@ class Node:
 
 
 def told(queue: DeclaredQueue) -> list[e.Effect]:
-    """All that a queue has answered."""
     assert isinstance(queue.handle, Box)
     return queue.handle.told
 
@@ -128,7 +126,6 @@ class Net:
             self.nodes[node].replies.disconnected(peer)
 
     def carry(self, only: Callable[[int, int], bool] = lambda source, target: True) -> None:
-        """Let frames arrive until none is under way."""
         left: deque[tuple[int, int, PeerFrame]] = deque()
         while self.frames:
             source, target, frame = self.frames.popleft()
@@ -141,7 +138,6 @@ class Net:
 
 @pytest.fixture
 def net() -> Net:
-    """All connected, and nothing under way."""
     made = Net()
     for one, other in ((1, 2), (1, 3), (2, 3)):
         made.connect(one, other)

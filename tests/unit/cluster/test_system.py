@@ -34,7 +34,6 @@ def world() -> World:
 
 
 def follower(world: World) -> Node:
-    """A node that does not lead."""
     leader = world.leader()
     assert leader is not None
     return next(node for node in world.nodes if node is not leader)

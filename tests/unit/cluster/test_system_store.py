@@ -39,7 +39,6 @@ def opened(disk: SimDisk) -> CatalogLog:
 
 
 def sync(disk: SimDisk, log: CatalogLog) -> None:
-    """As the group commit does it."""
     fds = log.fds_to_sync()
     for fd in fds:
         disk.sync(fd)
@@ -175,7 +174,6 @@ class World:
         self.serial = 0
 
     def begin(self) -> None:
-        """A new group, or what is there."""
         log = self.log = opened(self.disk)
         if not is_member(log):
             assert not self.possible, "the group is lost"

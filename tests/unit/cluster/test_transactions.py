@@ -50,7 +50,6 @@ class Node:
         return transaction_of(origin, plan, self.catalog, self.machine.revision, conceal)
 
     def apply(self, transaction: CatalogTransaction) -> TransactionOutcome:
-        """As the next entry of the log."""
         return self.decide(transaction).outcome
 
     def decide(self, transaction: CatalogTransaction) -> TransactionDecision:

@@ -53,7 +53,6 @@ def test_units_are_rabbitmqs(written: str, size_bytes: int) -> None:
     ],
 )
 def test_no_amount(written: str) -> None:
-    """Refused, whichever setting it is for."""
     for read in (disk_limit, memory_watermark):
         with pytest.raises(ValueError, match="."):
             read(written)

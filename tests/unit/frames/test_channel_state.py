@@ -39,7 +39,6 @@ class Methods:
 
     @property
     def channel(self) -> ObservedChannel:
-        """The channel under test, open on both sides."""
         return self.state.by_number[1]
 
     def consumer(self, tag: str = "c", **given: Any) -> ObservedConsumer:
@@ -51,7 +50,6 @@ class Methods:
         return asked.consumer
 
     def deliver(self, *tags: int, consumer: str = "c") -> None:
-        """One delivery of each tag."""
         for tag in tags:
             self.went(methods.BasicDeliver(consumer_tag=consumer, delivery_tag=tag, routing_key="q"))
 
@@ -93,7 +91,6 @@ def test_a_consumer_has_the_tag_that_the_broker_confirms(tag: str) -> None:
 
 
 def test_a_consumer_that_wants_no_answer_consumes_at_once() -> None:
-    """And it ends at once, too."""
     frames = Methods()
     frames.came(methods.BasicConsume(queue="q", consumer_tag="c", no_wait=True))
     consumer = frames.channel.consumers["c"]
@@ -113,7 +110,6 @@ def test_a_cancelled_consumer_ends_with_the_answer() -> None:
 
 
 def test_the_broker_may_cancel_a_consumer() -> None:
-    """As when its queue was deleted."""
     frames = Methods()
     consumer = frames.consumer()
     frames.went(methods.BasicCancel("c"))
@@ -184,14 +180,12 @@ def test_confirms_have_the_numbers_of_publishes_since_confirm_select() -> None:
 
 
 def test_without_confirms_nothing_is_unconfirmed() -> None:
-    """Messages are counted all the same."""
     frames = Methods()
     frames.came(methods.BasicPublish(routing_key="q"))
     assert (frames.channel.published, frames.channel.unconfirmed) == (1, {})
 
 
 def test_the_broker_may_ask_for_no_more_publishes() -> None:
-    """And later to publish again."""
     frames = Methods()
     frames.went(methods.ChannelFlow(active=False))
     assert frames.channel.stopped

@@ -58,14 +58,12 @@ class Frames:
 
     @property
     def session(self) -> ObservedSession:
-        """The session, which both channels name."""
         found = self.state.session("in", CHANNEL["in"])
         assert found is not None
         assert found is self.state.session("out", CHANNEL["out"])
         return found
 
     def receiver(self, count: int = 0, **given: Any) -> ObservedLink:
-        """A link on which the client receives."""
         self.came(Attach(name="l", handle=HANDLE["in"], role=Role.RECEIVER, source=Source(address="q")))
         answer = Attach(name="l", handle=HANDLE["out"], role=Role.SENDER, initial_delivery_count=count)
         self.went(answer)
@@ -107,7 +105,6 @@ def transfer(direction: Direction, number: int | None, **given: Any) -> Transfer
 
 
 def settle(role: bool, first: int, last: int | None = None, *, settled: bool = True) -> Disposition:
-    """A disposition with the outcome accepted."""
     return Disposition(role=role, first=first, last=last, settled=settled, state=Accepted())
 
 
@@ -135,7 +132,6 @@ def test_opens_are_kept_by_side() -> None:
 
 
 def test_a_link_has_the_handles_of_both_sides_and_the_address_of_either() -> None:
-    """A dynamic address is the broker's."""
     frames = Frames()
     frames.came(Attach(name="l", handle=1, role=Role.RECEIVER, source=Source(dynamic=True)))
     (asked,) = frames.last
@@ -161,7 +157,6 @@ def test_a_sender_and_a_receiver_of_one_name_are_two_links() -> None:
 
 
 def test_a_name_may_be_attached_again() -> None:
-    """As another link, with another handle."""
     frames = Frames()
     first = frames.receiver()
     frames.came(Detach(handle=HANDLE["in"]))
@@ -316,7 +311,6 @@ def test_a_link_that_was_there_is_known_by_its_handles() -> None:
 
 
 def test_a_run_of_transfers_is_what_its_frames_are() -> None:
-    """Across the end of the numbers."""
     run, single = Frames(), Frames()
     links = run.sender(), single.sender()
     numbers = [2**32 - 2, 2**32 - 1, 0, 1]

@@ -57,7 +57,6 @@ def texts(reader: FrameSplitter, data: bytes) -> list[str]:
 
 @pytest.mark.parametrize("step", [1, 5, 64, 4096])
 def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
-    """And passwords are hidden."""
     reader = FrameSplitter()
     lines = [
         line

@@ -29,14 +29,12 @@ LISTENING = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True)
 
 
 def recorded(data: bytes, direction: Direction = "in", protocol: Protocol = Protocol.AMQP_10) -> list[str]:
-    """A recording of these bytes, its lines."""
     reader = FrameSplitter(protocol)
     lines = [frame_line(3, 7, direction, each) for each in reader.feed(data)]
     return [first_line(), listening_line(LISTENING), *lines]
 
 
 def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
-    """And with their lengths."""
     data = AMQP_10_HEADER + begin(1) + attach_sender(0, "/queues/q") + transfer(0, 0, b"secret" * 100)
     lines = recorded(data + flow(1) + b"\x00\x00\x00\x08\x02\x00\x00\x00")
     assert b"secret".hex() not in "".join(lines)
@@ -51,7 +49,6 @@ def test_frames_of_amqp_10_come_back_without_the_contents_of_messages() -> None:
 
 
 def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None:
-    """Methods, headers, bodies, heartbeats."""
     content = content_frames(
         1,
         methods.BasicPublish(exchange="", routing_key="q"),
@@ -89,7 +86,6 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
 
 
 def test_lines_are_objects_with_the_documented_fields() -> None:
-    """What docs/frames.md says."""
     lines = [json.loads(line) for line in recorded(AMQP_10_HEADER + transfer(0, 0, b"x" * 4))]
     assert lines[0] == {"format": "amqp10broker frames", "version": 1}
     peer = "127.0.0.1:4711"
@@ -126,7 +122,6 @@ def test_lines_are_objects_with_the_documented_fields() -> None:
     ],
 )
 def test_what_is_no_recording_is_refused_with_its_line(lines: list[str], reason: str) -> None:
-    """Nothing else is raised."""
     with pytest.raises(NoFrames, match=reason):
         list(read_lines(lines))
 

@@ -31,7 +31,6 @@ TRANSIENT = encode_properties(BasicProperties())
 
 
 def opened(*, heartbeat: int = 60, told: bool = True) -> Tape:
-    """A client with an open connection."""
     tape = Tape(Protocol.AMQP_091)
     properties = {"capabilities": {"consumer_cancel_notify": told}}
     tape.came(
@@ -47,14 +46,12 @@ def channel(tape: Tape, *, number: int = 1) -> None:
 
 
 def publish(key: str = "q", properties: bytes = TRANSIENT, number: int = 1) -> bytes:
-    """A message of a byte."""
     return content_frames(
         number, methods.BasicPublish(exchange="", routing_key=key), properties, b"x", 131_072
     )
 
 
 def delivery(tag: int, properties: bytes = TRANSIENT) -> bytes:
-    """A message to the consumer 't'."""
     method = methods.BasicDeliver("t", tag, False, "", "q")
     return content_frames(1, method, properties, b"x", 131_072)
 
@@ -156,5 +153,4 @@ def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
 def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
-    """Nothing at all is found."""
     assert CASES[rule](False).rules() == set()

@@ -76,7 +76,6 @@ def receiver(tape: Tape, handle: int = 0, **given: Any) -> None:
 
 
 def sender(tape: Tape, handle: int = 0, address: str = "/queues/q") -> None:
-    """A sender of the client, attached by both."""
     tape.came(attach_sender(handle, address))
     answer = Attach(
         name=f"out-0-{handle}-{address}", handle=handle, role=True, target=Target(address=address)
@@ -101,7 +100,6 @@ def consuming(granted: int, *, window: int = 1000) -> Tape:
 
 
 def publishing() -> Tape:
-    """A client with a sender that has credit."""
     tape = Tape()
     session(tape)
     sender(tape)
@@ -263,7 +261,6 @@ def test_a_client_that_breaks_a_rule_is_told_of_that_one(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", CASES, ids=lambda rule: rule.id)
 def test_a_client_that_comes_close_is_clean(rule: Rule) -> None:
-    """Nothing at all is found."""
     assert CASES[rule](False).rules() == set()
 
 

@@ -59,7 +59,6 @@ def test_only_an_impersonator_publishes_as_another() -> None:
 
 @pytest.mark.parametrize(("given", "expected"), [(None, False), (False, False), (True, True)])
 def test_durable_is_what_the_header_says(given: bool | None, expected: bool) -> None:
-    """An absent field is false."""
     assert durable(read(Header(durable=given).encode() + BODY)) is expected
 
 

@@ -373,7 +373,6 @@ def test_creation_time_becomes_a_timestamp(time: int, expected: int | None) -> N
 
 
 def test_content_type_encoding_and_user_id_become_text() -> None:
-    """Symbols and binary -> short strings."""
     given = Properties(content_type=Symbol("text/plain"), content_encoding=Symbol("gzip"), user_id=b"gu\xff")
     found = properties_091(message10(given.encode(), BODY))
     assert (found.content_type, found.content_encoding, found.user_id) == ("text/plain", "gzip", "gu\udcff")
@@ -490,7 +489,6 @@ def test_the_brokers_annotations_are_no_headers() -> None:
 
 @pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
 def test_x_cc_becomes_cc() -> None:
-    """x-cc -> the header CC."""
     assert headers_091(message10(BODY, annotations={"x-cc": ["k1", "k2"]})) == {"CC": ["k1", "k2"]}
 
 

@@ -78,7 +78,6 @@ def test_exchange_and_routing_key_are_rewritten(head: bytes) -> None:
 
 @BOTH
 def test_without_a_dead_letter_routing_key_the_message_keeps_its_own(head: bytes) -> None:
-    """It is routed by that."""
     dead = dead_lettered(head, EXPIRED)
     assert names_of(dead.head) == ("dlx", "k")
     assert dead.routing_keys == ("k",)
@@ -125,7 +124,6 @@ def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: byte
 )
 @COPIED
 def test_further_routing_keys_go_with_a_dead_letter_routing_key(head: bytes) -> None:
-    """They are in the record only."""
     dead = dead_lettered(head, WITH_KEY)
     assert dead.deaths[0].routing_keys == ("k", "c1", "c2")
     assert dead.routing_keys == ("key",)
@@ -384,7 +382,6 @@ def test_a_clients_x_opt_deaths_is_not_interpreted() -> None:
     ids=["x-death", "x-opt-deaths in 0-9-1", "x-opt-deaths", "another shape"],
 )
 def test_conversion_does_not_make_a_clients_records_the_brokers(head: bytes) -> None:
-    """There, and there and back."""
     message = (head, BODY)
     for other in (to_amqp10(message), to_amqp091(message)):
         assert deaths_of(other[0]) == ()

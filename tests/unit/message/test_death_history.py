@@ -16,7 +16,6 @@ def event(deaths: tuple[Death, ...], queue: str, reason: str, now_ms: int) -> tu
 
 
 def history(*events: tuple[str, str]) -> tuple[Death, ...]:
-    """Records of events, oldest first."""
     deaths: tuple[Death, ...] = ()
     for time, (queue, reason) in enumerate(events):
         deaths = event(deaths, queue, reason, time)
@@ -57,5 +56,4 @@ def test_times_come_back_to_the_millisecond() -> None:
 
 
 def test_records_without_times_stay_as_they_are() -> None:
-    """Those in a client's x-death."""
     assert with_times((FIRST,), b"") == (FIRST,)

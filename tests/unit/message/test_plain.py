@@ -16,7 +16,6 @@ from amqp10broker.protocols.amqp091.types import ByteArray, Timestamp, UInt8
 
 
 def shown(headers: dict[str, Any]) -> Any:
-    """Headers, as they are shown."""
     properties = encode_properties(BasicProperties(headers=headers))
     return plain_message((make_head("e", "k", properties), b"x")).properties["headers"]
 

@@ -17,7 +17,6 @@ from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, UInt, U
 
 
 def test_counts_are_annotations_of_amqp_10() -> None:
-    """delivery-count and x-acquired-count (tests/queue-features.md, section 10)."""
     given = make_head(Header(durable=True, ttl=UInt(9)), {Symbol("x-mine"): "y"}, "e", "k")
     head, content = redelivered((given, b"body"), 3, 2)
     header, annotations = decode_head(head)

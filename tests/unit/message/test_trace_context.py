@@ -71,7 +71,6 @@ def test_the_fields_are_read_where_they_may_stand(message: Message, fields: dict
     ],
 )
 def test_ids_are_texts(message: Message, found: tuple[str | None, str | None]) -> None:
-    """Whatever type they have."""
     assert ids(message) == found
 
 

@@ -27,7 +27,6 @@ def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
 
 @pytest.mark.rabbitmq("vhost_SUITE", "vhost_deletion")
 def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catalog: Catalog) -> None:
-    """Its queues are told."""
     vhost = add_vhost(catalog, "v")
     queue, _ = declare(catalog, vhost, "q")
     add_user(catalog, "a", None)
@@ -46,7 +45,6 @@ def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catal
 
 
 def test_permissions_need_user_and_virtual_host(catalog: Catalog) -> None:
-    """Neither may be missing."""
     add_user(catalog, "a", None)
     with pytest.raises(NotFound, match="vhost v not found"):
         set_permission(catalog, "a", "v", Permission())

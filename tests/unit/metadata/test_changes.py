@@ -74,7 +74,6 @@ def exchange(name: str) -> Destination:
 
 
 def furnished() -> tuple[Catalog, KeptEntries]:
-    """A catalog with one of everything."""
     catalog, kept = kept_catalog()
     shop = add_vhost(
         catalog,
@@ -294,7 +293,6 @@ def test_numbers_are_reserved_before_they_are_given() -> None:
 
 
 def test_an_orderly_end_gives_numbers_back() -> None:
-    """None that was given, of course."""
     catalog, kept = kept_catalog()
     declare(catalog, "/", "q")
     catalog.changes.give_numbers_back(catalog.highest_number)

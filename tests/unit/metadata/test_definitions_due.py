@@ -40,7 +40,6 @@ def founded() -> tuple[Catalog, dict[Any, Any]]:
 
 
 def test_a_queue_gets_the_members_that_it_would_not_have_had_at_the_beginning() -> None:
-    """F7."""
     catalog, _ = founded()
     for name in ("b", "c"):
         catalog.propose(JoinNode(name, "host", 1))
@@ -66,7 +65,6 @@ def test_it_is_declared_once() -> None:
 
 
 def test_what_clashes_with_what_a_client_has_declared_is_left_out() -> None:
-    """And named; the rest is there."""
     catalog, _ = founded()
     declare(catalog, "/", "other")
     further = [{"name": "other", "vhost": "/", "type": "quorum"}]

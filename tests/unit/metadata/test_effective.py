@@ -41,7 +41,6 @@ def effect(
 
 
 def settings(kind: str, *definitions: Mapping[str, Any] | None, **arguments: Any) -> QueueSettings:
-    """As `effect`, only the settings."""
     return effect(kind, *definitions, **arguments).settings
 
 
@@ -56,7 +55,6 @@ def test_a_queue_of_jms_has_ten_priorities_and_4_is_that_of_a_message_without_on
 
 
 def test_every_argument_of_a_classic_queue_acts() -> None:
-    """Without policies the arguments alone count."""
     assert settings(
         "classic",
         expires=1,
@@ -94,7 +92,6 @@ def test_the_argument_says_when_a_queue_confirms_before_the_policy_does() -> Non
 
 
 def test_every_argument_of_a_quorum_queue_acts() -> None:
-    """Likewise."""
     assert settings(
         "quorum",
         dead_letter_exchange="x",
@@ -120,7 +117,6 @@ def test_every_argument_of_a_quorum_queue_acts() -> None:
 
 
 def test_every_argument_of_a_stream_acts() -> None:
-    """Likewise."""
     assert settings(
         "stream",
         max_length_bytes=1,
@@ -140,7 +136,6 @@ def test_every_argument_of_a_stream_acts() -> None:
     ],
 )
 def test_every_number_of_a_policy_acts_alone(kind: str, definition: dict[str, Any]) -> None:
-    """Without arguments the policy alone counts."""
     assert settings(kind, definition) == QueueSettings(
         expires_ms=1, message_ttl_ms=2, max_length=3, max_length_bytes=4
     )
@@ -154,7 +149,6 @@ def test_every_number_of_a_policy_acts_alone(kind: str, definition: dict[str, An
     "key", ["expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length"]
 )
 def test_of_policy_and_operator_policy_the_smaller_limit_counts(key: str) -> None:
-    """Whichever it is."""
     for policy, operator in ((1, 2), (2, 1)):
         assert effect("quorum", {key: policy}, {key: operator}).definition == {key: 1}
 
@@ -204,7 +198,6 @@ def test_of_words_the_operators_counts(key: str, policy: Any, operator: Any) -> 
 
 
 def test_each_of_two_policies_adds_what_the_other_does_not_say() -> None:
-    """Both are named."""
     found = effect("classic", {"max-length": 1}, {"expires": 2})
     assert (found.policy, found.operator_policy) == ("p", "o")
     assert found.definition == {"max-length": 1, "expires": 2}
@@ -231,7 +224,6 @@ def test_an_operator_policy_bounds_an_argument_too() -> None:
     ],
 )
 def test_of_policy_and_argument_the_smaller_limit_counts(key: str, attribute: str) -> None:
-    """Whichever it is."""
     for policy, argument in ((1, 2), (2, 1)):
         found = settings("quorum", {key: policy}, **{key.replace("-", "_"): argument})
         assert getattr(found, attribute) == 1
@@ -239,7 +231,6 @@ def test_of_policy_and_argument_the_smaller_limit_counts(key: str, attribute: st
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
 def test_the_argument_wins_for_dead_letters() -> None:
-    """Exchange, key and strategy."""
     policy = {
         "dead-letter-exchange": "p",
         "dead-letter-routing-key": "p",
@@ -322,7 +313,6 @@ def test_no_policy_changes_priorities_or_the_single_active_consumer() -> None:
 def test_what_a_kind_of_queue_does_not_know_is_ignored_and_named(
     kind: str, definition: dict[str, Any]
 ) -> None:
-    """The rest of the policy acts."""
     found = effect(kind, {**definition, "max-length-bytes": 5})
     assert found.ineffective == tuple(sorted(definition))
     assert found.definition == {"max-length-bytes": 5}
@@ -357,7 +347,6 @@ def test_reject_publish_dlx_of_a_quorum_queue_drops_from_the_head(by_policy: boo
     ],
 )
 def test_an_age_is_a_number_and_a_unit(text: str, ms: int) -> None:
-    """Capital M is months, m minutes."""
     assert max_age_ms(text) == ms
 
 

@@ -91,7 +91,6 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     "single_node_multiple_users_limit",
 )
 def test_a_users_channel_limit() -> None:
-    """530 with RabbitMQ's text."""
     user = User("a", limits=UserLimits(max_channels=2))
     usage = Usage()
     usage.open_channel(user)

@@ -95,7 +95,6 @@ def test_what_ends_with_a_node_that_is_lost_is_gone_and_its_name_free(catalog: C
 
 
 def test_durable_classic_queues_of_a_forgotten_node_are_gone(catalog: Catalog) -> None:
-    """And streams."""
     put(catalog, "durable", Placed(2))
     put(catalog, "stream", Placed(2), "stream")
     put(catalog, "elsewhere", Placed(1))
@@ -160,7 +159,6 @@ def test_a_queue_of_a_connection_elsewhere_is_the_same_after_its_bytes() -> None
 
 
 def test_a_node_that_starts_anew_is_in_service(catalog: Catalog) -> None:
-    """V3."""
     catalog.propose(SetDraining("b", True))
     catalog.propose(NodeStarted("b", 2, "there", 2))
     assert not catalog.nodes["b"].draining

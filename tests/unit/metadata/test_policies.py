@@ -124,7 +124,6 @@ def test_a_retry_type_needs_the_shortest_delay() -> None:
 
 @pytest.mark.rabbitmq("unit_policy_validators_SUITE", "delayed_retry_max_not_less_than_min")
 def test_the_longest_delay_is_not_below_the_shortest() -> None:
-    """Equal is allowed."""
     Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 5})
     with pytest.raises(InvalidArgument, match="'delayed-retry-max' is 4; must be at least"):
         Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 4})

@@ -25,7 +25,6 @@ def told(vhost: VirtualHost, name: str) -> list[Any]:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "pre_existing_invalid_policy")
 def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
-    """Nothing has to be posted then."""
     put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
     queue, _ = declare(catalog, vhost, "q", arguments={"x-message-ttl": 9})
     assert host.started[-1].settings == QueueSettings(max_length=5, message_ttl_ms=9)
@@ -92,7 +91,6 @@ def test_an_alternate_exchange_by_policy_acts_at_once(catalog: Catalog, vhost: V
 
 
 def document(max_length: object) -> dict[str, Any]:
-    """A file with one policy."""
     definition = {"max-length": max_length}
     return {"policies": [{"vhost": "/", "name": "p", "pattern": "^q", "definition": definition}]}
 

@@ -18,7 +18,6 @@ READS_WHAT_A_CONSUMER_ASKS_FOR = {
 
 @pytest.mark.parametrize("room", ["sessions", "operations"])
 def test_a_kind_is_asked_for_where_its_arguments_are_read_and_nowhere_else(room: str) -> None:
-    """docs/adr/0033."""
     compares = re.compile(r"\bqueue\.type (==|!=|is|in|not)|QueueType\.|\bVOLATILE\b")
     asking = {
         str(path.relative_to(PACKAGE))

@@ -36,7 +36,6 @@ def users() -> Users:
 
 
 def test_an_unknown_user_cannot_be_changed(users: Users) -> None:
-    """The error says what to do."""
     for change in (
         lambda: set_password(users, "b", None),
         lambda: set_tags(users, "b", []),
@@ -51,7 +50,6 @@ def test_an_unknown_user_cannot_be_changed(users: Users) -> None:
 
 
 def test_every_change_raises_the_version(users: Users) -> None:
-    """And what changes nothing does not."""
     seen = {users.version}
     for change in (
         lambda: set_tags(users, "a", ["monitoring"]),
@@ -89,5 +87,4 @@ def test_topic_permissions_are_cleared_one_by_one_or_all(users: Users) -> None:
 
 
 def test_no_repr_shows_a_password(users: Users) -> None:
-    """Records end up in logs."""
     assert "geheim" not in repr(users.lookup("a"))

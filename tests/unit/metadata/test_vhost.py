@@ -134,7 +134,6 @@ def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: V
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_arg_2")
 def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
-    """406 with the value."""
     assert refusal(UnknownQueueType, catalog, vhost, arguments={"x-queue-type": "x"}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': "
         "must be one of classic, quorum, stream, not 'x'"
@@ -158,7 +157,6 @@ def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHos
     "queue_size_on_declare",
 )
 def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
-    """Its settings are made of them."""
     arguments = {
         "x-queue-type": "stream",
         "x-max-length-bytes": 1000,

@@ -30,7 +30,6 @@ def owner(broker: Broker) -> Caller:
 
 
 def test_a_user_is_added_with_a_password_that_is_not_kept(broker: Broker, owner: Caller) -> None:
-    """It may do nothing yet."""
     added = broker.do("add-user", caller=owner, user="ann", password="secret", tags=["monitoring"])
     assert added == {"user": "ann", "tags": ["monitoring"]}
     record = broker.catalog.users.lookup("ann").password
@@ -66,7 +65,6 @@ def test_permissions_are_set_and_cleared(broker: Broker) -> None:
     ],
 )
 def test_permissions_need_a_user_and_a_virtual_host(broker: Broker, operation: str, given: Any) -> None:
-    """Both must be there."""
     with pytest.raises(NotFound, match="no user 'no'"):
         broker.do(operation, user="no", **given)
     with pytest.raises(NotFound, match="vhost no not found"):
@@ -80,7 +78,6 @@ def test_a_permission_must_be_a_regular_expression(broker: Broker) -> None:
 
 
 def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
-    """Each queue is told."""
     vhost = add_vhost(broker.catalog, "v")
     declare(broker.catalog, vhost, "q")
     assert broker.do("delete-vhost", name="v") == {"name": "v", "queues": 1}
@@ -95,7 +92,6 @@ def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
 @pytest.mark.rabbitmq("vhost_SUITE", "parse_tags")
 @pytest.mark.parametrize("tags", ["administrator", [1], {"a": 1}])
 def test_tags_are_a_list_of_texts(broker: Broker, tags: Any) -> None:
-    """One text is no list."""
     with pytest.raises(BadRequest, match="it must be a list of strings"):
         broker.do("set-tags", user="guest", tags=tags)
 

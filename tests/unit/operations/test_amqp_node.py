@@ -54,7 +54,6 @@ def broker() -> Broker:
     ids=repr,
 )
 def test_the_response_is_correlated_by_the_requests_id(broker: Broker, message_id: Any) -> None:
-    """Of any type, unchanged."""
     assert broker.request("GET", "/queues/q", message_id=message_id)[0] == "404"
 
 
@@ -93,7 +92,6 @@ def test_sections_around_the_body_do_not_matter(broker: Broker) -> None:
     ],
 )
 def test_what_is_no_message_cannot_be_answered(broker: Broker, payload: bytes) -> None:
-    """The link ends with decode-error."""
     with pytest.raises(DecodeError):
         broker.finish(handle_request(broker.caller(), payload))
 
@@ -105,7 +103,6 @@ def test_what_is_no_message_cannot_be_answered(broker: Broker, payload: bytes) -
     "to", ["/", "/queue/q", "/queues", "/queues/q/more", "/exchanges", "/bindings/a/b", "/auth"]
 )
 def test_an_unknown_path_is_404(broker: Broker, to: str) -> None:
-    """The text says which there are."""
     status, text = broker.request("GET", to)
     assert status == "404"
     assert text.startswith(f"unknown path '{to}': known are /queues/:queue, ")
@@ -175,7 +172,6 @@ def test_a_token_is_handed_on(broker: Broker) -> None:
 
 
 def test_a_token_of_another_type_is_400(broker: Broker) -> None:
-    """Binary, says the protocol."""
     status, text = broker.request("PUT", "/auth/tokens", "token")
     assert (status, text) == ("400", "the body of PUT /auth/tokens must be the token as binary")
 
@@ -198,7 +194,6 @@ def test_a_token_of_another_type_is_400(broker: Broker) -> None:
     ids=repr,
 )
 def test_values_become_plain(given: object, plain: object) -> None:
-    """Neither widths nor symbols are kept."""
     got = to_plain(given)
     assert got == plain
     assert type(got) is type(plain)

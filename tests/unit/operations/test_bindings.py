@@ -111,7 +111,6 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
     ],
 )
 def test_a_bad_property_is_400(broker: Broker, given: Any, part: str) -> None:
-    """The text names it."""
     status, text = broker.request("POST", "/bindings", given)
     assert status == "400"
     assert part in text
@@ -155,7 +154,6 @@ def test_a_bad_segment_is_400(broker: Broker, segment: str) -> None:
 def test_a_location_names_its_binding(
     source: str, kind: Any, name: str, key: str, arguments: dict[str, Any]
 ) -> None:
-    """Whatever is in the names."""
     binding = Binding(source, Destination(kind, name), key, arguments)
     path = location(binding)
     assert path.isascii()

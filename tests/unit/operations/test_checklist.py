@@ -39,7 +39,6 @@ def resource(limit: int | None) -> ResourceView:
 
 
 def node(**changes: Any) -> NodeView:
-    """A process with everything in order."""
     resources = changes.pop("resources", None) or resources_of()
     whole = NodeView(
         container_id="a",

@@ -40,7 +40,6 @@ def test_the_status_has_members_and_those_that_run() -> None:
 
 
 def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
-    """RabbitMQ's has no such key."""
     world = World()
     world.cluster.lacking = Leaderless(8_298, ("q1 in /", "q2 in /"), 0, (), 32, 5.0)
     assert world.run("cluster-status")["queues_without_leader"] == {
@@ -55,7 +54,6 @@ def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
 
 
 def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
-    """L4."""
     world = World()
     world.cluster.down = {3}
     rows = world.run("metadata-store-status")
@@ -65,7 +63,6 @@ def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> No
 
 
 def test_one_waits_until_as_many_nodes_run() -> None:
-    """L3."""
     world = World()
     world.cluster.down = {2, 3}
     assert world.run("await-online-nodes", count=1) == {"running": 1}
@@ -82,7 +79,6 @@ def test_one_waits_until_as_many_nodes_run() -> None:
 
 
 def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
-    """F7."""
     world = World()
     check = "has-reached-target-cluster-size"
     assert world.run(check)["result"] == "ok"
@@ -99,7 +95,6 @@ def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
 
 
 def test_the_cluster_is_called_otherwise() -> None:
-    """N7."""
     world = World()
     assert world.run("set-cluster-name", name="shop") == {"name": "shop"}
     assert world.run("cluster-status")["cluster_name"] == "shop"
@@ -137,7 +132,6 @@ def test_a_node_that_is_alone_joins_the_cluster_of_another() -> None:
 
 
 def test_a_node_that_cannot_join_stays_as_it_was() -> None:
-    """J2, J3."""
     world = World()
     assert world.run("join-cluster", node="b@host") == {"node": "b", "joined": False}
     with pytest.raises(PreconditionFailed, match="cannot cluster node with itself: a"):

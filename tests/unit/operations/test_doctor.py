@@ -35,7 +35,6 @@ def world(count: int = 3, **changes: Any) -> Cluster:
 
 
 def rows(world: Cluster, **given: Any) -> dict[str, tuple[str, str]]:
-    """State and evidence of each check."""
     return {row["check"]: (row["state"], row["evidence"]) for row in world.run("doctor", **given)["checks"]}
 
 

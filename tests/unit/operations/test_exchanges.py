@@ -20,7 +20,6 @@ def declared(broker: Broker, name: str = "x", **body: Any) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "exchange_defaults")
 def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
-    """Direct, durable, neither auto-delete nor internal."""
     declared(broker)
     exchange = broker.vhost.topology.lookup_exchange("x")
     assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
@@ -32,7 +31,6 @@ def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
 
 
 def test_properties_are_those_asked_for(broker: Broker) -> None:
-    """Every property of the body counts."""
     declared(
         broker,
         type="fanout",

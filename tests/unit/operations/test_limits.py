@@ -32,7 +32,6 @@ def test_limits_of_a_virtual_host_are_merged_and_lifted(broker: Broker) -> None:
     "single_node_single_user_clear_limits",
 )
 def test_limits_of_a_user_are_merged_and_lifted(broker: Broker) -> None:
-    """Likewise."""
     assert broker.do("set-user-limits", user="guest", limits={"max-channels": 5}) == {"max-channels": 5}
     broker.do("set-user-limits", user="guest", limits={"max-connections": 1, "max-channels": -1})
     assert broker.do("list-users")[0]["limits"] == {"max-connections": 1}

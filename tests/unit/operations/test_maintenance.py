@@ -11,7 +11,6 @@ from tests.unit.operations.test_members import World
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_not_quorum_critical")
 def test_a_node_that_can_be_spared_is_not_critical() -> None:
-    """L5."""
     world = World()
     world.cluster.declare("q", 1, 2, 3)
     assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
@@ -50,7 +49,6 @@ def test_a_member_here_that_is_still_to_vote_counts() -> None:
 
 
 def test_the_check_does_not_apply_to_one_node_or_in_maintenance() -> None:
-    """L5."""
     alone = World(1)
     alone.cluster.declare("q", 1)
     assert "does not apply" in alone.run("check-if-node-is-quorum-critical")["message"]
@@ -82,7 +80,6 @@ def test_one_waits_until_nothing_is_critical() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_health_check")
 def test_queues_without_leader_are_found_by_pattern() -> None:
-    """L6: after 5 s."""
     world = World()
     add_vhost(world.catalog, "v")
     world.cluster.declare("with", 1, 2)
@@ -114,7 +111,6 @@ def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader() -> Non
 
 
 def test_members_here_that_are_still_to_catch_up_are_found() -> None:
-    """L6."""
     world = World()
     world.cluster.declare("q", 2, 1)
     operation = "check-if-new-quorum-queue-replicas-have-finished-initial-sync"
@@ -135,7 +131,6 @@ def test_a_node_is_drained_and_revived() -> None:
 
 
 def test_alarms_are_listed_by_node() -> None:
-    """B2."""
     world = World()
     world.cluster.on = {2: ["memory"], 1: ["memory", "disk"], 3: []}
     assert world.run("list-alarms") == [

@@ -29,13 +29,11 @@ class World(Broker):
         self.node = Node(self.cluster)
 
     def run(self, operation: str, /, **given: Any) -> Any:
-        """Perform one, and have it finished."""
         named = {node.number: name for name, node in self.catalog.nodes.items()}
         caller = replace(self.caller(None), node_name=named.get(self.cluster.number, "alone"))
         return self.do(operation, caller=caller, **given)
 
     def nodes(self, name: str) -> list[int]:
-        """Where a queue has members."""
         return sorted(map(node_of, self.vhost.lookup(name).members))
 
 
@@ -225,7 +223,6 @@ def test_what_goes_wrong_stands_in_the_row_and_the_others_go_on() -> None:
 
 
 def test_queues_grow_to_a_count() -> None:
-    """On nodes with the fewest members."""
     world = World(5)
     world.cluster.declare("one", 1)
     world.cluster.declare("two", 2, 3)
@@ -349,7 +346,6 @@ def test_a_queue_says_who_leads_it_and_where_it_is() -> None:
     ],
 )
 def test_queues_are_listed_by_where_they_are(flag: dict[str, bool], wanted: list[str]) -> None:
-    """I3."""
     world = World()
     world.cluster.declare("here", 1, 2)
     world.cluster.declare("there", 2, 3)

@@ -52,7 +52,6 @@ def test_a_queue_in_use_is_deleted_only_without_condition(broker: Broker) -> Non
 
 
 def test_an_exchange_in_use_is_deleted_only_without_condition(broker: Broker) -> None:
-    """if_unused counts bindings from it."""
     broker.do("declare-exchange", name="x")
     broker.do("declare-queue", name="q")
     broker.do("bind", source="x", destination_queue="q")

@@ -33,7 +33,6 @@ def declare(broker: Broker, user: str, exchange: Any = "y") -> tuple[str, Any]:
 
 @pytest.mark.rabbitmq("unit_amqp_management_SUITE", "invalid_argument_type_rejected")
 def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker) -> None:
-    """Before anything is asked about permissions."""
     status, text = declare(broker, broker.user("u", configure="b"), 5)
     assert status == "409"
     assert "x-dead-letter-exchange" in text
@@ -42,7 +41,6 @@ def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker
 @pytest.mark.rabbitmq("amqp_auth_SUITE", "list_bindings_exchange_destination")
 @pytest.mark.rabbitmq("unit_amqp_management_SUITE", "get_bindings_exchange_destination")
 def test_reading_bindings_of_an_exchange_needs_both(broker: Broker) -> None:
-    """list_bindings_exchange_destination, list_bindings_allowed."""
     text = refused(broker, broker.user("u", read="x"), "GET", "/bindings?src=x&dste=y&key=k")
     assert text == "write access to exchange 'y' in vhost '/' refused for user 'u'"
     user = broker.user("v", write="y", read="x")

@@ -14,7 +14,6 @@ from tests.support.managing import Broker
 
 @pytest.fixture
 def broker() -> Broker:
-    """With a classic and a quorum queue."""
     broker = Broker()
     broker.do("declare-queue", name="qc")
     broker.do("declare-queue", name="qq", arguments={"x-queue-type": "quorum"})
@@ -26,12 +25,10 @@ def policy(definition: dict[str, Any], **given: Any) -> dict[str, Any]:
 
 
 def configured(broker: Broker, queue: str) -> list[Configure]:
-    """What a queue was told of its settings."""
     return [letter for letter in broker.host.boxes[queue].letters if isinstance(letter, Configure)]
 
 
 def test_a_policy_is_set_listed_and_cleared(broker: Broker) -> None:
-    """Queues hear of it at once."""
     assert broker.do("set-policy", **policy({"max-length": 5}, priority=3, apply_to="classic_queues")) == {
         "queues": 1,
         "exchanges": 0,

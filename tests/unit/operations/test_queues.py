@@ -62,7 +62,6 @@ def test_a_stream_says_which_it_is(broker: Broker) -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "queue_properties")
 def test_properties_are_those_asked_for(broker: Broker) -> None:
-    """What was declared comes back."""
     shown = declared(
         broker,
         durable=False,
@@ -178,7 +177,6 @@ def test_what_a_kind_of_queue_cannot_be_is_400(broker: Broker) -> None:
     ],
 )
 def test_a_bad_property_is_400(broker: Broker, body: Any, part: str) -> None:
-    """bad_queue_property, declare_queue_invalid_field: the text names it."""
     status, text = broker.request("PUT", "/queues/q", body)
     assert status == "400"
     assert part in text
@@ -193,7 +191,6 @@ def test_an_empty_name_is_400(broker: Broker) -> None:
 @pytest.mark.rabbitmq("management_SUITE", "declare_queue_line_feed")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_a_line_end_in_a_name_is_400(broker: Broker, method: str) -> None:
-    """Refused, where AMQP 0-9-1 drops it."""
     text = "Bad name 'a\nb': line feed and carriage return characters not allowed"
     assert broker.request(method, "/queues/a%0Ab", {}) == ("400", text)
 
@@ -278,6 +275,5 @@ def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: obje
 
 
 def with_replies(broker: Broker) -> None:
-    """The broker's connection consumes direct replies."""
     spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))

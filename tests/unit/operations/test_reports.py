@@ -53,7 +53,6 @@ def owner(broker: Broker, reports: Reports) -> Caller:
 def test_an_operation_names_its_object(
     broker: Broker, owner: Caller, reports: Reports, operation: str, given: dict[str, Any], subject: str
 ) -> None:
-    """By those arguments that are texts."""
     broker.do(operation, caller=owner, **given)
     assert reports.got == [(operation, subject, None)]
 

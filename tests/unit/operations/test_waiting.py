@@ -52,7 +52,6 @@ class World(Broker):
 
 
 def told(summary: SummaryView, *lines: WaitingView) -> dict[str, Any]:
-    """What node b says of its own."""
     rows = [document(each) | {"node": "b"} for each in lines]
     notes = ["b: the clock is wrong, too"]
     return {"summary": document(summary), "waiting": rows, "unreached": [], "nodes": 1, "notes": notes}
@@ -86,7 +85,6 @@ def test_what_waits_at_all_nodes_is_one_list_the_longest_first() -> None:
 
 
 def test_a_connection_is_meant_by_its_number_at_the_node_that_is_asked() -> None:
-    """Numbers are those of one node."""
     world = World()
     for given in ({"connection": 4}, {"node": ""}, {"node": "a"}, {"node": "a@host", "connection": 4}):
         assert [each["name"] for each in world.run("waiting", **given)["waiting"]] == ["x"]

@@ -52,7 +52,6 @@ def message(
 
 
 def text(given: Message) -> str:
-    """The content of a message, octet by octet."""
     return given[1].decode("latin-1")
 
 
@@ -70,7 +69,6 @@ class Client:
         self.count = 0
 
     def grant(self, credit: int, *, drain: bool = False) -> list[str]:
-        """Have so much credit; what came at once."""
         before = len(self.got)
         self.bench.do(Credit(self.ref, self.count, credit, drain, self.seen))
         return self.got[before:]
@@ -111,13 +109,11 @@ class Bench:
         self._next = 0
 
     def do(self, *commands: Any) -> None:
-        """Apply commands and hand out what they caused."""
         for command in commands:
             self.queue.apply(command, self.now)
         self._hand_out()
 
     def publish(self, *messages: object) -> None:
-        """Publish texts or messages in one batch."""
         batch = [each if isinstance(each, tuple) else message(each) for each in messages]
         ids = range(self._next, self._next + len(batch))
         self._next += len(batch)

@@ -80,7 +80,6 @@ def test_only_the_first_gets_messages() -> None:
 
 
 def test_listings_have_its_tag() -> None:
-    """I2."""
     bench = Bench(SINGLE)
     assert bench.queue.figures().single_active_consumer_tag is None
     first, _ = (bench.consumer(1, name=f"connection 1, channel 1, consumer '{tag}'") for tag in "ab")

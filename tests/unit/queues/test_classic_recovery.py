@@ -42,7 +42,6 @@ def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
 
 
 def later(body: bytes, due_ms: int) -> Message:
-    """A persistent message that is due then."""
     return make_head(Header(durable=True), {X_OPT_DELIVERY_TIME: Long(due_ms)}, "", "q"), body
 
 
@@ -57,7 +56,6 @@ def consumer_of(queue: ClassicQueue) -> ConsumerRef:
 
 
 def get(queue: ClassicQueue, consumer: ConsumerRef, had: int, count: int) -> dict[bytes, int]:
-    """Deliver `count` more messages: key by body."""
     queue.take_effects()
     queue.apply(Credit(consumer, had, count, False, had), 0)
     return {

@@ -130,7 +130,6 @@ def test_replaying_the_log_counts_nothing() -> None:
 
 
 def test_a_stream_counts_what_it_takes_and_what_retention_drops() -> None:
-    """It is never full."""
     bench = StreamBench(QueueSettings(segment_bytes=1, max_length_bytes=300))
     for _ in range(8):
         bench.publish(2)

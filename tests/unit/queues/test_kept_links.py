@@ -24,12 +24,10 @@ class Kept:
 
     @property
     def found(self) -> Found:
-        """What the next start finds."""
         return next_life(self.journal)[1]
 
 
 def next_life(journal: SmallJournal) -> tuple[Kept, Found]:
-    """Another start, and what it finds."""
     kept = Kept(journal.again())
     kept.links.restore(kept.journal.records)
     return kept, {number: (document, set(tags)) for number, document, tags in kept.links.found()}

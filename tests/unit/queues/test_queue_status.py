@@ -38,7 +38,6 @@ def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
 
 
 def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
-    """Who takes nothing takes nothing away."""
     low, high = (new_asker("1.1").consumer() for _ in range(2))
     parts = {low: ConsumerStatus(low, 5, priority=1), high: ConsumerStatus(high, 0, priority=9)}
     assert QueueStatus(0, 1, parts).ahead_of(low) is None

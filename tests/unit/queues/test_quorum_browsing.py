@@ -57,7 +57,6 @@ def test_a_browser_is_shown_what_is_there_and_what_comes() -> None:
 
 @pytest.mark.parametrize("delivery_outcome", list(DeliveryOutcome))
 def test_what_a_browser_decides_is_answered_and_ignored(delivery_outcome: DeliveryOutcome) -> None:
-    """Also when its link goes."""
     bench = Browsed(dead_letter_exchange="dead")
     bench.publish("a", "b")
     ref, _ = bench.browser(2)

@@ -253,7 +253,6 @@ def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("spread", [1, 10**9])
 def test_memory_is_some_bytes_of_each(spread: int) -> None:
-    """Constant delays, and times at random."""
     dice, count = Random(1), 50_000
     held = LaterMessages()
     tracemalloc.start()

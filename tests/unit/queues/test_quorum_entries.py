@@ -40,7 +40,6 @@ NOW_MS = 1000
 def opened(
     journal: SmallJournal, settings: QueueSettings = DEFAULTS, now_ms: int = NOW_MS
 ) -> tuple[QuorumQueue, QuorumStore]:
-    """What a start finds, before the group begins."""
     store = store_on(journal)
     store.restore(journal.records)
     return store.recovered(settings, now_ms), store
@@ -56,7 +55,6 @@ def publish(*numbers: int) -> Publish:
 
 
 def write(store: QuorumStore, payload: bytes, *, first: int | None = None, term: int = 1) -> None:
-    """An entry as a group has it written."""
     run = run_of(first or store.last + 1, term, Kind.COMMAND, (payload,))
     store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
 

@@ -50,7 +50,6 @@ def test_drop_head_takes_returns_first_then_low_priority() -> None:
 
 @pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_drop_publish_requeue")
 def test_what_comes_back_to_a_full_queue_stays() -> None:
-    """A requeue drops nothing."""
     bench = Bench(max_length=1, dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -78,7 +77,6 @@ def test_with_a_length_of_0_a_message_passes_only_to_who_takes_it_at_once() -> N
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_max_length_test")
 def test_a_lower_limit_acts_at_once_on_what_is_there() -> None:
-    """update_config_max_length, queue_length_limit_policy."""
     bench = Bench()
     bench.publish("a", "b", "c")
     bench.configure(max_length=1, dead_letter_exchange="dlx")
@@ -152,7 +150,6 @@ def test_reject_publish_dlx_is_drop_head() -> None:
     ("own", "queue", "ttl"), [(50, None, 50), (None, 60, 60), (50, 60, 50), (70, 60, 60)]
 )
 def test_the_smaller_time_to_live_counts(own: int | None, queue: int | None, ttl: int) -> None:
-    """message_ttl, per_message_ttl."""
     bench = Bench(message_ttl_ms=queue, dead_letter_exchange="dlx")
     bench.publish("a", "b", ttl_ms=own)
     assert bench.queue.deadline() == bench.now + ttl
@@ -221,7 +218,6 @@ def test_a_return_keeps_its_time() -> None:
 
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl_policy")
 def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
-    """message_ttl_policy, operator_retroactive_policy_ttl."""
     bench = Bench()
     bench.publish("a")
     bench.configure(message_ttl_ms=10)
@@ -349,7 +345,6 @@ def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "stats", note="counted as messages of the queue")
 def test_dead_messages_stay_until_they_arrived() -> None:
-    """handler_at_least_once; rabbit_fifo_dlx_integration rejected."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
     bench.settle(bench.consumer(1), DeliveryOutcome.DISCARD_FAILED)

@@ -182,7 +182,6 @@ def test_ranges_of_numbers_are_short(numbers: Sequence[int]) -> None:
 
 
 def full_bench() -> Bench:
-    """A queue with something in every place."""
     bench = Bench(
         dead_letter_exchange="dlx",
         dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,

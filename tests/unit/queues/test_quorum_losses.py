@@ -80,7 +80,6 @@ class Group:
         return [each for told in self.leader.take_effects().values() for each in told]
 
     def says(self, reply_to: ReplyTo, *commands: Command, heard: int = 0) -> list[Effect]:
-        """The next letters of a node."""
         key = reply_to.id[:2]
         first = self.sent.get(key, 0) + 1
         self.sent[key] = first + len(commands) - 1

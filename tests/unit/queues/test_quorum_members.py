@@ -40,7 +40,6 @@ from tests.support.small_journal import SmallJournal
 
 
 def opened(world: World) -> Node:
-    """The leader, when there is one."""
     world.settle_down(lambda: world.leader() is not None)
     leader = world.leader()
     assert leader is not None
@@ -558,7 +557,6 @@ def give(store: QuorumStore, count: int) -> None:
 
 
 def carry_out(store: QuorumStore, command: QuorumCommand) -> None:
-    """An entry with a command, which is applied."""
     payload = store.propose([command], 1000).payload
     run = run_of(store.last + 1, 1, Kind.COMMAND, (payload,))
     store.write(Ready(1, None, None, (run,), [], None, (), None), lambda: None)
@@ -631,7 +629,6 @@ def member_of_three(journal: SmallJournal) -> QuorumStore:
 
 
 def entry(store: QuorumStore, number: int) -> bytes:
-    """The bytes of a publish."""
     client = ReplyTo(PeerId(9, 1, 1), "client")
     publish = Publish(client.publisher(), [number], [(HEAD, b"%d" % number)], settled=False)
     return store.propose([publish], 1000).payload

@@ -166,7 +166,6 @@ def test_another_limit_acts_at_the_next_return() -> None:
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "modify_test")
 def test_annotations_of_modified_are_merged_and_stay() -> None:
-    """modify_test, modified_quorum_queue."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -430,7 +429,6 @@ def test_who_let_a_delivery_time_out_gets_nothing_until_it_is_heard_of_again() -
 
 @pytest.mark.parametrize(("own", "at"), [(None, 1000), (300, 300), (5000, 5000)])
 def test_a_consumers_own_time_goes_before_the_queues(own: int | None, at: int) -> None:
-    """consumer_timeout_quorum_queue_consumer_arg."""
     bench = Bench(consumer_timeout_ms=1000)
     bench.publish("a")
     bench.consumer(1, timeout_ms=own)

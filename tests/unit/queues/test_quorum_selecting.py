@@ -41,7 +41,6 @@ class Colours(Bench):
         return told
 
     def put(self, *colours: str, priority: int | None = None, ttl: int | None = None) -> list[object]:
-        """Publish messages of these colours in one batch."""
         first, self.count = self.count, self.count + len(colours)
         batch = [
             coloured(number, each, priority=priority, ttl=ttl) for number, each in enumerate(colours, first)

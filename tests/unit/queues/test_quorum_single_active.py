@@ -146,7 +146,6 @@ def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Benc
     "rabbit_fifo_SUITE", "single_active_consumer_priority_test", "single_active_consumer_update_priority_test"
 )
 def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench: Bench) -> None:
-    """single_active_consumer_priority, _update_priority."""
     first = bench.consumer(1)
     bench.told.clear()
     second = bench.consumer(1, priority=1)
@@ -210,7 +209,6 @@ def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
 )
 @pytest.mark.parametrize("ends", ["cancel", "leave"])
 def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
-    """single_active_consumer_quiescing_cancelled, _disconnected."""
     first = bench.consumer(5)
     bench.publish("a")
     second = bench.consumer(5, priority=1)

@@ -43,7 +43,6 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
 def test_it_never_runs_back_and_what_is_due_is_due_when_it_says_so(
     correction_ms: int, ahead_ms: int, steps: list[int], wait_ms: int
 ) -> None:
-    """Not a millisecond before."""
     time = time_of(correction_ms, ahead_ms, 0)
     clock_ms, last = 0, ahead_ms
     for step in steps:

@@ -35,7 +35,6 @@ def opened(world: World, used: int) -> Node:
 
 
 def use(world: World, version: int) -> None:
-    """The cluster uses a version from now on."""
     for node in world.nodes.values():
         node.usable = version
         node.woken = True

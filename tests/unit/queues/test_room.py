@@ -90,14 +90,12 @@ def _ten(size: int) -> Message:
 
 
 def reply_of(effects: list[Any]) -> CreditReply:
-    """The answer of the request."""
     (reply,) = [each for each in effects if isinstance(each, CreditReply)]
     return reply
 
 
 @pytest.fixture(params=["classic", "quorum", "stream"])
 def wire(request: pytest.FixtureRequest) -> Wire:
-    """A queue of each kind."""
     return Wire(request.param)
 
 

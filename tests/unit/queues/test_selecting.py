@@ -41,7 +41,6 @@ class Colours(Bench):
         self.count = 0
 
     def put(self, *colours: str, priority: int | None = None, ttl: int | None = None) -> None:
-        """Publish messages of these colours in one batch."""
         batch = []
         for colour in colours:
             batch.append(coloured(self.count, colour, priority=priority, ttl=ttl))
@@ -49,7 +48,6 @@ class Colours(Bench):
         self.publish(*batch)
 
     def selects(self, filters: Filters | None, credit: int = 0, **given: object) -> Client:
-        """A consumer that selects joins."""
         return self.consumer(credit, filters=filters, **given)
 
     def browser(self, credit: int = 0, filters: Filters | None = None, **given: object) -> Client:

@@ -465,7 +465,6 @@ def time_of(message: Message) -> int | None:
 
 
 def chunks_at(bench: Bench, *times_ms: int) -> None:
-    """Two messages at each of these times."""
     for time_ms in times_ms:
         bench.now_ms = time_ms
         bench.publish(2)

@@ -42,7 +42,6 @@ def make_log(request: pytest.FixtureRequest) -> MakeLog:
 def write(
     log: StreamLog, count: int = 1, at_ms: int = 0, data: bytes = b"data", filter_bytes: bytes = b""
 ) -> None:
-    """Append a chunk and commit it."""
     make_room(log)
     log.append(count, at_ms, filter_bytes, [data])
     log.commit(log.write())

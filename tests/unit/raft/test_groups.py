@@ -171,7 +171,6 @@ def test_the_first_member_of_a_new_group_asks_before_those_that_were_there() -> 
     st.integers(1, 3 * MEMBERS_A_TURN),
 )
 def test_every_member_is_told_all_news_in_order(steps: list[tuple[str, int]], members: int) -> None:
-    """Whenever turns come between."""
     node = Node(members)
     notifications = []
     for what, about in steps:

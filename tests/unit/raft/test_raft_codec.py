@@ -28,7 +28,6 @@ def test_entries_that_no_leader_has_are_refused(runs: tuple[Run, ...], what: str
 
 
 def test_a_configuration_in_another_order_is_refused() -> None:
-    """Equal configurations are equal bytes."""
     with pytest.raises(BadBytes, match="ascending"):
         CONFIG.decode(CONFIG.encode(Configuration((2, 1))))
     with pytest.raises(BadBytes, match="stand twice"):

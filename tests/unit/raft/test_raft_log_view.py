@@ -19,7 +19,6 @@ class Entries:
         self.terms = terms
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Each a run of its own."""
         return [run(index, self.terms[index - 1]) for index in range(first, last + 1)]
 
 

@@ -42,7 +42,6 @@ class Stage(ScriptRunner):
         self.play(text)
 
     def play(self, text: str) -> list[str]:
-        """What came of the last command."""
         out: list[str] = []
         for line in text.strip().splitlines():
             out = self.output(line.strip())
@@ -53,7 +52,6 @@ class Stage(ScriptRunner):
         return self.group.nodes[me].raft
 
     def sent(self, kind: type[Any]) -> list[Any]:
-        """What of a kind is on its way."""
         return [message for message in self.group.network if isinstance(message, kind)]
 
 
@@ -101,7 +99,6 @@ def test_a_leader_sends_while_it_writes() -> None:
 
 
 def test_an_append_is_answered_when_it_is_durable() -> None:
-    """And not before."""
     stage = Stage(LEADING)
     assert stage.play("propose 1 a\ndeliver 1 2") == [
         "<- 1 to 2 Append term 1, behind 2/1, commit 2: 3/1 a",
@@ -477,7 +474,6 @@ def test_a_change_waits_for_the_one_before() -> None:
     ],
 )
 def test_a_change_that_cannot_be_is_refused(change: str, why: str) -> None:
-    """And nothing has begun."""
     stage = Stage(LEADING + "change 1 add 4\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1")
     assert stage.play(f"change 1 {change}") == [f"refused: ChangeRefused: {why}"]
 
@@ -505,7 +501,6 @@ def test_nothing_is_proposed_while_the_leadership_is_handed_over() -> None:
     ("to", "why"), [(1, "1 is the leader"), (9, "9 is no voter"), (3, "3 cannot be reached")]
 )
 def test_a_transfer_goes_to_another_voter_that_is_reached(to: int, why: str) -> None:
-    """Else nothing has begun."""
     stage = Stage(LEADING + "suspect 1 3")
     assert stage.play(f"transfer 1 {to}") == [f"refused: ChangeRefused: {why}"]
 
@@ -546,7 +541,6 @@ def test_a_follower_that_has_not_answered_yet_is_no_reason_for_a_snapshot() -> N
 
 
 def test_a_snapshot_that_could_not_be_sent_is_asked_for_again() -> None:
-    """After a while."""
     stage = Stage(LEADING)
     member = stage.raft(1)
     stage.play("part 1 3\npropose 1 a\nrun\ncompact 1")

@@ -34,7 +34,6 @@ def written(folder: Path, *names: LinkName) -> Path:
 
 
 def test_names_are_found_by_the_numbers_of_an_event(tmp_path: Path) -> None:
-    """And by nothing else."""
     written(tmp_path, NAME, replace(NAME, handle=4, link="other"))
     names = read_names(tmp_path, "r")
     assert len(names) == 2
@@ -61,7 +60,6 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"no json", b"{}", b'{"link": 1}', b"[]", b"\xff"])
 def test_a_damaged_file_is_said(tmp_path: Path, line: bytes) -> None:
-    """With its name."""
     path = written(tmp_path, NAME)
     path.write_bytes(line + b"\n" + path.read_bytes())
     with pytest.raises(NotARecording, match=r"r\.jsonl"):
@@ -70,7 +68,6 @@ def test_a_damaged_file_is_said(tmp_path: Path, line: bytes) -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    """And closing is no second error."""
     path = path_of(tmp_path, "r")
     path.parent.mkdir()
     path.symlink_to("/dev/full")

@@ -24,12 +24,10 @@ EACH = ConsumerModel(0.0, 0.0, 1.0, 1.0, True, (100,))
 def one(
     habits: ConsumerModel = BUSY, *, credit: int = 50, trip_s: float = 0.1, messages: int = 4000
 ) -> SimulationResult:
-    """The run of a consumer."""
     return deliver(habits, credit=credit, round_trip_s=trip_s, messages=messages)
 
 
 def forecast(tape: Tape, asked: Settings) -> Forecast:
-    """That of the one consumer of a recording."""
     (found,), _ = forecasts(read_script(tape.records), asked)
     assert found.receives
     return found

@@ -25,13 +25,11 @@ from tests.support.taped_publisher import BUSY, taped
 def one(
     habits: Habits = BUSY, *, credit: int = 50, window: int = 400, trip_s: float = 0.1, messages: int = 2000
 ) -> SimulationResult:
-    """The run of one publisher."""
     (run,) = simulate([habits], max_link_credit=credit, window=window, round_trip_s=trip_s, messages=messages)
     return run
 
 
 def forecast(tape: Tape, asked: Settings) -> Forecast:
-    """That of the one publisher of a recording."""
     (found,), _ = forecasts(read_script(tape.records), asked)
     return found
 
@@ -95,7 +93,6 @@ def test_a_client_that_waits_for_each_outcome_is_seen_to() -> None:
 
 
 def test_of_whom_there_is_no_forecast_is_said() -> None:
-    """Few messages, no publisher, AMQP 0-9-1."""
     few = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=20)
     none = Tape(number=2)
     none.came(open_frame())

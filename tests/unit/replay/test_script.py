@@ -38,7 +38,6 @@ def test_a_made_message_has_its_length_however_it_is_cut(whole: int, cuts: list[
 
 @pytest.mark.parametrize("whole", [0, 1, 2, 3])
 def test_what_is_too_short_for_a_message_has_its_length_all_the_same(whole: int) -> None:
-    """It was none in the recording."""
     assert len(content(0, whole, whole)) == whole
 
 

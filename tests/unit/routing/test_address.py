@@ -30,5 +30,4 @@ def test_a_line_end_in_a_bare_name_is_refused(name: str) -> None:
 
 
 def test_the_address_of_a_queue_is_read_back() -> None:
-    """Whatever its name holds."""
     assert parse(queue_address("a/b c%\n")) == QueueAddress("a/b c%\n")

@@ -57,7 +57,6 @@ def test_default_exchange_is_not_bound(binding: Binding) -> None:
     "bindings_SUITE", "list_for_destination", "list_for_source", "list_for_source_and_destination"
 )
 def test_bindings_are_found_by_source_destination_or_both() -> None:
-    """Oldest first."""
     small = Small("q", "r")
     small.declare("x")
     one = small.bind("amq.direct", "q", "1")

@@ -55,7 +55,6 @@ def test_different_redeclaration_is_refused(changed: dict[str, object], argument
 
 
 def test_alternate_must_be_text() -> None:
-    """An alternate is a name."""
     with pytest.raises(InvalidArgument) as refusal:
         declare_exchange(Small().topology, "x", arguments={"alternate-exchange": 5})
     assert refusal.value.description == (

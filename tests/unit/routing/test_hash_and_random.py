@@ -14,7 +14,6 @@ KEYS = [f"key-{number}" for number in range(20_000)]
 
 
 def hashing(weights: dict[str, str], **arguments: object) -> Small:
-    """A consistent-hash exchange `h` with queues by weight."""
     small = Small(*weights)
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
     declare_exchange(small.topology, "h", "x-consistent-hash", arguments=named)
@@ -68,7 +67,6 @@ def test_consistent_hash_moves_keys_only_from_the_queue_that_goes() -> None:
     ],
 )
 def test_consistent_hash_weight_is_a_positive_integer(key: str, text: str) -> None:
-    """Other binding keys are refused."""
     small = hashing({})
     small.queues.add("q")
     with pytest.raises(InvalidArgument) as refusal:
@@ -88,7 +86,6 @@ def test_consistent_hash_by_header() -> None:
 
 @pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
 def test_consistent_hash_by_property(name: str) -> None:
-    """With hash-property the property decides."""
     small = hashing({"a": "1", "b": "1"}, hash_property=name)
     chosen = [small.route("h", "k", properties={name: str(number)}) for number in range(100)]
     assert set(chosen) == {("a",), ("b",)}

@@ -70,7 +70,6 @@ def test_types_must_match(given: object, matched: bool) -> None:
 
 
 def test_bad_x_match_value_is_refused() -> None:
-    """Only the four modes mean something."""
     with pytest.raises(InvalidArgument) as refusal:
         Small("q").bind("amq.match", "q", "", {"x-match": "bogus"})
     assert refusal.value.description == (
@@ -83,14 +82,12 @@ def test_bad_x_match_value_is_refused() -> None:
     [(23, "signedint (value 23)"), (Int8(1), "byte (value 1)"), (True, "bool (value true)")],
 )
 def test_bad_x_match_type_is_refused(value: object, written: str) -> None:
-    """x-match is a text."""
     with pytest.raises(InvalidArgument) as refusal:
         Small("q").bind("amq.match", "q", "", {"x-match": value})
     assert refusal.value.description == f"Invalid x-match field type {written}; expected longstr"
 
 
 def test_headers_are_not_asked_for_without_bindings() -> None:
-    """Nobody decodes headers that nothing compares."""
     small = Small()
 
     def headers() -> Mapping[str, object]:

@@ -28,7 +28,6 @@ FIRST = RunRecord(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 
 
 
 def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes:
-    """As the broker sends it."""
     data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return FRAME.pack(kind, len(data), dropped) + data
 
@@ -39,7 +38,6 @@ def run(row: RunRecord, dropped: int = 0) -> bytes:
 
 
 def events(*times: int, dropped: int = 0) -> bytes:
-    """A frame of events at these times."""
     packed = b"".join(PACK.pack(ts_ns, EventKind.QUEUE, *[0] * 11) for ts_ns in times)
     return frame(EVENTS, packed, dropped)
 
@@ -61,7 +59,6 @@ def told(recording: Path, *frames: bytes) -> list[dict[str, Any]]:
 
 
 def times(recording: Path, run_id: str = "r") -> list[int]:
-    """Of the events in the files."""
     found: list[int] = read_events(recording, run_id)["ts_ns"].to_pylist()
     return found
 
@@ -84,7 +81,6 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) -> None:
-    """Half a frame is left out."""
     told(tmp_path, run(FIRST), events(200, 300, dropped=2), events(400)[:-1])
     assert times(tmp_path) == [200, 300]
     row = read_run(tmp_path, "r")

@@ -52,12 +52,10 @@ def unbind(vhost: VirtualHost, queue: str) -> None:
 
 
 def sent(posts: Sequence[Post]) -> dict[str, str]:
-    """The bodies that each queue gets, joined."""
     return {queue.name: b"".join(body for _, body in each.messages).decode() for queue, each in posts}
 
 
 def publish_to(posts: Sequence[Post], queue: str) -> Publish:
-    """What was posted to a queue."""
     (found,) = [publish for target, publish in posts if target.name == queue]
     return found
 
@@ -85,7 +83,6 @@ def test_a_message_is_published_with_its_history_and_wants_a_confirm(
 def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """Not before the last of them."""
     bind(vhost, "a", "b")
     posts = forwarding.send(held(1, 2), vhost, NOW)
     assert sent(posts) == {"a": "12", "b": "12"}
@@ -157,7 +154,6 @@ def test_a_target_queue_that_was_deleted_is_left_out_later(
 def test_a_message_without_a_route_is_kept_and_tried_again(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
-    """Until somebody binds a queue."""
     assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
     assert forwarding.due(vhost, NOW + RETRY_MS) == ([], [])
@@ -169,7 +165,6 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
 
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
-    """Until somebody declares it."""
     forwarding = Forwarding("q", DeadLetterTarget("later", None), new_asker("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1

@@ -126,7 +126,6 @@ def test_growing_says_so_and_since_when() -> None:
 
 
 def counted(credit: ReceiverCredit, auto: AutoCredit, now_ms: int, count: int, *, held: bool = False) -> None:
-    """A batch has come, and is confirmed."""
     credit.receive(count)
     auto.received(now_ms, count, count, held_back=held)
     credit.finish(count)
@@ -193,7 +192,6 @@ class FarQueue:
 
     @property
     def received(self) -> int:
-        """Messages that the client has got."""
         (consumer,) = self.service.consumers
         return consumer.credit.written
 
@@ -247,7 +245,6 @@ def test_queue_credit_is_fixed_again_when_it_is_a_number() -> None:
 
 
 def windows(scene: Scene) -> int:
-    """What the session's window is opened to."""
     return session_view(scene.world.clients["C"].sessions[0].service, WaitContext()).incoming_window_limit
 
 

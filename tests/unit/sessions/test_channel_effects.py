@@ -71,7 +71,6 @@ def consuming(channel: WorldChannel, queue: Puppet, count: int = 3, **fields: An
 
 @pytest.fixture
 def channel() -> WorldChannel:
-    """A channel of a client that understands everything."""
     return World().channel()
 
 
@@ -88,7 +87,6 @@ def refuse(channel: WorldChannel, queue: Puppet) -> list[Got]:
     "queue_length_limits_SUITE", "max_length_bytes_reject_confirm", "max_length_reject_confirm"
 )
 def test_a_full_queue_is_a_nack(channel: WorldChannel) -> None:
-    """In confirm mode."""
     queue = puppet(channel)
     assert channel.call(ConfirmSelect()) == ConfirmSelectOk()
     channel.publish("q", b"1")
@@ -120,7 +118,6 @@ def _bound(queue: str) -> Binding:
 
 @pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_bytes_drop_publish", "max_length_drop_publish")
 def test_a_full_queue_drops_what_nobody_wants_confirmed(channel: WorldChannel) -> None:
-    """Silently, and the channel goes on."""
     queue = puppet(channel)
     channel.publish("q", b"1")
     assert refuse(channel, queue) == []
@@ -328,7 +325,6 @@ def timed_out(channel: WorldChannel, queue: Puppet) -> tuple[int, str]:
 
 @pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_basic_get")
 def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: WorldChannel) -> None:
-    """There is no consumer to cancel."""
     queue = puppet(channel, **QUORUM)
     channel.send(BasicGet("q"))
     channel.world.rest()

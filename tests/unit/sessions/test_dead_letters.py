@@ -38,7 +38,6 @@ def bind(vhost: VirtualHost, queue: str, key: str, exchange: str = "dlx", **argu
 
 
 def message(body: str, key: str = "k", **properties: Any) -> Message:
-    """One published to exchange ex."""
     return amqp091.make_head("ex", key, encode_properties(BasicProperties(**properties))), body.encode()
 
 
@@ -54,7 +53,6 @@ def route(
 
 
 def bodies(routed: Routed) -> dict[str, str]:
-    """The bodies that each queue gets, joined."""
     return {queue.name: b"".join(body for _, body in messages).decode() for queue, messages in routed.to}
 
 
@@ -75,7 +73,6 @@ def test_letters_go_to_the_queues_of_their_exchange_in_order(vhost: VirtualHost)
 
 
 def test_both_protocols_travel_in_one_batch(vhost: VirtualHost) -> None:
-    """Order is kept among them."""
     bind(vhost, "a", "k")
     ten = MessageReader("ex", "k", "guest").read(b"\x00\x53\x75\xa0\x01a")
     ((_, letters),) = route(vhost, message("1"), ten, message("2")).to
@@ -92,7 +89,6 @@ def test_messages_that_share_a_head_share_it_afterwards(vhost: VirtualHost) -> N
 
 @pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key")
 def test_a_dead_letter_routing_key_replaces_the_messages_own(vhost: VirtualHost) -> None:
-    """And those of CC."""
     for queue, key in (("a", "k"), ("b", "cc"), ("c", "dead")):
         bind(vhost, queue, key)
     assert bodies(route(vhost, message("1", headers={"CC": ["cc"]}), key="dead")) == {"c": "1"}
@@ -129,7 +125,6 @@ def test_an_exchange_that_is_missing_drops_them(vhost: VirtualHost) -> None:
 
 
 def test_an_alternate_exchange_is_asked(vhost: VirtualHost) -> None:
-    """As for any publish."""
     topologies.declare_exchange(
         vhost.topology, "first", "direct", durable=True, arguments={"alternate-exchange": "dlx"}
     )

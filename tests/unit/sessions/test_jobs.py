@@ -44,14 +44,12 @@ MESSAGE = (make_head("", "q", b"\x00\x00"), b"x")
 
 
 def quiet_queue(world: World, name: str) -> DeclaredQueue:
-    """A queue that says nothing by itself."""
     queue = declare(world.catalog, "/", name)[0]
     queue.handle = IdleHandle()
     return queue
 
 
 def letters(queue: DeclaredQueue) -> list[Any]:
-    """What the queue was told."""
     handle: Any = queue.handle
     return handle.letters  # type: ignore[no-any-return]
 
@@ -120,13 +118,11 @@ def test_a_queue_that_does_not_take_it_is_told(error: type[Exception], how: Any)
 def getting(
     most: int = 3, delivery_outcome: DeliveryOutcome = DeliveryOutcome.REQUEUE
 ) -> tuple[GetSome, DeclaredQueue]:
-    """Messages on their way from a queue."""
     queue = quiet_queue(World(), "q")
     return GetSome(queue, ReplyTo(PeerId(0, 1, 1), "test"), post, most, delivery_outcome), queue
 
 
 def delivered(job: GetSome, queue: DeclaredQueue, count: int, left: int) -> None:
-    """The queue hands out some, and answers."""
     ref = letters(queue)[0].consumer
     effects: list[Effect] = [Deliver(ref, tuple(range(count)), (MESSAGE,) * count, 0)] if count else []
     effects.append(CreditReply(ref, 3, 0, left, True, 0))

@@ -51,7 +51,6 @@ class SlowScene(Scene):
         return self.world.take_trace()
 
     def decide_all(self) -> list[str]:
-        """The same until nothing waits."""
         came: list[str] = []
         while self.slow.proposed:
             came += self.decide()
@@ -59,7 +58,6 @@ class SlowScene(Scene):
 
 
 def to(queue: str, body: str) -> str:
-    """A transfer on an anonymous terminus, by line."""
     return f"TRANSFER h=0 payload={content(body, to=queue).hex()}"
 
 

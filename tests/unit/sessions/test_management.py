@@ -66,12 +66,10 @@ class Peer:
         self.take()
 
     def attach_pair(self, credit: int = 100) -> Peer:
-        """Both halves, with credit for responses."""
         self.send(attach(REQUESTS), attach(RESPONSES), self.flow(RESPONSES, 0, credit))
         return self
 
     def flow(self, handle: int | None, dc: int = 0, credit: int | None = None, **fields: Any) -> Flow:
-        """A flow with the session's fields filled in."""
         return Flow(
             next_incoming_id=0,
             incoming_window=self.window,
@@ -142,7 +140,6 @@ class Peer:
         return lines
 
     def take_responses(self) -> list[tuple[str | None, Any]]:
-        """Responses since the last call."""
         responses, self.responses = self.responses, []
         return responses
 
@@ -209,7 +206,6 @@ def test_the_halves_may_come_in_any_order() -> None:
     ids=str,
 )
 def test_a_half_must_say_that_it_is_paired(properties: Any) -> None:
-    """Otherwise DETACH invalid-field."""
     lines = Peer().send(attach(REQUESTS, properties=properties or {Symbol("x"): 1}))
     assert lines[0].endswith("target=null")
     assert lines[1:] == [
@@ -242,7 +238,6 @@ def test_a_half_that_does_not_fit_is_refused(other: Attach) -> None:
 
 
 def test_rcv_settle_mode_second_is_refused() -> None:
-    """DETACH not-implemented."""
     lines = Peer().send(attach(REQUESTS, rcv_settle_mode=1))
     assert "error=amqp:not-implemented" in lines[1]
 
@@ -352,7 +347,6 @@ def test_pairs_declare_the_same_queue_at_once() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_an_exclusive_queue_is_the_connections() -> None:
-    """The session declares for its connection."""
     broker = Broker()
     mine, other = Peer(broker).attach_pair(), Peer(broker).attach_pair()
     assert mine.send(mine.request("PUT", "/queues/q", {"exclusive": True})) == ["response h=1 201 to r0"]
@@ -389,7 +383,6 @@ def test_a_request_without_credit_for_its_response_ends_the_session() -> None:
 
 
 def test_more_requests_than_credit_end_the_session() -> None:
-    """END transfer-limit-exceeded, not DETACH."""
     peer = Peer(window=0).attach_pair()
     lines = peer.send(*[peer.request("GET", "/queues/q") for _ in range(30)])
     assert lines[-1] == (
@@ -408,7 +401,6 @@ def test_credit_is_not_topped_up_while_responses_cannot_be_written() -> None:
 
 
 def test_a_request_on_half_a_pair_ends_the_session() -> None:
-    """There is nowhere to respond."""
     peer = Peer()
     peer.send(attach(REQUESTS))
     assert peer.send(peer.request("GET", "/queues/q")) == [
@@ -453,7 +445,6 @@ def test_a_request_behind_a_drain_finds_no_credit() -> None:
 
 @pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_responses_respect_the_sessions_window() -> None:
-    """One by one, as it opens."""
     peer = Peer(window=1).attach_pair()
     lines = peer.send(*[peer.request("GET", f"/queues/{number}") for number in range(3)])
     assert lines == ["response h=1 404 to r0"]
@@ -478,7 +469,6 @@ def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -
 
 
 def test_a_request_that_is_not_settled_ends_the_session() -> None:
-    """END invalid-field."""
     peer = Peer().attach_pair()
     lines = peer.send(peer.request("GET", "/queues/q", settled=False))
     assert lines[-1].startswith("END error=amqp:invalid-field")
@@ -495,7 +485,6 @@ def test_a_request_that_is_not_settled_ends_the_session_whatever_the_link_said(m
 
 
 def test_a_request_of_several_frames_ends_the_session() -> None:
-    """END not-implemented."""
     peer = Peer().attach_pair()
     lines = peer.send(peer.request("GET", "/queues/q", more=True))
     assert lines[-1].startswith("END error=amqp:not-implemented")
@@ -503,7 +492,6 @@ def test_a_request_of_several_frames_ends_the_session() -> None:
 
 
 def test_a_transfer_with_rcv_settle_mode_second_ends_the_session() -> None:
-    """END invalid-field."""
     peer = Peer().attach_pair()
     lines = peer.send(peer.request("GET", "/queues/q", rcv_settle_mode=1))
     assert lines[-1].startswith("END error=amqp:invalid-field")
@@ -536,7 +524,6 @@ def test_a_missing_permission_ends_the_session() -> None:
 
 
 def test_responses_go_out_after_the_requesting_half_is_gone() -> None:
-    """The client still listens."""
     peer = Peer().attach_pair()
     peer.broker.do("declare-queue", name="q")
     peer.queues_work = False

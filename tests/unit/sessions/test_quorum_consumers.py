@@ -62,7 +62,6 @@ def counts(got: list[Got]) -> tuple[Any, Any]:
 def test_reject_counts_as_a_failed_attempt_and_nack_does_not(
     channel: WorldChannel, method: Method, attempts: int
 ) -> None:
-    """Both are counted as acquired."""
     channel.publish("q", b"m")
     channel.consume("q")
     assert counts(channel.say(method)) == (1, attempts)

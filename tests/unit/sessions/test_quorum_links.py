@@ -32,7 +32,6 @@ class QuorumScene(Scene):
         return running
 
     def wait(self, ms: int) -> list[str]:
-        """Time passes; what the client hears."""
         assert self.clocked is not None
         self.clocked.wait(ms)
         self.world.queues["q"]._take_effects()
@@ -40,13 +39,11 @@ class QuorumScene(Scene):
         return self.world.take_trace()
 
     def put(self, count: int) -> list[str]:
-        """Messages come; what the client hears."""
         self.world.publish("q", count)
         return self.world.take_trace()
 
 
 def words(lines: list[str]) -> list[str]:
-    """Lines without the session's numbers."""
     return [
         " ".join(word for word in line.split() if word[:3] not in ("nii", "noi", "iw=")) for line in lines
     ]
@@ -71,7 +68,6 @@ def test_who_is_active_is_told_to_each() -> None:
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
 def test_each_hears_at_the_beginning_what_it_is() -> None:
-    """Once: true or false."""
     scene = QuorumScene(single_active_consumer=True)
     told = []
     for handle in (1, 2):
@@ -196,7 +192,6 @@ def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attemp
 
 @pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
 def test_annotations_of_modified_come_with_the_next_delivery() -> None:
-    """Merged into the message's own."""
     scene = QuorumScene()
     client = scene.world.clients["C"]
     scene.receiver("/queues/q", 1)
@@ -336,7 +331,6 @@ def test_what_was_decided_before_is_told_once_it_is_durable() -> None:
 
 
 def test_a_suspended_link_has_failed_when_its_time_is_over() -> None:
-    """And not before."""
     scene = kept_scene(2)
     come_back(scene, "#0:null,#1:null")
     assert scene.do("C> FLOW h=1 dc=0 cr=1") == ["B> TRANSFER h=1 did=0 tag=0 resume=true body=m0"]

@@ -59,7 +59,6 @@ def happen(scene: Scene, *effects: Effect) -> list[str]:
 
 
 def messages(count: int) -> list[tuple[bytes, bytes]]:
-    """As a queue holds them."""
     return [(b"\x00\x53\x70\x45", message(b"m%d" % number)) for number in range(count)]
 
 
@@ -302,7 +301,6 @@ def left_with(scene: Scene, queue: Puppet) -> DeliveryOutcome:
 def test_a_link_that_is_detached_gives_back_what_it_holds(
     kind: str, delivery_outcome: DeliveryOutcome
 ) -> None:
-    """It is no failed attempt."""
     scene = Scene()
     queue = quorum(scene) if kind == "quorum" else puppet(scene)
     consuming(scene, queue)
@@ -376,7 +374,6 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read()
 
 
 def test_a_waiting_consumer_hears_that_it_became_the_active_one() -> None:
-    """Before its first delivery."""
     scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")

@@ -49,7 +49,6 @@ def status(channel: WorldChannel, **around: Any) -> dict[str, Any]:
 
 
 def consumer(channel: WorldChannel, **around: Any) -> tuple[str | None, str | None, float | None]:
-    """Of the first consumer of a channel."""
     return waiting(status(channel, **around)["consumers"][0])
 
 
@@ -118,7 +117,6 @@ def test_room_that_an_acknowledgement_made_is_the_beginning_of_the_wait(channel:
 
 
 def test_a_queue_is_not_empty_whose_messages_another_holds(world: World, channel: WorldChannel) -> None:
-    """Who has them is told."""
     other = world.channel()
     other.consume("q", "holder")
     other.publish("q", b"x", b"x")
@@ -272,7 +270,6 @@ def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> N
 
 
 def test_a_client_that_could_publish(channel: WorldChannel) -> None:
-    """Its turn: that is no wait."""
     channel.say(ConfirmSelect())
     at(channel, LATER)
     channel.publish("q", b"x")

@@ -24,7 +24,6 @@ class Timed:
         self.scene = Scene("q")
 
     def at(self, ms: int, *lines: str) -> None:
-        """Say lines at a time."""
         self._service.moment.ms = ms
         for line in lines:
             self.scene.do(line)
@@ -34,12 +33,10 @@ class Timed:
         return self.scene.world.clients["C"].sessions[0].service
 
     def look(self, ms: int, **around: Any) -> dict[str, Any]:
-        """The only link at a time."""
         (link,) = self.look_at_all(ms, **around)
         return link
 
     def look_at_all(self, ms: int, **around: Any) -> list[dict[str, Any]]:
-        """All links at a time."""
         around.setdefault("writer_blocked", self.scene.world.clients["C"].blocked)
         return list(document(session_view(self._service, WaitContext(ms, **around)))["links"])
 
@@ -158,7 +155,6 @@ def test_a_publisher_that_could_send_does_not_wait() -> None:
 
 
 def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over() -> None:
-    """A large message takes its time."""
     timed = Timed()
     timed.at(1_000, SEND, "C> TRANSFER h=0 did=0 more=true")
     link = timed.look(1_000 + STUCK_MS - 1)

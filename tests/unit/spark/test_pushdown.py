@@ -39,7 +39,6 @@ def pushed(*filters: Filter) -> tuple[Pushed, list[Filter]]:
     ],
 )
 def test_conditions_on_the_offset_become_a_range(condition: Filter, low: int, high: int | None) -> None:
-    """Spark need not check them again."""
     into, left = pushed(condition)
     assert (into.low, into.high, left) == (low, high, [])
 

@@ -17,7 +17,6 @@ from amqp10broker.spark.session import require_spark, session_settings
 
 @pytest.fixture(autouse=True)
 def some_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These tests are not about Java."""
     monkeypatch.setattr(session, "java_home", lambda environ: Path("/some/java"))
 
 
@@ -29,7 +28,6 @@ def test_another_master_is_refused(master: str) -> None:
 
 
 def test_given_settings_go_before_ours_and_java_options_are_added() -> None:
-    """So that our log settings stay."""
     given = {"spark.sql.shuffle.partitions": "7", "spark.driver.extraJavaOptions": "-Xss2m -Dx=y"}
     settings = session_settings("local", given, quiet=True)
     assert settings["spark.sql.shuffle.partitions"] == "7"

@@ -50,13 +50,11 @@ def reader(broker: Broker, **more: str) -> StreamStreamReader:
 
 
 def as_json(offset: dict[str, Any]) -> dict[str, Any]:
-    """As the checkpoint keeps it."""
     found: dict[str, Any] = json.loads(json.dumps(offset))
     return found
 
 
 def places(pieces: Iterable[Any]) -> dict[Place, int]:
-    """Which offset is read in which place."""
     found = {}
     for number, piece in enumerate(pieces):
         assert isinstance(piece, StreamRange)

@@ -31,7 +31,6 @@ def refused(**files: str) -> str:
 
 @pytest.fixture
 def encrypted(certificates: Certificates, tmp_path: Path) -> str:
-    """The server's key under a pass phrase."""
     key = serialization.load_pem_private_key(Path(certificates.server_key).read_bytes(), None)
     path = tmp_path / "encrypted.key"
     path.write_bytes(
@@ -45,7 +44,6 @@ def encrypted(certificates: Certificates, tmp_path: Path) -> str:
 
 
 def test_what_can_be_used(certificates: Certificates, tmp_path: Path) -> None:
-    """In two files, or in one."""
     context_of(ca=certificates.ca, certificate=certificates.server, key=certificates.server_key)
     both = tmp_path / "both.pem"
     both.write_text(Path(certificates.server).read_text() + Path(certificates.server_key).read_text())

@@ -21,7 +21,6 @@ Entries = dict[tuple[str, ...], Any]
 
 
 def opened(disk: Disk) -> CatalogLog:
-    """The log of the folder on a disk."""
     folder = open_data_folder(disk, "/data", "test")
     return open_catalog_log(disk, folder, folder.inventory.part("catalog"))
 
@@ -31,7 +30,6 @@ def entries(log: CatalogLog) -> Entries:
 
 
 def sync(disk: SimDisk, log: CatalogLog) -> None:
-    """As the group commit does it, once."""
     fds = log.fds_to_sync()
     for fd in fds:
         try:
@@ -60,7 +58,6 @@ def log(disk: SimDisk) -> CatalogLog:
 
 @pytest.fixture
 def small_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is written anew every few changes."""
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
 
 
@@ -138,7 +135,6 @@ def test_whoever_waits_is_told_in_order_when_it_is_durable(log: CatalogLog, disk
 
 
 def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None:
-    """Also while somebody else syncs."""
     log.put([(("a",), 1)])
     fds = log.fds_to_sync()
     log.put([(("b",), 1)])
@@ -152,7 +148,6 @@ def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None
 
 
 def test_the_journal_is_held_until_what_goes_ahead_of_it_is_durable(log: CatalogLog, disk: SimDisk) -> None:
-    """Also when more is changed meanwhile."""
     log.put([(("a",), 1)])
     assert not log.holds_journal()
     log.put_ahead([(("numbers",), 1024)])
@@ -227,7 +222,6 @@ def test_a_file_that_is_too_long_at_the_start_is_written_anew(disk: SimDisk) -> 
 def test_many_entries_are_written_anew_in_several_records(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None of which is very long."""
     monkeypatch.setattr(entry_log, "_RECORD_BYTES_MAX", 64)
     log = opened(disk)
     expected: Entries = {}
@@ -327,7 +321,6 @@ def test_forgetting_needs_no_room() -> None:
 
 
 def test_what_waits_for_room_is_written_when_others_are_synced() -> None:
-    """Nobody need ask for it."""
     disk = FullDisk()
     log = opened(disk)
     log.put([(("a",), 1)])
@@ -626,7 +619,6 @@ def test_a_file_that_cannot_be_cut_is_told(log: CatalogLog, disk: SimDisk) -> No
 
 
 def test_on_a_real_disk(tmp_path: Any) -> None:
-    """The same with the system's files."""
     path = str(tmp_path / "data")
     for number in range(3):
         folder: DataFolder = open_data_folder(Disk(), path, "test")

@@ -366,7 +366,6 @@ def test_a_file_that_lost_records_at_its_end_is_damage() -> None:
 
 
 def test_a_missing_file_in_the_middle_is_damage_without_an_inventory() -> None:
-    """As an earlier version left it."""
     world = _filled(3)
     world.disk.unlink("/inventory.log")
     world.disk.unlink(f"{FOLDER}/{file_name(2)}")

@@ -28,7 +28,6 @@ def _world() -> World:
 
 
 def _fill(disk: SimDisk) -> None:
-    """Somebody else takes the rest of the disk."""
     disk.capacity = disk.used()
 
 

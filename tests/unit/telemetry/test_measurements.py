@@ -14,7 +14,6 @@ INF = "+Inf"
 
 
 def sent(*samples: MetricSamples) -> dict[str, Any]:
-    """What a receiver gets, by name."""
     *steps, data = data_of(samples, resource("s", "1", "n"), "1", 10, 20)
     assert steps == [None] * len(samples)
     assert data is not None
@@ -55,7 +54,6 @@ def test_counters_gauges_and_histograms_keep_their_meaning() -> None:
 
 
 def test_a_metric_in_pieces_is_one() -> None:
-    """As the gathering gives long ones."""
     family = Family("g", MetricKind.GAUGE, "stands")
     found = sent(
         MetricSamples(family, ("q",), [("", ("a",), 1.0)]),

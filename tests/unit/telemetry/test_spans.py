@@ -63,7 +63,6 @@ class Part:
         self.spans.posted([(queue, command) for command in commands])
 
     def hear(self, *effects: Any) -> None:
-        """A wake in which these come."""
         self.spans.heard(list(effects))
         self.spans.posted([])
 
@@ -78,7 +77,6 @@ class Part:
         return found
 
     def consumer(self, *, settled: bool = False) -> ConsumerRef:
-        """Of queue q, with two deliveries."""
         ref = self.reply_to.consumer()
         self.post("q", Subscribe(ref, settled))
         self.hear(Deliver(ref, (1, 2), (traced(), traced()), 0))

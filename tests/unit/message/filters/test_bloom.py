@@ -26,7 +26,6 @@ def test_a_chunk_without_filter_values_has_an_empty_filter() -> None:
 
 
 def test_a_chunk_is_read_if_any_value_is_in_it() -> None:
-    """One of several is enough."""
     chunk = chunk_filter(["apple", "pear"])
     assert BloomFilter(("apple",)).may_match(chunk)
     assert BloomFilter(("plum", "pear")).may_match(chunk)
@@ -61,7 +60,6 @@ def test_the_filter_value_is_an_annotation_of_amqp10() -> None:
 
 
 def test_the_filter_value_is_a_header_of_amqp091() -> None:
-    """It becomes that annotation."""
     properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": "eu"}))
     assert filter_value((amqp091.make_head("", "q", properties), b"body")) == "eu"
     assert filter_value((amqp091.make_head("", "q", encode_properties(BasicProperties())), b"body")) is None

@@ -26,7 +26,6 @@ def test_without_arguments_nothing_is_asked() -> None:
 
 
 def test_an_offset() -> None:
-    """A time is in seconds."""
     assert read(offset="first").offset == First()
     assert read(offset=Int32(7)).offset == Offset(7)
     assert read(offset=Timestamp(7)).offset == AtTime(7000)
@@ -46,7 +45,6 @@ def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
 
 @pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "filter_spec")
 def test_filter_values_are_a_string_or_an_array_of_them() -> None:
-    """Each once."""
     assert read(filter="a").bloom == BloomFilter(("a",))
     assert read(filter=["a", "b", "a"]).bloom == BloomFilter(("a", "b"))
     assert read(filter=["a"], match_unfiltered=False).bloom == BloomFilter(("a",))

@@ -39,5 +39,4 @@ def test_a_message_without_a_body_has_fields_as_any(sections: bytes) -> None:
 
 
 def test_without_fields_nothing_is_read() -> None:
-    """An expression may be constant."""
     assert FieldReader([]).read(MessageReader("", "q", "u").read(BODY)) == []

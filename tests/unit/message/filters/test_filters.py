@@ -152,7 +152,6 @@ def test_sql_and_property_filters_exclude_each_other() -> None:
 
 @pytest.mark.parametrize("descriptor", [SELECTOR, SELECTOR_CODE])
 def test_a_selector_is_in_place_under_any_name(descriptor: str | int) -> None:
-    """With its words of JMS."""
     found = read(jms_selector=described(descriptor, "JMSPriority between 5 and 9"))
     assert set(found.in_place) == {"jms-selector"}
     assert found.filters.matches(message(priority=5), NOW_MS)
@@ -188,7 +187,6 @@ def test_sql_and_bloom_filter_go_together() -> None:
     ],
 )
 def test_there_is_one_filter_of_each_sort(sort: str, first: Any, second: Any) -> None:
-    """The first valid one."""
     found = read(a=described(sort, first), b=described(sort, second))
     assert set(found.in_place) == {"a"}
     assert [refusal.reason for refusal in found.refused] == [f"there is another {sort} before it"]

@@ -72,7 +72,6 @@ def test_any_other_text_is_refused(text: str) -> None:
     "kind", [int, t10.UByte, t10.UShort, t10.UInt, t10.ULong, t10.Byte, t10.Short, t10.Int, t10.Long]
 )
 def test_an_integer_of_amqp10_is_an_offset(kind: Any) -> None:
-    """Of any width."""
     assert from_amqp10(kind(0)) == Offset(0)
     assert from_amqp10(kind(100)) == Offset(100)
 
@@ -81,13 +80,11 @@ def test_an_integer_of_amqp10_is_an_offset(kind: Any) -> None:
     "kind", [int, t091.Int8, t091.UInt8, t091.Int16, t091.UInt16, t091.Int32, t091.UInt32, t091.Int64]
 )
 def test_an_integer_of_amqp091_is_an_offset(kind: Any) -> None:
-    """Of any width."""
     assert from_amqp091(kind(0)) == Offset(0)
     assert from_amqp091(kind(100)) == Offset(100)
 
 
 def test_a_timestamp_is_milliseconds_in_amqp10_and_seconds_in_amqp091() -> None:
-    """The record says milliseconds."""
     assert from_amqp10(t10.Timestamp(1_700_000_000_123)) == AtTime(1_700_000_000_123)
     assert from_amqp10(t10.Timestamp(-1)) == AtTime(-1)
     assert from_amqp091(t091.Timestamp(1_700_000_000)) == AtTime(1_700_000_000_000)

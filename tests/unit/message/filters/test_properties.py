@@ -117,7 +117,6 @@ def test_a_value_that_the_field_cannot_have_is_an_error(name: str, value: Any) -
     "key", ["subject", Symbol("Subject"), Symbol("message_id"), Symbol("x"), b"subject", 1]
 )
 def test_a_field_that_there_is_not_is_an_error(key: Any) -> None:
-    """Names are symbols, with hyphens."""
     with pytest.raises(FilterError, match="is no field of properties"):
         parse_properties({key: "x"})
 
@@ -134,7 +133,6 @@ def test_the_value_is_a_map(parse: Any, value: Any) -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 def test_a_filter_has_1_to_16_entries() -> None:
-    """More is too complex."""
     assert len(parse_application_properties({str(index): 1 for index in range(16)})) == 16
     for count in (0, 17):
         with pytest.raises(FilterError, match=f"has {count} entries; 1 to 16"):
@@ -144,7 +142,6 @@ def test_a_filter_has_1_to_16_entries() -> None:
 
 
 def test_all_entries_must_match() -> None:
-    """Of one section."""
     on = message({"a": 1, "b": 2})
     assert by_application(on, {"a": 1, "b": 2})
     assert not by_application(on, {"a": 1, "b": 3})
@@ -214,7 +211,6 @@ def test_a_doubled_ampersand_is_a_single_one() -> None:
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 @pytest.mark.parametrize("reference", ["&", "&Hello", "&p", "&P:x", "&x:y", "& p:x"])
 def test_any_other_modifier_is_an_error(reference: str) -> None:
-    """In both sections."""
     with pytest.raises(FilterError, match="begins with neither"):
         parse_application_properties({"k": reference})
     with pytest.raises(FilterError, match="begins with neither"):
@@ -224,13 +220,11 @@ def test_any_other_modifier_is_an_error(reference: str) -> None:
 @pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 @pytest.mark.parametrize("key", [Symbol("k"), b"k", 1, None, UUID(int=1)], ids=repr)
 def test_keys_of_application_properties_are_strings(key: Any) -> None:
-    """A symbol is another key."""
     with pytest.raises(FilterError, match="keys of application-properties are strings"):
         parse_application_properties({key: 1})
 
 
 @pytest.mark.parametrize("value", [[1], {}, Map(), array_of([1]), Described(Symbol("x"), 1)], ids=repr)
 def test_a_value_with_values_inside_is_an_error(value: Any) -> None:
-    """Simple types only."""
     with pytest.raises(FilterError, match="cannot be compared with"):
         parse_application_properties({"k": value})

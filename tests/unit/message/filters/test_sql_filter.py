@@ -197,7 +197,6 @@ def test_arithmetic_operators() -> None:
 
 
 def test_arithmetic_beyond_floating_point_numbers_is_unknown() -> None:
-    """Whatever is written, nothing is raised."""
     huge = "9" * 400
     check(
         f"""
@@ -213,7 +212,6 @@ def test_arithmetic_beyond_floating_point_numbers_is_unknown() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "single_quoted_strings")
 def test_single_quoted_strings() -> None:
-    """A quote in it is doubled."""
     check(
         """
         T quote = 'it''s'
@@ -502,7 +500,6 @@ def test_not_a_number_and_infinity_are_numbers() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "complex_expressions")
 def test_complex_expressions() -> None:
-    """All together."""
     check(
         """
         T city = 'Riga' AND weight > 7.0 AND note LIKE '%glass%' AND 2 = 101 % 3
@@ -516,7 +513,6 @@ def test_complex_expressions() -> None:
 
 @pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "case_sensitivity")
 def test_case_sensitivity() -> None:
-    """Of names; keywords are capitals."""
     check("T Case = 1\nT case = 2\nU CASE = 1\nT Case = 1 AND case = 2")
 
 
@@ -708,7 +704,6 @@ def test_the_deepest_expression_needs_a_fraction_of_the_stack() -> None:
 
 
 def test_a_message_of_amqp091_is_what_it_becomes_in_amqp10() -> None:
-    """Headers are application-properties, and so on."""
     properties = BasicProperties(priority=8, message_id="m1", type="t", headers={"city": "Riga", "pieces": 3})
     old = (amqp091.make_head("x", "k", encode_properties(properties)), b"body")
     check("T city = 'Riga' AND pieces = 3 AND h.priority = 8 AND p.message_id = 'm1'", old)

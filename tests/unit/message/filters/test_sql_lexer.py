@@ -130,14 +130,12 @@ def test_anything_else_is_an_error_with_its_place(text: str) -> None:
 
 
 def test_an_expression_has_at_most_4096_characters() -> None:
-    """Characters, not bytes."""
     assert len(words("'" + "\u2600" * (CHARACTERS_MAX - 2) + "'")) == 1
     with pytest.raises(FilterError, match="4097 characters long; 4096 are allowed"):
         tokenize("'" + "\u2600" * (CHARACTERS_MAX - 1) + "'")
 
 
 def test_an_expression_has_at_most_200_tokens() -> None:
-    """The end is none."""
     assert len(words("+" * TOKENS_MAX)) == 200
     with pytest.raises(FilterError, match="201 tokens; 200 are allowed"):
         tokenize("+" * (TOKENS_MAX + 1))

@@ -74,7 +74,6 @@ def test_a_pattern_does_not_end_with_the_escape_character(pattern: str) -> None:
 
 @pytest.mark.parametrize("pattern", ["\n", "a\r", "%\x00", "_\x1f", "!\x7f"])
 def test_a_pattern_has_no_control_characters(pattern: str) -> None:
-    """Escaped or not."""
     with pytest.raises(FilterError, match="control character"):
         compile_like(pattern, "!")
 
@@ -97,7 +96,6 @@ def test_no_pattern_makes_the_search_explode(pattern: str) -> None:
 
 
 def test_the_way_for_long_texts_finds_what_the_short_one_finds() -> None:
-    """The first place, and only there."""
     matches = compile_like("%b_" + "a" * 60 + "_c%", None)
     noise = "ab" * 2000
     hit = "bx" + "a" * 60 + "yc"

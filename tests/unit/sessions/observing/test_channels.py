@@ -44,12 +44,10 @@ class Watched:
         return Observer(samples, 7, 1, self.seen.add, self.seen.link)
 
     def probe(self) -> None:
-        """Time deliveries from now on."""
         self.probing = True
         self.observer.begin_probe()
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
-        """Time passes, and the observer looks."""
         self.seen.now_ns += after_ns
         self.observer.observe(
             self.seen.now_ns,
@@ -61,7 +59,6 @@ class Watched:
             self.observer.probe(self.seen.now_ns, self.seen.now_ns + S)
 
     def publish(self, count: int) -> None:
-        """Messages for q, and a look."""
         self.channel.publish("q", *[b"x"] * count)
         self.look()
 
@@ -142,7 +139,6 @@ def test_confirms_are_timed() -> None:
 
 
 def unsent(watched: Watched) -> None:
-    """Three deliveries wait for the writer."""
     watched.channel.budget_bytes = 0
     watched.channel.consume("q", "c")
     watched.channel.publish("q", b"x", b"x", b"x")
@@ -160,7 +156,6 @@ def test_what_goes_back_unsent_is_not_told() -> None:
 
 
 def waits(watched: Watched) -> dict[int, int]:
-    """What holds for the next 5 ns."""
     watched.look(whole=True)
     watched.seen.take()
     watched.look(after_ns=5, whole=True)

@@ -40,12 +40,10 @@ class Watched:
         self.observer = Observer(partial(session_samples, self.service), 7, 0, self.seen.add, self.seen.link)
 
     def probe(self) -> None:
-        """Time deliveries from now on."""
         self.probing = True
         self.observer.begin_probe()
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
-        """Time passes, and the observer looks."""
         self.seen.now_ns += after_ns
         now_ns = self.seen.now_ns
         self.observer.observe(
@@ -58,7 +56,6 @@ class Watched:
             self.observer.probe(now_ns, now_ns + S)
 
     def do(self, *lines: str) -> None:
-        """Each line, and a look behind it."""
         for line in lines:
             self.scene.do(line)
             self.look()
@@ -148,7 +145,6 @@ def test_why_a_consumer_waits_is_told(reason: int) -> None:
 
 
 def test_a_consumer_that_is_not_the_active_one() -> None:
-    """Although messages are ready."""
     watched = Watched()
     scene = watched.scene
 
