@@ -244,8 +244,8 @@ def next_change(
 
 
 class Schedule:
-    """When the next round comes. `interval_ms`: between two rounds. `trigger_interval_ms`: from a trigger, or a
-    round that had something to do, to the next.
+    """When the next round comes. `interval_ms`: between two rounds. `trigger_interval_ms`: from a trigger, or
+    from a round that had something to do, to the next.
     """
 
     def __init__(self, interval_ms: int, trigger_interval_ms: int, now_ms: int) -> None:
