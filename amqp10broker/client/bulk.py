@@ -44,7 +44,7 @@ class BulkEnd(ReceiverEnd):
         self.keep: Keep | None = None
         self.stopped = True
         self.unsettled: list[int] = []
-        self._surplus: list[int] = []
+        self.surplus: list[int] = []
 
     def on_attached(self, attach: Attach) -> None:
         super().on_attached(attach)
@@ -59,7 +59,7 @@ class BulkEnd(ReceiverEnd):
         self.received += count
         if not event.settled:
             self.unsettled += event.delivery_ids[:kept]
-            self._surplus += event.delivery_ids[kept:]
+            self.surplus += event.delivery_ids[kept:]
         # Finished on arrival: the window does not wait for the program.
         self._engine.inbound.finish(self.link, count)
 
@@ -78,18 +78,12 @@ class BulkEnd(ReceiverEnd):
         self.stopped = False
         self._engine.grant(self.link, 0, echo=True)
 
-    def settle_kept(self, outcome: Outcome) -> None:
-        self.unsettled = self._settle_all(self.unsettled, outcome)
-
-    def release_surplus(self) -> None:
-        """Release the messages that were not kept, which is not a failed delivery (3.4.4)."""
-        self._surplus = self._settle_all(self._surplus, RELEASED)
-
-    def _settle_all(self, ids: list[int], outcome: Outcome) -> list[int]:
+    def settle_all(self, ids: list[int], outcome: Outcome) -> None:
+        """Settle messages, kept ones or surplus, which are taken off the list."""
         if ids:
             self.check()
             self._engine.settling.settle_received(ids, outcome)
-        return []
+            ids.clear()
 
 
 class BulkReceiver:
@@ -141,15 +135,16 @@ class BulkReceiver:
         return taken
 
     def accept(self) -> None:
-        self.end.settle_kept(ACCEPTED)
+        self.end.settle_all(self.end.unsettled, ACCEPTED)
         self._client.write_soon()
 
     def release(self) -> None:
-        self.end.settle_kept(RELEASED)
+        self.end.settle_all(self.end.unsettled, RELEASED)
         self.release_surplus()
 
     def release_surplus(self) -> None:
-        self.end.release_surplus()
+        # Release is not a failed delivery (3.4.4).
+        self.end.settle_all(self.end.surplus, RELEASED)
         self._client.write_soon()
 
     def detach(self) -> None:

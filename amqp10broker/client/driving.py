@@ -112,12 +112,7 @@ H = TypeVar("H", bound=ClientBase[Any, Any] | LinkBase)
 
 
 def wait(client: ClientBase[S, R], state: WaitFor) -> Steps[None]:
-    """Read and write until a state is reached, for states of `core` that the client does not offer.
-
-    Raises:
-        ClientError: as returned by `WaitFor.failure`.
-        TimedOutError: the state was not reached in time.
-    """
+    """Read and write until a state of `core` is reached that the client does not offer."""
     yield state
 
 
@@ -197,15 +192,9 @@ def receiver(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[R]:
-    """Attach a link for receiving.
-
-    Args:
-        credit: messages that may be in transit to the client; topped up as they are received. 0 leaves it
-            to `Receiver.grant` and `Receiver.fetch`.
-        session: None takes the first session.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for receiving. `credit`: messages that may be in transit; topped up as they are
+    received, 0 leaves it to `Receiver.grant` and `Receiver.fetch`. `session`: None takes the first. Raises
+    `LinkRefusedError`.
     """
     end = (session or client.session).receiver(
         address,

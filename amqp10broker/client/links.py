@@ -70,17 +70,9 @@ def detach(link: LinkBase, *, timeout_s: float | None = None) -> Steps[None]:
 
 
 def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | None = None) -> Steps[None]:
-    """Send one message and wait until the broker has accepted it; if settled, until it is written.
-
-    Args:
-        timeout_s: seconds; None takes the client's.
-
-    Raises:
-        NotAcceptedError: rejected, released or modified, as in its `outcome`.
-        LinkDetachedError: or the error of the session or connection; whether the message arrived is
-            unknown.
-        MessageTooLargeError: it was not sent.
-        TimedOutError: no credit, or no outcome. A message that had not begun to be written is not sent.
+    """Send one message and wait until the broker has accepted it; if settled, until it is written. Raises
+    `NotAcceptedError`, `MessageTooLargeError` (it was not sent), `TimedOutError` (it is not sent if it had
+    not begun to be written), or the error of what has ended: whether it arrived is unknown.
     """
     (outcome,) = yield from send_many(sender, (message,), timeout_s=timeout_s)
     if outcome is not None and not isinstance(outcome, Accepted):
@@ -94,20 +86,11 @@ def send_many(
     in_flight_max: int = IN_FLIGHT_MAX,
     timeout_s: float | None = None,
 ) -> Steps[list[Outcome | None]]:
-    """Send messages, as many at a time as credit, window and `in_flight_max` allow.
-
-    A cancelled call withdraws the messages that have not begun to be written.
-
-    Args:
-        timeout_s: seconds for all of it; None takes the client's, anew for each batch.
-
-    Returns:
-        The outcome of each message, in order; None if they are sent settled. Check whether all are
-        accepted.
-
-    Raises:
-        ClientError: as `send`, but for NotAcceptedError; `outcomes` of the error has the outcomes that
-            arrived.
+    """Send messages, as many at a time as credit, window and `in_flight_max` allow. Returns the outcome of
+    each, in order, None if they are sent settled: check whether all are accepted. A cancelled call withdraws
+    the messages that have not begun to be written. `timeout_s`: for all of it; None takes the client's, anew
+    for each batch. Raises as `send`, but for NotAcceptedError; `outcomes` of the error has those that
+    arrived.
     """
     client, end = sender.client, sender.end
     began = None if timeout_s is None else client.clock()

@@ -16,6 +16,7 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
@@ -56,16 +57,14 @@ _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 _SECTION: Final = b"\x00"
 
 
+@dataclass(eq=False, slots=True)
 class Delivery:
-    """A message that arrived. Created once per message, so a plain slotted class."""
+    """A message that arrived."""
 
-    __slots__ = ("delivery_id", "payload", "settled", "tag")
-
-    def __init__(self, delivery_id: int, tag: bytes, payload: bytes, settled: bool) -> None:
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.payload = payload
-        self.settled = settled
+    delivery_id: int
+    tag: bytes
+    payload: bytes
+    settled: bool
 
     def message(self) -> Message:
         """Decode the message, anew at each call. Raises `DecodeError` if the payload is not a message."""
@@ -420,17 +419,11 @@ class ClientSession:
         name: str | None = None,
         end_type: type[ReceiverEnd] = ReceiverEnd,
     ) -> ReceiverEnd:
-        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set.
-
-        Args:
-            address: the source; None: a queue created for this link and deleted with it, with its name in
-                `ReceiverEnd.address`.
-            credit_limit: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
-            max_message_size_bytes: larger ones end the link; 0 for no limit.
-            name: of the link; None makes one up.
-
-        Raises:
-            ValueError: an argument fits no frame; nothing was sent.
+        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set. `address`:
+        None: a queue created for this link and deleted with it, with its name in `ReceiverEnd.address`.
+        `credit_limit`: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
+        `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises `ValueError` if an argument
+        fits no frame; nothing was sent.
         """
         check_text("address", address)
         check_text("name", name)

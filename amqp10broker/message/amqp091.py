@@ -112,10 +112,8 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def death_times(head: bytes) -> bytes:
-    """Return the first and last time in ms, 8 bytes each, of every record in x-death; empty if a client wrote
-    it.
-
-    The header itself has the first time only, in seconds.
+    """The first and last time in ms, 8 bytes each, of every record in x-death, which itself has the first
+    in seconds only; empty if a client wrote it.
     """
     if not head[1] & DEAD_LETTERED:
         return b""
@@ -159,17 +157,9 @@ def acquired_head(head: bytes, failed: bool) -> bytes:
 def read_content(
     exchange: str, routing_key: str, properties: bytes, *, user: str, impersonator: bool
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Check the properties of a published content and make the head of its message.
-
-    Args:
-        user: the authenticated user; a user-id must equal it.
-
-    Returns:
-        The head, without BCC, and the routing keys that the headers CC and BCC add.
-
-    Raises:
-        DecodeError: the properties are malformed (a syntax error, which ends the connection).
-        PreconditionFailed: a property has a value that is refused (which ends the channel).
+    """Check the properties of a published content and make the head of its message, without BCC. Returns
+    it, and the routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises
+    `DecodeError` (ends the connection) and `PreconditionFailed` (ends the channel).
     """
     keys = _NO_KEYS
     hidden = b""

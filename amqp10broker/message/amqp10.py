@@ -93,11 +93,8 @@ class MessageReader:
         return self._learn(payload)[0]
 
     def to_of(self, payload: bytes) -> Any:
-        """Return the `to` of a payload's properties, which routes messages to an anonymous terminus; None if
-        absent.
-
-        Raises:
-            AmqpLinkError: as `read`.
+        """Return the `to` of a payload's properties, which routes messages to an anonymous terminus. Raises
+        as `read`.
         """
         layout = self._layouts.find(payload, header_end(payload))
         if layout is not None and layout.to is not None:

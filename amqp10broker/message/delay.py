@@ -48,10 +48,8 @@ def may_be_delayed(encoded: bytes) -> bool:
 
 
 def milliseconds_in(value: Any) -> int | None:
-    """Return a time or a duration that a client wrote; None if it is not a number.
-
-    Brokers check the value and not its type: some clients write a long, others a timestamp, and one of
-    AMQP 0-9-1 is in seconds.
+    """Read a time or a duration that a client wrote; None if it is not a number. The type does not count:
+    some write a long, others a timestamp, and one of AMQP 0-9-1 is in seconds.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return None

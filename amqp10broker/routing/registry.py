@@ -166,12 +166,7 @@ class Registry:
         return factory
 
     def create(self, name: str, arguments: Mapping[str, object], choose: Choose) -> ExchangeType:
-        """Make the table of a new exchange; `choose` is for kinds with a random choice.
-
-        Raises:
-            PreconditionFailed: as `factory`.
-            InvalidArgument: the arguments do not suit the kind.
-        """
+        """Make the table of a new exchange. Raises as `factory`, and `InvalidArgument`."""
         return self.factory(name)(arguments, choose)
 
     def _others(self) -> dict[str, EntryPoint]:

@@ -84,12 +84,7 @@ class Topology:
         registry: Registry = REGISTRY,
         policy_alternate: Callable[[str], str | None] = lambda exchange: None,
     ) -> None:
-        """Begin with the predeclared exchanges.
-
-        Args:
-            choose: the random choice of exchanges; given a count, returns an index below it. Without it
-                they go round.
-        """
+        """`choose`: the random choice of exchanges; without it they go round."""
         self.vhost = vhost
         self.version = 0
         self._queue_exists = queue_exists
@@ -117,16 +112,9 @@ class Topology:
         return exchange
 
     def plan_exchange(self, spec: ExchangeSpec) -> ExchangeSpec | None:
-        """Check a declaration.
-
-        Returns:
-            The exchange to create; None if an equal one exists.
-
-        Raises:
-            PreconditionFailed: unknown type.
-            AccessRefused: the default exchange, or a new name that begins with ``amq.``.
-            Inequivalent: it exists and differs.
-            InvalidArgument: the name is too long, or an argument is invalid.
+        """Check a declaration; None if an equal exchange exists. Raises `PreconditionFailed` (unknown
+        type), `AccessRefused` (the default exchange, a new name with ``amq.``), `Inequivalent` and
+        `InvalidArgument`.
         """
         name, arguments = stripped(spec.name), spec.arguments
         self._registry.factory(spec.type)
@@ -176,15 +164,9 @@ class Topology:
                 self.version += 1
 
     def plan_delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal | None:
-        """Check that an exchange may be deleted.
-
-        Returns:
-            It, its bindings, and the exchanges that auto-delete themselves then; None if it does not
-            exist.
-
-        Raises:
-            AccessRefused: a predeclared name.
-            InUse: `if_unused`, and something is bound from it.
+        """Return an exchange, its bindings, and the exchanges that auto-delete themselves then; None if it
+        does not exist. Raises `AccessRefused` (a predeclared name), `InUse` (`if_unused`, and something is
+        bound from it).
         """
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
@@ -201,15 +183,9 @@ class Topology:
     # Bindings
 
     def plan_bind(self, binding: Binding) -> bool:
-        """Check that a queue or an exchange may be bound to an exchange.
-
-        Returns:
-            Whether the binding is new; an equal one changes nothing.
-
-        Raises:
-            AccessRefused: the default exchange on either side, or a direct reply-to queue.
-            NotFound: source or destination does not exist.
-            InvalidArgument: the exchange's kind cannot use the binding.
+        """Return whether a binding is new; an equal one changes nothing. Raises `AccessRefused` (the
+        default exchange on either side, a direct reply-to queue), `NotFound`, and `InvalidArgument` (not for
+        the exchange's kind).
         """
         self._refuse_unbindable(binding)
         source = self.lookup_exchange(binding.source)
@@ -240,12 +216,7 @@ class Topology:
 
     def plan_unbind(self, binding: Binding) -> Removal | None:
         """Return a binding and the exchanges that auto-delete themselves without it; None if it does not
-        exist.
-
-        Any binding that could be made once can be removed, also one that would be refused today.
-
-        Raises:
-            AccessRefused: as for `plan_bind`.
+        exist. Any binding that could be made once can be removed. Raises `AccessRefused` as `plan_bind`.
         """
         # A missing exchange or queue is not an error, in either method: the binding was deleted with it.
         # Clients unbind when they tidy up, after the last unbind has deleted an auto-delete exchange.
@@ -294,16 +265,10 @@ class Topology:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[tuple[str, ...], bool]:
-        """Find the queues for a message.
-
-        Args:
-            keys: the routing key, then those of CC and BCC; at least one.
-            headers: returns the headers; called only if a headers exchange is on the way.
-            properties: returns the properties by their AMQP 0-9-1 name, for ``hash-property``.
-
-        Returns:
-            The names of the queues, each once, in a stable order; and whether the same exchange and keys
-            lead there until `version` changes.
+        """Find the queues for a message: their names, each once, in a stable order; and whether the same
+        exchange and keys lead there until `version` changes. `keys`: the routing key, then those of CC and
+        BCC. `headers` and `properties` return those by name, and are called only by kinds of exchange that
+        use them.
         """
         table = exchange.table
         if exchange.name == DEFAULT_EXCHANGE:

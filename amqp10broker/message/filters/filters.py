@@ -317,10 +317,8 @@ class FilterSet:
 
 
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
-    """Read the filter field of a source.
-
-    Never raises: an entry that cannot be used is refused, and all others are in place. `filter_set`: names
-    with described values (part 3, section 3.5.8). `of_stream`: False for any other queue, where only message
+    """Read the filter field of a source (part 3, section 3.5.8). Never raises: an entry that cannot be used
+    is refused, and all others are in place. `of_stream`: False for any other queue, where only message
     filters can be in place.
     """
     parsed: dict[str, Any] = {}

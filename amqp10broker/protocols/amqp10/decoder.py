@@ -48,17 +48,9 @@ _SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
 
 
 def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]:
-    """Read one value.
-
-    Args:
-        end: of the enclosing frame or value, at most ``len(data)``, which is also the default.
-
-    Returns:
-        The value, as described in `types`, and the position after it.
-
-    Raises:
-        DecodeError: the bytes do not encode a value, or it is nested deeper than `DEPTH_MAX`. Close the
-            connection.
+    """Read one value; return it, as described in `types`, and the position after it. `end`: of the
+    enclosing frame or value. Raises `DecodeError` if the bytes do not encode one, or it is nested deeper than
+    `DEPTH_MAX`.
     """
     if end is None:
         end = len(data)

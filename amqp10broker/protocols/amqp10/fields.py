@@ -129,11 +129,7 @@ def _write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
 
 
 def _write_message_id(value: Any) -> bytes:
-    """Encode a message-id or correlation-id (part 3, section 3.2.11-14).
-
-    int as ulong, UUID, bytes as binary, str as string; signed integers with their own type, so that ids are
-    returned as they came.
-    """
+    """Part 3, section 3.2.11-14. Signed integers keep their type, so that ids are returned as they came."""
     if isinstance(value, str):
         return write_string(value)
     if isinstance(value, (bytes, bytearray, memoryview)):

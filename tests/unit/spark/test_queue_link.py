@@ -69,7 +69,7 @@ def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
     pair.carry()
     assert pair.broker.queue("q") == (100 - len(kept), len(kept))
 
-    end.settle_kept(Accepted())
+    end.settle_all(end.unsettled, Accepted())
     end.payloads.clear()
     grants.begin()
     end.grant(3)
