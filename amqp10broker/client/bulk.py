@@ -103,23 +103,16 @@ class BulkReceiver:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the broker gave back credit of the last `grant` with drain, because it had no more
-        messages.
-        """
+        """Whether the broker gave back credit of the last `grant` with drain: it had no more messages."""
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
-        credit that cannot be used at once is given back; `exhausted` then becomes true. Raises `ValueError`
-        if the credit is out of range.
-        """
+        """As `links.ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until a message can be taken, or until another condition holds. `until`: None for
-        any message.
-        """
+        """Read until a message can be taken, or until another condition holds."""
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
         except TimedOutError:
@@ -163,8 +156,7 @@ def bulk_receiver(
     timeout_s: float | None = None,
 ) -> BulkReceiver:
     """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
-    else settle them with `accept`. `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises
-    `LinkRefusedError` if the broker did not attach it; the condition has the reason.
+    else settle them with `accept`. Raises `LinkRefusedError`.
     """
     end = client.session.receiver(
         address,

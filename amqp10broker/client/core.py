@@ -85,16 +85,13 @@ class ClientCore:
 
     @property
     def tick_interval(self) -> float | None:
-        """Seconds between two calls of `tick`; None when neither side has an idle time-out."""
         return None if self._idle is None else self._idle.interval
 
     # --- lifetime ---------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
-        """Begin to log in; `opened` becomes true, or `failure` is set. `user`: None logs in as anonymous.
-        `mechanism`: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the transport;
-        None takes PLAIN if there is a user, else ANONYMOUS. Raises `ValueError` if another mechanism; user or
-        password are not Unicode text.
+        """Begin to log in; `opened` becomes true, or `failure` is set. `mechanism`: ``EXTERNAL`` uses the
+        certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
         """
         check_text("user", user)
         check_text("password", password)
@@ -113,9 +110,7 @@ class ClientCore:
         self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
-        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set. Raises
-        `ClientError` if the connection is not open, or all of its channels are in use.
-        """
+        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if not self.opened:
@@ -146,9 +141,7 @@ class ClientCore:
         self._closing = True
 
     def tick(self, now: float) -> None:
-        """Check idle time-outs and send heartbeats; call it when `opened`, and from then on every
-        `tick_interval`. `now`: seconds, the same origin at every call.
-        """
+        """Check idle time-outs and send heartbeats, every `tick_interval` seconds once `opened`."""
         if self.remote_open is None or not self.opened:
             return
         if self._idle is None:
@@ -175,7 +168,6 @@ class ClientCore:
     # --- bytes in ---------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Process bytes from the transport. Protocol errors are stored in `failure`."""
         self.bytes_received += len(data)
         for event in self._connection.receive(data):
             try:

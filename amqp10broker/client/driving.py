@@ -100,7 +100,6 @@ class LinkBase:
 
     @property
     def address(self) -> str | None:
-        """The address of target or source; None if each message names its own."""
         return self.end.address
 
     @property
@@ -124,7 +123,6 @@ def open_client(
     timeout_s: float,
     began: float,
 ) -> Steps[None]:
-    """Log in, open the connection, begin the first session. For the `connect` of the drivers."""
     core = client.core
     core.start(user, password, mechanism)
     yield WaitFor(
@@ -172,9 +170,7 @@ def sender(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[S]:
-    """Attach a link for sending. `session`: None takes the first session. Raises `LinkRefusedError` if the
-    broker did not attach it; the condition has the reason.
-    """
+    """Attach a link for sending. `session`: None takes the first. Raises `LinkRefusedError`."""
     end = (session or client.session).sender(address, settled=settled, properties=properties)
     yield from attach(client, end, timeout_s)
     return client.make_sender(client, end)

@@ -55,7 +55,6 @@ class ReceiverBase(LinkBase):
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages; it is written as far as possible without waiting."""
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self.client.write_soon()
 
@@ -137,9 +136,7 @@ def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[
 def receive_many(
     receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
 ) -> Steps[list[Delivery]]:
-    """Return the next messages, in order. Returns `count_min` to `count_max` messages, or fewer when the
-    time-out came first.
-    """
+    """Return `count_min` to `count_max` messages in order, or fewer when the time-out came first."""
     client, end = receiver.client, receiver.end
     began = client.clock()
     check_integer("count_max", count_max, 0, sys.maxsize)
@@ -164,17 +161,10 @@ def fetch(
     timeout_s: float | None = None,
     drain_timeout_s: float | None = None,
 ) -> Steps[list[Delivery]]:
-    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10).
-
-    Afterwards no message is in transit: the broker may give its messages to other consumers. Meant for a
-    receiver with `credit` 0; with another one, its credit is topped up again afterwards.
-
-    Args:
-        timeout_s: seconds to wait for them; 0 takes the available ones. None takes the client's.
-        drain_timeout_s: seconds for the broker's answer to drain; None takes the client's.
-
-    Raises:
-        TimedOutError: the broker did not answer drain. `receive` returns the messages that arrived.
+    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10). Afterwards no
+    message is in transit: the broker may give its messages to other consumers. Meant for a receiver with
+    `credit` 0. `timeout_s`: to wait for them; 0 takes the available ones. Raises `TimedOutError` if the
+    broker did not answer drain; `receive` returns the messages that arrived.
     """
     end = receiver.end
     missing = count - len(end.ready)

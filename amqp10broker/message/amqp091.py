@@ -65,9 +65,7 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head. `death_times`: of the records in the header x-death, if the broker made them
-    (`death_times`).
-    """
+    """`death_times`: of the records in the header x-death, if the broker made them."""
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:
         return join_head(
@@ -89,7 +87,6 @@ def join_head(
     hidden_keys: bytes = b"",
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head of encoded parts; the other arguments are those of `make_head`."""
     flags = (
         (REDELIVERED if redelivered else 0)
         | (HIDDEN_KEYS if hidden_keys else 0)
@@ -122,7 +119,6 @@ def death_times(head: bytes) -> bytes:
 
 
 def hidden_keys_of(head: bytes) -> bytes:
-    """Return the routing keys of BCC, as an encoded table of that header alone; empty if there are none."""
     if not head[1] & HIDDEN_KEYS:
         return b""
     start = properties_end(head)

@@ -34,16 +34,12 @@ class Delay(NamedTuple):
     from_arrival: bool
 
     def due_ms(self, now_ms: int) -> int:
-        """Return the delivery time of a message that arrives now, in ms since 1970; a past time is due at
-        once.
-        """
+        """Of a message that arrives now, in ms since 1970; a past time is due at once."""
         return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
 
 
 def may_be_delayed(encoded: bytes) -> bool:
-    """Return whether a head, or properties, may contain one of the names: most do not, and need not be
-    decoded.
-    """
+    """Whether a head, or properties, may contain one of the names: most need not be decoded."""
     return _IN_BOTH in encoded
 
 

@@ -51,9 +51,7 @@ PREDECLARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The bindings and exchanges that are deleted with an object, including those that auto-delete
-    themselves.
-    """
+    """What is deleted with an object, including exchanges that auto-delete themselves."""
 
     bindings: tuple[Binding, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -63,7 +61,6 @@ _NO_REMOVAL: Final = Removal()
 
 
 def in_turn() -> Choose:
-    """Return a deterministic choice: the first, the second, and so on, round and round."""
     turn = -1
 
     def choose(count: int) -> int:
@@ -151,10 +148,7 @@ class Topology:
         self.version += 1
 
     def refresh_alternates(self) -> None:
-        """Apply changed policies to exchanges that were declared without an alternate.
-
-        The default exchange never has one: unroutable messages are reported to the publisher.
-        """
+        """Apply changed policies. The default exchange never has one: it reports unroutable messages."""
         for exchange in self._exchanges.values():
             if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.arguments:
                 continue
@@ -231,10 +225,8 @@ class Topology:
         return self._removal(bindings, ()) if bindings else _NO_REMOVAL
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
-        """Return the bindings from a source, to a destination, or both; oldest first.
-
-        Every queue is bound to the default exchange by its name. That binding is not stored; it is
-        returned only when the destination is given, before the others.
+        """Oldest first. The binding of every queue to the default exchange is not stored; it is returned
+        only when the destination is given, before the others.
         """
         found: list[Binding] = []
         if (

@@ -233,7 +233,6 @@ class MessageFilter:
         return cls(reader, run, required=max((test.required for test in tests.values()), key=len))
 
     def matches(self, message: Message, now_ms: int) -> bool:
-        """Return whether a message, of either protocol, passes. `now_ms`: the time since 1970, for UTC()."""
         return bool(self.matching((message,), now_ms))
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
@@ -280,8 +279,6 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of one consumer of a stream; None where there is none."""
-
     offset: OffsetSpec | None = None
     """None stands for `offset_spec.Next` here."""
     bloom: BloomFilter | None = None

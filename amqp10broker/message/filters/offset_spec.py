@@ -58,8 +58,6 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The chunk that was written so long ago."""
-
     duration_ms: int
 
 

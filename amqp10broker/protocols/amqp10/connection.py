@@ -191,7 +191,6 @@ class Connection:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return self._head + self.frames.unread
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
@@ -354,7 +353,6 @@ class Connection:
     # --- SASL -------------------------------------------------------------------------------------
 
     def sasl_challenge(self, challenge: bytes) -> None:
-        """Server: request another response of the client."""
         self._sasl_awaited = SaslResponse
         self._write_sasl(SaslChallenge(challenge=challenge))
 
@@ -364,7 +362,6 @@ class Connection:
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
 
     def start(self, mechanism: str, initial_response: bytes, hostname: str | None = None) -> None:
-        """Client: begin with the SASL header; the rest follows as the server answers."""
         assert not self.server
         self._credentials = (mechanism, initial_response, hostname)
         self._out += HEADER_SASL
@@ -396,7 +393,6 @@ class Connection:
         offered_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> None:
-        """Send open: as the answer to the peer's, or first."""
         self._move(ConnectionInput.SEND_OPEN)
         self._write(
             Open(
@@ -417,7 +413,6 @@ class Connection:
         self._write(Close(error=to_error(error)))
 
     def abandon(self) -> None:
-        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, fault: AmqpError) -> None:

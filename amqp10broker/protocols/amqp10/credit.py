@@ -115,7 +115,6 @@ class SenderCredit:
         return self._large
 
     def spend(self, deliveries: int) -> None:
-        """Count deliveries started, which must be within `link_credit`."""
         assert deliveries <= self.link_credit, "a delivery without credit must never be started"
         self.delivery_count = (self.delivery_count + deliveries) & MASK
         self.link_credit -= deliveries
@@ -162,7 +161,6 @@ class ReceiverCredit:
 
     @property
     def covers_one(self) -> bool:
-        """Whether one more delivery may begin."""
         return self.link_credit > 0 or self._tolerated > 0
 
     def grant(self, link_credit: int) -> None:
@@ -179,7 +177,6 @@ class ReceiverCredit:
         self.jumped = 0
 
     def follow(self, delivery_count: int) -> None:
-        """Follow a flow of the sender with a higher delivery-count than has come."""
         left = limit_left(self.delivery_count, self.link_credit, delivery_count)
         self.jumped += self.link_credit - left
         self.link_credit = left
@@ -218,7 +215,6 @@ class ReceiverCredit:
         return deliveries
 
     def finish(self, deliveries: int) -> None:
-        """Count deliveries as finished and top up if the rule now allows it."""
         self.outstanding -= deliveries
         assert self.outstanding >= 0, "more deliveries finished than received"
         self.top_up()
@@ -291,7 +287,6 @@ class IncomingWindow:
         return None
 
     def violation(self) -> AmqpSessionError:
-        """Return the error for one frame more than `allowance`."""
         return AmqpSessionError(
             Condition.WINDOW_VIOLATION,
             f"incoming window violation (tolerated excess transfers: {self._margin})",

@@ -161,7 +161,6 @@ def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
 
 
 def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
-    """Return the same for a size of four bytes."""
     start = pos + 4
     if start > end:
         raise truncated(what, pos)
@@ -247,7 +246,6 @@ def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
 
 
 def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """Return the same for size and count of four bytes."""
     start = pos + 8
     if start > end:
         raise truncated(what, pos)
@@ -344,7 +342,6 @@ def _array(data: bytes, pos: int, stop: int, count: int, depth: int) -> Array:
 
 
 def array_head(data: bytes, pos: int, stop: int, count: int, depth: int) -> tuple[tuple[Any, ...], int, int]:
-    """Return descriptors and constructor of an array, and where its items start, after checking the count."""
     check_room("array", pos, stop, 0, depth)
     descriptors = []
     while pos < stop and data[pos] == 0:

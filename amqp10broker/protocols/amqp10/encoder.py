@@ -71,7 +71,6 @@ def encode(value: Any) -> bytes:
 
 
 def write_any(value: Any, depth: int = 0) -> bytes:
-    """Encode a value inside `depth` others, as `encode`."""
     writer = _WRITERS.get(type(value))
     if writer is None:
         writer = _writer_for(value)
@@ -201,7 +200,6 @@ def write_list(value: list[Any] | tuple[Any, ...], depth: int = 0) -> bytes:
 
 
 def write_map(value: Mapping[Any, Any] | Map, depth: int = 0) -> bytes:
-    """Encode a mapping as map, with keys typed by their Python class."""
     check_depth(depth)
     if not isinstance(value, (dict, Map, Mapping)):
         raise misfit(value, "map")

@@ -242,11 +242,9 @@ class FrameReader:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return self._rest
 
     def take_rest(self) -> bytes:
-        """Return the bytes not read yet, for a phase without frames."""
         rest, self._rest = self._rest, b""
         return rest
 

@@ -41,12 +41,10 @@ class HeldFrames:
         return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
 
     def hold(self, link: SenderLink | ReceiverLink) -> None:
-        """Hold frames for a link from now on; or continue, if it now waits for something else."""
         assert link.remote_handle is not None
         self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
-        """Hold a frame, if its link is held; return whether it is. Raises `AmqpSessionError`."""
         handle = frame.performative.handle if isinstance(frame, TransferFrame) else frame.handle
         assert handle is not None
         held = self.by_remote.get(handle)

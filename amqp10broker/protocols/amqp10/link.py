@@ -94,9 +94,7 @@ class Link:
 
 @dataclass(eq=False, slots=True)
 class SenderLink(Link):
-    """The end from which deliveries leave. `head`: frame heads of single-frame deliveries; None until
-    attached. `txn_id`: the transaction in which it acquires; None: in none.
-    """
+    """The end from which deliveries leave. `head`: of single-frame deliveries; None until attached."""
 
     credit: SenderCredit = field(default_factory=SenderCredit)
     pending: Pending = field(default_factory=deque)

@@ -43,14 +43,10 @@ _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 
 
 class NotOurs(Enum):
-    """Stands for a delivery that an end does not have."""
-
     ABSENT = auto()
 
 
 class Resume(Enum):
-    """How a sender resumes a delivery."""
-
     CONTENT = auto()
     """With its content, from the receiver's position on, and then as any delivery."""
     OUTCOME = auto()

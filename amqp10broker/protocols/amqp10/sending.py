@@ -190,7 +190,6 @@ class Outbound:
         return size
 
     def queue_deliveries(self, link: SenderLink, keys: Sequence[int], messages: Sequence[Parts]) -> None:
-        """Hand deliveries over; `pump` sends them as credit, window and budget allow."""
         link.pending.append(DeliveryBatch(keys, messages))
         self._enqueue(link)
 
