@@ -22,18 +22,20 @@ from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Conne
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
-    OpenReceived,
-    SaslFinished,
-    SaslInitReceived,
-    SaslResponseReceived,
 )
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
+from amqp10broker.protocols.amqp10.performatives import (
+    Close,
+    Open,
+    SaslCode,
+    SaslInit,
+    SaslOutcome,
+    SaslResponse,
+)
 from amqp10broker.protocols.amqp10.session import Session, SessionState
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
@@ -202,13 +204,13 @@ class ClientCore:
                         self._forget(session)
             case BeginReceived():
                 self._on_begin(event)
-            case SaslFinished():
+            case SaslOutcome():
                 self._on_sasl(event)
-            case OpenReceived():
-                self.remote_open = event.performative
+            case Open():
+                self.remote_open = event
                 # The reason comes with the close.
-                self._refused = bool((event.performative.properties or {}).get(ESTABLISHMENT_FAILED))
-            case CloseReceived():
+                self._refused = bool((event.properties or {}).get(ESTABLISHMENT_FAILED))
+            case Close():
                 if self._connection.state is ConnectionState.CLOSE_RECEIVED:
                     self._connection.close()
                 if not self._closing or event.error is not None:
@@ -217,7 +219,7 @@ class ClientCore:
                     self.closed_in_order = True
             case ConnectionFailed():
                 self._failed(event.fault)
-            case SaslInitReceived() | SaslResponseReceived():
+            case SaslInit() | SaslResponse():
                 raise AssertionError(f"{event} is for a server")
             case _:
                 assert_never(event)
@@ -233,7 +235,7 @@ class ClientCore:
         session.engine.receive_begin(event.channel, event.performative)
         self._by_remote_channel[event.channel] = session
 
-    def _on_sasl(self, event: SaslFinished) -> None:
+    def _on_sasl(self, event: SaslOutcome) -> None:
         if event.code != SaslCode.OK:
             self.fail(LoginError(self._login_refused(event.code)))
             return
