@@ -21,43 +21,6 @@ FILES = ("transport", "messaging", "transactions", "security")
 LINE_LENGTH = 110
 NAMESPACE = {"a": "https://www.amqp.org/schema/amqp.xsd"}
 
-# What each composite is for, and where it is specified. The XML does not say.
-PURPOSES = {
-    "open": "Negotiates the connection (part 2, section 2.7.1).",
-    "begin": "Begins a session on a channel (part 2, section 2.7.2).",
-    "attach": "Attaches a link to a session (part 2, section 2.7.3).",
-    "flow": "Updates the flow state of a session or a link (part 2, section 2.7.4).",
-    "transfer": "Carries a message, or a part of one (part 2, section 2.7.5).",
-    "disposition": "Announces changed delivery states (part 2, section 2.7.6).",
-    "detach": "Detaches a link from its session (part 2, section 2.7.7).",
-    "end": "Ends a session (part 2, section 2.7.8).",
-    "close": "Closes the connection (part 2, section 2.7.9).",
-    "error": "The reason of a failure (part 2, section 2.8.14).",
-    "header": "Transport headers of a message (part 3, section 3.2.1). A field left out is None.",
-    "properties": "Immutable properties of a message (part 3, section 3.2.4).",
-    "received": "How far a delivery has been received, for resumption (part 3, section 3.4.1).",
-    "accepted": "The outcome of a delivery taken over (part 3, section 3.4.2).",
-    "rejected": "The outcome of an invalid delivery (part 3, section 3.4.3).",
-    "released": "The outcome of a delivery not taken (part 3, section 3.4.4).",
-    "modified": "The outcome of a delivery not taken, changing the message (part 3, section 3.4.5).",
-    "source": "Where messages of a link come from (part 3, section 3.5.3).",
-    "target": "Where messages of a link go to (part 3, section 3.5.4).",
-    "delete-on-close": "The node lives as long as the link that created it (part 3, section 3.5.10).",
-    "delete-on-no-links": "The node lives as long as it has links (part 3, section 3.5.11).",
-    "delete-on-no-messages": "The node lives as long as it has messages (part 3, section 3.5.12).",
-    "delete-on-no-links-or-messages": "The node lives as long as it has either (part 3, section 3.5.13).",
-    "coordinator": "The target of a link that controls transactions (part 4, section 4.5.1).",
-    "declare": "The body of a message that begins a transaction (part 4, section 4.5.2).",
-    "discharge": "The body of a message that ends a transaction (part 4, section 4.5.3).",
-    "declared": "The outcome of a declare: the id of the transaction (part 4, section 4.5.5).",
-    "transactional-state": "The state of a delivery within a transaction (part 4, section 4.5.6).",
-    "sasl-mechanisms": "Offers the mechanisms of the server (part 5, section 5.3.3.1).",
-    "sasl-init": "Chooses a mechanism (part 5, section 5.3.3.2).",
-    "sasl-challenge": "A challenge of the server (part 5, section 5.3.3.3).",
-    "sasl-response": "The answer to a challenge (part 5, section 5.3.3.4).",
-    "sasl-outcome": "How the authentication ended (part 5, section 5.3.3.5).",
-}
-
 # What `provides` groups in the XML, under the names of our type aliases.
 ALIASES = {
     "delivery-state": "DeliveryState",
@@ -347,9 +310,8 @@ def render_class(composite: Composite) -> Iterator[str]:
     head = f'@composite("{composite.descriptor}", 0x{composite.code:02X}'
     yield from wrapped_words(head, [field_type(one) for one in composite.fields])
     yield f"class {composite.class_name}(Composite):"
-    yield f'    """{PURPOSES[composite.name]}"""'
-    if composite.fields:
-        yield ""
+    if not composite.fields:
+        yield "    pass"
     for field in composite.fields:
         default = "" if field.mandatory else f" = {field.default}"
         unit = f"  # {field.type}" if field.type in ("milliseconds", "seconds") else ""

@@ -133,8 +133,6 @@ class Receiver(ReceiverBase):
 
 
 class Client(ClientBase[Sender, Receiver]):
-    """One connection, made by `connect`; a context manager."""
-
     begin_session = _waits(driving.begin_session)
     end_session = _waits(driving.end_session)
     sender = _waits(driving.sender)
@@ -168,9 +166,7 @@ class Client(ClientBase[Sender, Receiver]):
             self.abort()
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Read, write and send heartbeats for `timeout_s` seconds, for programs that make no other call for a
-        while. Raises `ClientError` if the connection has ended.
-        """
+        """Read, write and send heartbeats, for programs that make no other call for a while."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._turn(max(0.0, deadline - time.monotonic()))

@@ -44,7 +44,7 @@ class BulkEnd(ReceiverEnd):
         self.keep: Keep | None = None
         self.stopped = True
         self.unsettled: list[int] = []
-        self._surplus: list[int] = []
+        self.surplus: list[int] = []
 
     def on_attached(self, attach: Attach) -> None:
         super().on_attached(attach)
@@ -59,7 +59,7 @@ class BulkEnd(ReceiverEnd):
         self.received += count
         if not event.settled:
             self.unsettled += event.delivery_ids[:kept]
-            self._surplus += event.delivery_ids[kept:]
+            self.surplus += event.delivery_ids[kept:]
         # Finished on arrival: the window does not wait for the program.
         self._engine.inbound.finish(self.link, count)
 
@@ -78,18 +78,12 @@ class BulkEnd(ReceiverEnd):
         self.stopped = False
         self._engine.grant(self.link, 0, echo=True)
 
-    def settle_kept(self, outcome: Outcome) -> None:
-        self.unsettled = self._settle_all(self.unsettled, outcome)
-
-    def release_surplus(self) -> None:
-        """Release the messages that were not kept, which is not a failed delivery (3.4.4)."""
-        self._surplus = self._settle_all(self._surplus, RELEASED)
-
-    def _settle_all(self, ids: list[int], outcome: Outcome) -> list[int]:
+    def settle_all(self, ids: list[int], outcome: Outcome) -> None:
+        """Settle messages, kept ones or surplus, which are taken off the list."""
         if ids:
             self.check()
             self._engine.settling.settle_received(ids, outcome)
-        return []
+            ids.clear()
 
 
 class BulkReceiver:
@@ -109,23 +103,16 @@ class BulkReceiver:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the broker gave back credit of the last `grant` with drain, because it had no more
-        messages.
-        """
+        """Whether the broker gave back credit of the last `grant` with drain: it had no more messages."""
         return self.end.drained and self.end.received < self._goal
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """Set the number of messages that the broker may send from now on; replaces earlier grants. `drain`:
-        credit that cannot be used at once is given back; `exhausted` then becomes true. Raises `ValueError`
-        if the credit is out of range.
-        """
+        """As `links.ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
         self.end.grant(credit, drain=drain)
         self._goal = self.end.received + credit
 
     def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until a message can be taken, or until another condition holds. `until`: None for
-        any message.
-        """
+        """Read until a message can be taken, or until another condition holds."""
         try:
             self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
         except TimedOutError:
@@ -141,15 +128,16 @@ class BulkReceiver:
         return taken
 
     def accept(self) -> None:
-        self.end.settle_kept(ACCEPTED)
+        self.end.settle_all(self.end.unsettled, ACCEPTED)
         self._client.write_soon()
 
     def release(self) -> None:
-        self.end.settle_kept(RELEASED)
+        self.end.settle_all(self.end.unsettled, RELEASED)
         self.release_surplus()
 
     def release_surplus(self) -> None:
-        self.end.release_surplus()
+        # Release is not a failed delivery (3.4.4).
+        self.end.settle_all(self.end.surplus, RELEASED)
         self._client.write_soon()
 
     def detach(self) -> None:
@@ -168,8 +156,7 @@ def bulk_receiver(
     timeout_s: float | None = None,
 ) -> BulkReceiver:
     """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
-    else settle them with `accept`. `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises
-    `LinkRefusedError` if the broker did not attach it; the condition has the reason.
+    else settle them with `accept`. Raises `LinkRefusedError`.
     """
     end = client.session.receiver(
         address,

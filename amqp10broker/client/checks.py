@@ -19,17 +19,11 @@ ULONG_MAX: Final = 18_446_744_073_709_551_615
 
 
 def check_integer(name: str, value: int, least: int, most: int) -> None:
-    """Check that a number fits its field. Raises `ValueError` if it is not an integer of the range; the text
-    has the argument's name, and the range.
-    """
     if not isinstance(value, int) or not least <= value <= most:
         raise ValueError(f"{name} is {value!r}; give an integer from {least} to {most}")
 
 
 def check_text(name: str, value: str | None) -> None:
-    """Check that a text can be encoded in UTF-8, which excludes lone surrogates. Raises `ValueError` if it
-    cannot.
-    """
     if value is None:
         return
     if not isinstance(value, str):
@@ -41,9 +35,7 @@ def check_text(name: str, value: str | None) -> None:
 
 
 def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15). `given`: None for
-    no map. Raises `ValueError` if a key is not ASCII text, or a value has no AMQP 1.0 encoding.
-    """
+    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15)."""
     if given is None:
         return None
     made: dict[Symbol, Any] = {}
@@ -57,9 +49,6 @@ def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | No
 
 
 def check_outcome(outcome: Any) -> None:
-    """Check that a value is one of the four outcomes (part 3, section 3.4). Raises `ValueError` if it is not,
-    or has a part with no AMQP 1.0 encoding.
-    """
     match outcome:
         case Accepted() | Released():
             return

@@ -22,18 +22,20 @@ from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Conne
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
-    OpenReceived,
-    SaslFinished,
-    SaslInitReceived,
-    SaslResponseReceived,
 )
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
+from amqp10broker.protocols.amqp10.performatives import (
+    Close,
+    Open,
+    SaslCode,
+    SaslInit,
+    SaslOutcome,
+    SaslResponse,
+)
 from amqp10broker.protocols.amqp10.session import Session, SessionState
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
@@ -85,16 +87,13 @@ class ClientCore:
 
     @property
     def tick_interval(self) -> float | None:
-        """Seconds between two calls of `tick`; None when neither side has an idle time-out."""
         return None if self._idle is None else self._idle.interval
 
     # --- lifetime ---------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
-        """Begin to log in; `opened` becomes true, or `failure` is set. `user`: None logs in as anonymous.
-        `mechanism`: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, which uses the certificate of the transport;
-        None takes PLAIN if there is a user, else ANONYMOUS. Raises `ValueError` if another mechanism; user or
-        password are not Unicode text.
+        """Begin to log in; `opened` becomes true, or `failure` is set. `mechanism`: ``EXTERNAL`` uses the
+        certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
         """
         check_text("user", user)
         check_text("password", password)
@@ -113,9 +112,7 @@ class ClientCore:
         self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
-        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set. Raises
-        `ClientError` if the connection is not open, or all of its channels are in use.
-        """
+        """Begin a session; `ClientSession.begun` becomes true, or `ClientSession.failure` is set."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if not self.opened:
@@ -146,9 +143,7 @@ class ClientCore:
         self._closing = True
 
     def tick(self, now: float) -> None:
-        """Check idle time-outs and send heartbeats; call it when `opened`, and from then on every
-        `tick_interval`. `now`: seconds, the same origin at every call.
-        """
+        """Check idle time-outs and send heartbeats, every `tick_interval` seconds once `opened`."""
         if self.remote_open is None or not self.opened:
             return
         if self._idle is None:
@@ -175,7 +170,6 @@ class ClientCore:
     # --- bytes in ---------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Process bytes from the transport. Protocol errors are stored in `failure`."""
         self.bytes_received += len(data)
         for event in self._connection.receive(data):
             try:
@@ -210,13 +204,13 @@ class ClientCore:
                         self._forget(session)
             case BeginReceived():
                 self._on_begin(event)
-            case SaslFinished():
+            case SaslOutcome():
                 self._on_sasl(event)
-            case OpenReceived():
-                self.remote_open = event.performative
+            case Open():
+                self.remote_open = event
                 # The reason comes with the close.
-                self._refused = bool((event.performative.properties or {}).get(ESTABLISHMENT_FAILED))
-            case CloseReceived():
+                self._refused = bool((event.properties or {}).get(ESTABLISHMENT_FAILED))
+            case Close():
                 if self._connection.state is ConnectionState.CLOSE_RECEIVED:
                     self._connection.close()
                 if not self._closing or event.error is not None:
@@ -225,7 +219,7 @@ class ClientCore:
                     self.closed_in_order = True
             case ConnectionFailed():
                 self._failed(event.fault)
-            case SaslInitReceived() | SaslResponseReceived():
+            case SaslInit() | SaslResponse():
                 raise AssertionError(f"{event} is for a server")
             case _:
                 assert_never(event)
@@ -241,7 +235,7 @@ class ClientCore:
         session.engine.receive_begin(event.channel, event.performative)
         self._by_remote_channel[event.channel] = session
 
-    def _on_sasl(self, event: SaslFinished) -> None:
+    def _on_sasl(self, event: SaslOutcome) -> None:
         if event.code != SaslCode.OK:
             self.fail(LoginError(self._login_refused(event.code)))
             return

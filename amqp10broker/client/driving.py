@@ -100,7 +100,6 @@ class LinkBase:
 
     @property
     def address(self) -> str | None:
-        """The address of target or source; None if each message names its own."""
         return self.end.address
 
     @property
@@ -112,12 +111,7 @@ H = TypeVar("H", bound=ClientBase[Any, Any] | LinkBase)
 
 
 def wait(client: ClientBase[S, R], state: WaitFor) -> Steps[None]:
-    """Read and write until a state is reached, for states of `core` that the client does not offer.
-
-    Raises:
-        ClientError: as returned by `WaitFor.failure`.
-        TimedOutError: the state was not reached in time.
-    """
+    """Read and write until a state of `core` is reached that the client does not offer."""
     yield state
 
 
@@ -129,7 +123,6 @@ def open_client(
     timeout_s: float,
     began: float,
 ) -> Steps[None]:
-    """Log in, open the connection, begin the first session. For the `connect` of the drivers."""
     core = client.core
     core.start(user, password, mechanism)
     yield WaitFor(
@@ -177,9 +170,7 @@ def sender(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[S]:
-    """Attach a link for sending. `session`: None takes the first session. Raises `LinkRefusedError` if the
-    broker did not attach it; the condition has the reason.
-    """
+    """Attach a link for sending. `session`: None takes the first. Raises `LinkRefusedError`."""
     end = (session or client.session).sender(address, settled=settled, properties=properties)
     yield from attach(client, end, timeout_s)
     return client.make_sender(client, end)
@@ -197,15 +188,9 @@ def receiver(
     session: ClientSession | None = None,
     timeout_s: float | None = None,
 ) -> Steps[R]:
-    """Attach a link for receiving.
-
-    Args:
-        credit: messages that may be in transit to the client; topped up as they are received. 0 leaves it
-            to `Receiver.grant` and `Receiver.fetch`.
-        session: None takes the first session.
-
-    Raises:
-        LinkRefusedError: the broker did not attach it; the condition has the reason.
+    """Attach a link for receiving. `credit`: messages that may be in transit; topped up as they are
+    received, 0 leaves it to `Receiver.grant` and `Receiver.fetch`. `session`: None takes the first. Raises
+    `LinkRefusedError`.
     """
     end = (session or client.session).receiver(
         address,

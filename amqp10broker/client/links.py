@@ -55,7 +55,6 @@ class ReceiverBase(LinkBase):
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages; it is written as far as possible without waiting."""
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self.client.write_soon()
 
@@ -70,17 +69,9 @@ def detach(link: LinkBase, *, timeout_s: float | None = None) -> Steps[None]:
 
 
 def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | None = None) -> Steps[None]:
-    """Send one message and wait until the broker has accepted it; if settled, until it is written.
-
-    Args:
-        timeout_s: seconds; None takes the client's.
-
-    Raises:
-        NotAcceptedError: rejected, released or modified, as in its `outcome`.
-        LinkDetachedError: or the error of the session or connection; whether the message arrived is
-            unknown.
-        MessageTooLargeError: it was not sent.
-        TimedOutError: no credit, or no outcome. A message that had not begun to be written is not sent.
+    """Send one message and wait until the broker has accepted it; if settled, until it is written. Raises
+    `NotAcceptedError`, `MessageTooLargeError` (it was not sent), `TimedOutError` (it is not sent if it had
+    not begun to be written), or the error of what has ended: whether it arrived is unknown.
     """
     (outcome,) = yield from send_many(sender, (message,), timeout_s=timeout_s)
     if outcome is not None and not isinstance(outcome, Accepted):
@@ -94,20 +85,11 @@ def send_many(
     in_flight_max: int = IN_FLIGHT_MAX,
     timeout_s: float | None = None,
 ) -> Steps[list[Outcome | None]]:
-    """Send messages, as many at a time as credit, window and `in_flight_max` allow.
-
-    A cancelled call withdraws the messages that have not begun to be written.
-
-    Args:
-        timeout_s: seconds for all of it; None takes the client's, anew for each batch.
-
-    Returns:
-        The outcome of each message, in order; None if they are sent settled. Check whether all are
-        accepted.
-
-    Raises:
-        ClientError: as `send`, but for NotAcceptedError; `outcomes` of the error has the outcomes that
-            arrived.
+    """Send messages, as many at a time as credit, window and `in_flight_max` allow. Returns the outcome of
+    each, in order, None if they are sent settled: check whether all are accepted. A cancelled call withdraws
+    the messages that have not begun to be written. `timeout_s`: for all of it; None takes the client's, anew
+    for each batch. Raises as `send`, but for NotAcceptedError; `outcomes` of the error has those that
+    arrived.
     """
     client, end = sender.client, sender.end
     began = None if timeout_s is None else client.clock()
@@ -154,9 +136,7 @@ def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[
 def receive_many(
     receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
 ) -> Steps[list[Delivery]]:
-    """Return the next messages, in order. Returns `count_min` to `count_max` messages, or fewer when the
-    time-out came first.
-    """
+    """Return `count_min` to `count_max` messages in order, or fewer when the time-out came first."""
     client, end = receiver.client, receiver.end
     began = client.clock()
     check_integer("count_max", count_max, 0, sys.maxsize)
@@ -181,17 +161,10 @@ def fetch(
     timeout_s: float | None = None,
     drain_timeout_s: float | None = None,
 ) -> Steps[list[Delivery]]:
-    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10).
-
-    Afterwards no message is in transit: the broker may give its messages to other consumers. Meant for a
-    receiver with `credit` 0; with another one, its credit is topped up again afterwards.
-
-    Args:
-        timeout_s: seconds to wait for them; 0 takes the available ones. None takes the client's.
-        drain_timeout_s: seconds for the broker's answer to drain; None takes the client's.
-
-    Raises:
-        TimedOutError: the broker did not answer drain. `receive` returns the messages that arrived.
+    """Request `count` messages, wait for them, and take the rest of the credit back (2.6.10). Afterwards no
+    message is in transit: the broker may give its messages to other consumers. Meant for a receiver with
+    `credit` 0. `timeout_s`: to wait for them; 0 takes the available ones. Raises `TimedOutError` if the
+    broker did not answer drain; `receive` returns the messages that arrived.
     """
     end = receiver.end
     missing = count - len(end.ready)

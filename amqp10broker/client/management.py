@@ -19,11 +19,8 @@ ADDRESS = "/management"
 
 
 class Management:
-    """A pair of links to the management node; one request at a time.
-
-    It has a session of its own, because a broker without that node may end the session. `timeout_s`: seconds
-    for each answer; None takes the client's. Raises `ClientError` if the broker has no management node, or
-    this user may not use it.
+    """A pair of links to the management node; one request at a time. It has a session of its own, because a
+    broker without that node may end the session.
     """
 
     def __init__(self, client: Client, *, timeout_s: float | None = None) -> None:
@@ -39,10 +36,7 @@ class Management:
         self._number = 0
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request and wait for the response. `body`: any value; None for none. Returns status, such as
-        200 or 404, and the value of the response. Raises `ClientError` if the links, their session or the
-        connection has ended.
-        """
+        """Send a request and wait for the response: its status, such as 200 or 404, and its value."""
         self._number += 1
         request = Message(
             body,

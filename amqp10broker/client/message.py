@@ -61,9 +61,6 @@ class Message:
     """The section type of the body; None encodes bytes as data and any other value as amqp-value."""
 
     def encode(self) -> bytes:
-        """Encode the sections in their order. Raises `EncodeError` if a value has no AMQP 1.0 encoding, or
-        the body does not fit its kind.
-        """
         parts: list[bytes] = []
         if self.header is not None:
             parts.append(self.header.encode())

@@ -32,9 +32,7 @@ def made_up_container_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """Options of a connection; the defaults suit most programs. Raises `ValueError` if one of them fits no
-    frame; the text names it.
-    """
+    """Options of a connection. Raises `ValueError` if one of them fits no frame."""
 
     container_id: str = field(default_factory=made_up_container_id)
     """Identifies this program in the broker's status; must be unique, because link names are scoped by it."""

@@ -15,10 +15,7 @@ from amqp10broker.protocols.amqp10.types import Symbol
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """Make the outcome of an invalid message, which no consumer will get. `condition`: an error condition for
-    the sender, such as ``amqp:decode-error``; empty for no reason. Raises `ValueError` if the condition is
-    not ASCII, or the description not Unicode text.
-    """
+    """Make the outcome of an invalid message. `condition`: for the sender, such as ``amqp:decode-error``."""
     check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None
     return Rejected(error=error)
@@ -30,9 +27,6 @@ def modified(
     undeliverable_here: bool = False,
     annotations: Mapping[str, Any] | None = None,
 ) -> Modified:
-    """Make the outcome of a message that is returned changed. Raises `ValueError` if an annotation has no
-    AMQP 1.0 encoding.
-    """
     return Modified(
         delivery_failed=delivery_failed,
         undeliverable_here=undeliverable_here,
@@ -41,8 +35,6 @@ def modified(
 
 
 class BatchesUnderWay:
-    """The batches of one `send_many`; their outcomes are collected in order."""
-
     def __init__(self, end: SenderEnd, in_flight_max: int) -> None:
         if in_flight_max < 1:
             raise ValueError(f"in_flight_max is {in_flight_max}; at least one message must be under way")
@@ -56,7 +48,6 @@ class BatchesUnderWay:
         self._keys.append(keys)
 
     def count(self) -> int:
-        """Return the number of messages of this call without an outcome."""
         waiting = self._waiting
         while waiting and not self._end.waiting(waiting[0]):
             self._found.append(self._end.take_outcomes(waiting.pop(0)))

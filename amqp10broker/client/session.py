@@ -16,6 +16,7 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
@@ -56,19 +57,16 @@ _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 _SECTION: Final = b"\x00"
 
 
+@dataclass(eq=False, slots=True)
 class Delivery:
-    """A message that arrived. Created once per message, so a plain slotted class."""
+    """A message that arrived."""
 
-    __slots__ = ("delivery_id", "payload", "settled", "tag")
-
-    def __init__(self, delivery_id: int, tag: bytes, payload: bytes, settled: bool) -> None:
-        self.delivery_id = delivery_id
-        self.tag = tag
-        self.payload = payload
-        self.settled = settled
+    delivery_id: int
+    tag: bytes
+    payload: bytes
+    settled: bool
 
     def message(self) -> Message:
-        """Decode the message, anew at each call. Raises `DecodeError` if the payload is not a message."""
         return decode_message(self.payload)
 
 
@@ -97,7 +95,6 @@ class LinkEnd:
         return self._end.credit.link_credit
 
     def check(self) -> None:
-        """Raise an error if the link has ended; a frame on such a link would end the whole session."""
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self._engine.ended:
@@ -108,7 +105,6 @@ class LinkEnd:
             )
 
     def detach(self) -> None:
-        """Close the link; `detached` becomes true. Unsettled deliveries return to the queue."""
         self._detached_here = True
         if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
             self._engine.links.detach(self._end)
@@ -168,10 +164,7 @@ class SenderEnd(LinkEnd):
         return self.link.settled
 
     def send(self, payloads: Sequence[bytes]) -> range:
-        """Queue encoded messages; they are written as credit and window allow. Raises `MessageTooLargeError`
-        if one is larger than the link's limit; none was queued, and `ValueError` if one is not an encoded
-        message; none was queued.
-        """
+        """Queue encoded messages. Raises `MessageTooLargeError` or `ValueError`, and then none was queued."""
         self.check()
         limit = self.link.peer_max_message_size
         if limit and payloads and (largest := max(map(len, payloads))) > limit:
@@ -261,7 +254,6 @@ class ReceiverEnd(LinkEnd):
 
     @property
     def available(self) -> int | None:
-        """Messages that wait at the broker, as of its last flow; None if it has never reported that."""
         return self.link.peer_available
 
     def set_credit_limit(self, credit_limit: int) -> None:
@@ -285,9 +277,7 @@ class ReceiverEnd(LinkEnd):
         return taken
 
     def grant(self, credit: int, *, drain: bool = False) -> None:
-        """As `links.ReceiverBase.grant`. `drain`: credit without messages is given back; `drained` becomes
-        true.
-        """
+        """`drain`: credit that cannot be used at once is given back; `drained` becomes true."""
         check_integer("credit", credit, 0, UINT_MAX)
         self.check()
         self._engine.grant(self.link, credit, drain=drain)
@@ -298,10 +288,7 @@ class ReceiverEnd(LinkEnd):
         self.grant(credit)
 
     def begin_drain(self) -> None:
-        """Request the available messages within the remaining credit, and the return of the rest.
-
-        No credit is topped up until `end_drain`. `drained` becomes true.
-        """
+        """No credit is topped up until `end_drain`. `drained` becomes true."""
         self.link.credit.limit = 0
         self.grant(self.credit, drain=True)
 
@@ -310,12 +297,10 @@ class ReceiverEnd(LinkEnd):
         return self.link.credit.link_credit <= 0
 
     def end_drain(self) -> None:
-        """Resume topping up to the credit limit."""
         self.link.drain = False
         self.set_credit_limit(self._credit_limit)
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        """Send the outcome of messages; those that were sent settled are skipped."""
         self.check()
         check_outcome(outcome)
         ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
@@ -377,7 +362,6 @@ class ClientSession:
         return self.engine.state is SessionState.UNMAPPED or self.failure is not None
 
     def end(self) -> None:
-        """End the session and its links; `ended` becomes true."""
         if self.engine.state is SessionState.MAPPED and self.failure is None:
             self.engine.end()
 
@@ -389,9 +373,9 @@ class ClientSession:
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> SenderEnd:
-        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`: the
-        target; None: each message names its own in its property `to`. `name`: of the link; None makes one up.
-        Raises `ValueError` if an argument fits no frame; nothing was sent.
+        """Attach a link for sending; `SenderEnd.attached` becomes true, or `failure` is set. `address`:
+        None: each message names its own in its property `to`. Raises `ValueError` if an argument fits no
+        frame.
         """
         check_text("address", address)
         check_text("name", name)
@@ -420,17 +404,11 @@ class ClientSession:
         name: str | None = None,
         end_type: type[ReceiverEnd] = ReceiverEnd,
     ) -> ReceiverEnd:
-        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set.
-
-        Args:
-            address: the source; None: a queue created for this link and deleted with it, with its name in
-                `ReceiverEnd.address`.
-            credit_limit: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
-            max_message_size_bytes: larger ones end the link; 0 for no limit.
-            name: of the link; None makes one up.
-
-        Raises:
-            ValueError: an argument fits no frame; nothing was sent.
+        """Attach a link for receiving; `ReceiverEnd.attached` becomes true, or `failure` is set. `address`:
+        None: a queue created for this link and deleted with it, with its name in `ReceiverEnd.address`.
+        `credit_limit`: level to which credit is topped up; 0: `ReceiverEnd.grant` grants by hand.
+        `max_message_size_bytes`: larger ones end the link; 0 for no limit. Raises `ValueError` if an argument
+        fits no frame; nothing was sent.
         """
         check_text("address", address)
         check_text("name", name)

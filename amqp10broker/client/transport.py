@@ -14,9 +14,7 @@ WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteErr
 
 
 def check_port(port: int) -> None:
-    """Check a port: sockets accept a number above 65535, too, and connect to the port of its lower 16 bits.
-    Raises `ValueError` if it is not a TCP port.
-    """
+    """Sockets accept a number above 65535, too, and connect to the port of its lower 16 bits."""
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"port is {port}")
 
@@ -51,9 +49,7 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
 
 
 def receive_some(sock: socket.socket) -> bytes:
-    """Return up to about `READ_BYTES`; empty at the end. Raises one of `WOULD_BLOCK` if nothing has
-    arrived.
-    """
+    """Raises one of `WOULD_BLOCK` if nothing has arrived; empty at the end of the stream."""
     data = sock.recv(READ_BYTES)
     if not isinstance(sock, ssl.SSLSocket) or not data:
         return data

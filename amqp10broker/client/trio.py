@@ -60,10 +60,7 @@ async def connect(
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
 ) -> AsyncIterator[TrioClient]:
-    """Connect over TCP; otherwise as `over`. `ssl_context`: use TLS, verified against `host`; None uses plain
-    TCP. Raises `ConnectError` if no server listens there, it cannot be reached, or host or port is invalid,
-    and `TlsError` if TLS failed.
-    """
+    """Connect over TCP, or with `ssl_context` over TLS, verified against `host`; otherwise as `over`."""
     stream: trio.abc.Stream | None = None
     try:
         check_port(port)
@@ -114,10 +111,7 @@ async def over(
     timeout_s: float = TIMEOUT_S,
     mechanism: str | None = None,
 ) -> AsyncIterator[TrioClient]:
-    """Log in over a stream, open the connection, begin a session; close them and the stream at the end.
-
-    The other arguments and errors are those of `blocking.connect`.
-    """
+    """Log in over a stream, begin a session; close them and the stream at the end. As `blocking.connect`."""
     client = TrioClient(stream, ClientCore(options or ClientOptions()), timeout_s)
     raised: Exception | None = None
     try:
@@ -159,8 +153,6 @@ class TrioReceiver(ReceiverBase):
 
 
 class TrioClient(ClientBase[TrioSender, TrioReceiver]):
-    """One connection, made by `connect` or `over`."""
-
     begin_session = _awaits(driving.begin_session)
     end_session = _awaits(driving.end_session)
     sender = _awaits(driving.sender)
@@ -182,7 +174,6 @@ class TrioClient(ClientBase[TrioSender, TrioReceiver]):
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run_reader(self) -> None:
-        """Read input and notify waiting tasks until the stream ends."""
         try:
             while data := await self._stream.receive_some(READ_BYTES):
                 self.core.receive(bytes(data))
@@ -195,7 +186,6 @@ class TrioClient(ClientBase[TrioSender, TrioReceiver]):
         self._wake()
 
     async def run_writer(self) -> None:
-        """Write pending output, then sleep until there is more."""
         try:
             while True:
                 data = self.core.take_output()
@@ -213,7 +203,6 @@ class TrioClient(ClientBase[TrioSender, TrioReceiver]):
             self._writer_ended = True
 
     async def run_heartbeat(self) -> None:
-        """Send heartbeats, and detect the broker's silence."""
         self.core.tick(trio.current_time())
         while (interval := self.core.tick_interval) is not None and self.core.failure is None:
             await trio.sleep(interval)

@@ -45,10 +45,8 @@ class BrokerUrl:
 
 
 def parse_url(text: str) -> BrokerUrl:
-    """Parse an ``amqp://`` or ``amqps://`` URL; all parts but the host are optional.
-
-    A refused URL is shown only as far as it can hold no password, even if it was not percent-encoded. Raises
-    `UrlError` if it is not such a URL.
+    """Parse an ``amqp://`` or ``amqps://`` URL. A refused one is shown only as far as it can hold no
+    password, even if it was not percent-encoded. Raises `UrlError`.
     """
     written = text.strip()
     if _CONTROL.search(written):

@@ -65,9 +65,7 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head. `death_times`: of the records in the header x-death, if the broker made them
-    (`death_times`).
-    """
+    """`death_times`: of the records in the header x-death, if the broker made them."""
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:
         return join_head(
@@ -89,7 +87,6 @@ def join_head(
     hidden_keys: bytes = b"",
     death_times: bytes = b"",
 ) -> bytes:
-    """Make a head of encoded parts; the other arguments are those of `make_head`."""
     flags = (
         (REDELIVERED if redelivered else 0)
         | (HIDDEN_KEYS if hidden_keys else 0)
@@ -112,10 +109,8 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
 
 
 def death_times(head: bytes) -> bytes:
-    """Return the first and last time in ms, 8 bytes each, of every record in x-death; empty if a client wrote
-    it.
-
-    The header itself has the first time only, in seconds.
+    """The first and last time in ms, 8 bytes each, of every record in x-death, which itself has the first
+    in seconds only; empty if a client wrote it.
     """
     if not head[1] & DEAD_LETTERED:
         return b""
@@ -124,7 +119,6 @@ def death_times(head: bytes) -> bytes:
 
 
 def hidden_keys_of(head: bytes) -> bytes:
-    """Return the routing keys of BCC, as an encoded table of that header alone; empty if there are none."""
     if not head[1] & HIDDEN_KEYS:
         return b""
     start = properties_end(head)
@@ -159,17 +153,9 @@ def acquired_head(head: bytes, failed: bool) -> bytes:
 def read_content(
     exchange: str, routing_key: str, properties: bytes, *, user: str, impersonator: bool
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Check the properties of a published content and make the head of its message.
-
-    Args:
-        user: the authenticated user; a user-id must equal it.
-
-    Returns:
-        The head, without BCC, and the routing keys that the headers CC and BCC add.
-
-    Raises:
-        DecodeError: the properties are malformed (a syntax error, which ends the connection).
-        PreconditionFailed: a property has a value that is refused (which ends the channel).
+    """Check the properties of a published content and make the head of its message, without BCC. Returns
+    it, and the routing keys that the headers CC and BCC add. `user`: a user-id must equal it. Raises
+    `DecodeError` (ends the connection) and `PreconditionFailed` (ends the channel).
     """
     keys = _NO_KEYS
     hidden = b""

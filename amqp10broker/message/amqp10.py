@@ -69,9 +69,7 @@ class MessageReader:
         self._layouts = MessageLayouts()
 
     def read(self, payload: bytes) -> HeadAndContent:
-        """Check a payload and return its message. Raises `AmqpLinkError` if malformed, reserved annotations,
-        or a user-id that is not the user's.
-        """
+        """Check a payload and return its message. Raises `AmqpLinkError`."""
         # The commonest prefix, a header seen before (or none) and one data section, needs no search.
         start = payload[:4]
         size = len(payload)
@@ -93,12 +91,7 @@ class MessageReader:
         return self._learn(payload)[0]
 
     def to_of(self, payload: bytes) -> Any:
-        """Return the `to` of a payload's properties, which routes messages to an anonymous terminus; None if
-        absent.
-
-        Raises:
-            AmqpLinkError: as `read`.
-        """
+        """Return the `to` of a payload's properties. Raises as `read`."""
         layout = self._layouts.find(payload, header_end(payload))
         if layout is not None and layout.to is not None:
             return payload[layout.to].decode()
@@ -206,7 +199,6 @@ def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
 
 
 def with_deaths_placed(annotations: dict[Any, Any], *, ours: bool) -> dict[Any, Any]:
-    """Return the annotations with x-opt-deaths at the position that marks its author."""
     others = {key: value for key, value in annotations.items() if key != X_OPT_DEATHS}
     deaths = {X_OPT_DEATHS: annotations[X_OPT_DEATHS]}
     return {**deaths, **others} if ours else {**others, **deaths}
@@ -231,9 +223,7 @@ def header_of(head: bytes) -> Header:
 
 
 def extra_keys(head: bytes) -> tuple[str, ...]:
-    """Return the routing keys that the publisher's x-cc annotation adds to the first one. Raises
-    `AmqpLinkError` if the annotation is not a list of strings.
-    """
+    """The routing keys that the publisher's x-cc annotation adds. Raises `AmqpLinkError`."""
     # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     return _extra_keys(head) if X_CC.encode() in head else ()
 

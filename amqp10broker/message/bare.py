@@ -63,9 +63,7 @@ def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | 
 
 
 def data_of(bare: bytes, pos: int) -> bytes | None:
-    """Return the joined data sections of a message; empty without a body; None if its body is of another
-    kind.
-    """
+    """The joined data sections of a message; empty without a body; None if its body is of another kind."""
     # The commonest shape is one data section and no footer.
     code = bare[pos : pos + 4]
     if code == _DATA8 and pos + 5 + bare[pos + 4] == len(bare):

@@ -54,9 +54,7 @@ def _encode_lengths(contents: Sequence[bytes]) -> bytes:
 
 
 def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Message]:
-    """Decode the messages of a batch; equal heads are one object. `end`: where it ends; None: with the data.
-    Raises `ValueError` if it is not such a batch, or bytes are left over.
-    """
+    """Decode the messages of a batch; equal heads are one object. Raises `ValueError`."""
     try:
         count, head_count = _START.unpack_from(data, at)
         at += _START.size
@@ -88,9 +86,7 @@ def decode_batch(data: bytes, at: int = 0, end: int | None = None) -> list[Messa
 
 
 def decode_some(read: Callable[[int, int], bytes], places: Sequence[int]) -> list[Message]:
-    """Decode some messages of a batch, without reading the others. `read`: takes a position in the batch and
-    a number of bytes. `places`: of the messages, counted from 0.
-    """
+    """Decode some messages of a batch. `read`: takes a position in the batch and a number of bytes."""
     count, head_count = _START.unpack(read(0, _START.size))
     several = head_count != 1
     width = _width(head_count)
@@ -116,9 +112,7 @@ def _numbers(kind: str, data: bytes) -> array[int]:
 
 
 def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
-    """Return the content length of each message in a batch, without decoding it. Raises `ValueError` if it is
-    not a batch.
-    """
+    """Return the content length of each message. Raises `ValueError`."""
     try:
         count, head_count = _START.unpack_from(data, at)
         return struct.unpack_from(f"<{count}I", data, at + _START.size + 4 * head_count)

@@ -102,7 +102,6 @@ def all_to_amqp10(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def all_to_amqp091(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages in AMQP 0-9-1's encoding: the same sequence if all are in it."""
     if all(head[0] == amqp091.MARK for head in set(map(_HEAD, messages))):
         return messages
     return [to_amqp091(message) for message in messages]

@@ -56,9 +56,7 @@ _LAST: Final = ("x-last-death-reason", "x-last-death-queue", "x-last-death-excha
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why messages leave a queue, and their new route. `routing_key`: the dead-letter routing key; None: the
-    messages retain theirs.
-    """
+    """Why messages leave a queue, and their new route. `routing_key`: None: they retain theirs."""
 
     queue: str
     reason: str
@@ -68,8 +66,6 @@ class Cause:
 
 
 class DeadLettered(NamedTuple):
-    """The result of dead-lettering for all messages with one head."""
-
     head: bytes
     routing_keys: tuple[str, ...]
     """The dead-letter routing key, or all keys that the message was published with."""
@@ -90,9 +86,7 @@ class Dying:
         self._histories: dict[tuple[bytes, ...], _History] = {}
 
     def of(self, head: bytes) -> DeadLettered:
-        """Return the new head and route of a message that leaves the queue. `head`: as it was in the queue,
-        with a failed delivery counted already.
-        """
+        """`head`: as it was in the queue, with a failed delivery counted already."""
         return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
 
     def _of_10(self, head: bytes) -> DeadLettered:

@@ -28,8 +28,6 @@ _TIMES: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The dead-letterings of a message from one queue for one reason."""
-
     queue: str
     reason: str
     count: int
@@ -82,11 +80,8 @@ def recorded(
     routing_keys: tuple[str, ...],
     ttl_ms: int | None,
 ) -> tuple[Death, ...]:
-    """Return the records with one more event, newest first.
-
-    An event of a recorded queue and reason changes only count and last time: exchange, routing keys and time
-    to live stay those of the first event, as in RabbitMQ. `ttl_ms`: the message's own time to live; None: it
-    had none.
+    """Return the records with one more event, newest first. One of a recorded queue and reason changes only
+    count and last time, as in RabbitMQ.
     """
     others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
     for each in deaths:
@@ -96,9 +91,7 @@ def recorded(
 
 
 def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
-    """Return whether a message has returned to a queue without any client's action. Returns True if it died
-    in that queue, neither for `rejected` then nor anywhere since.
-    """
+    """Whether a message died in a queue, and neither then nor since because a client rejected it."""
     for death in deaths:
         if death.reason == REJECTED:
             return False

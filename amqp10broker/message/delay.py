@@ -34,24 +34,18 @@ class Delay(NamedTuple):
     from_arrival: bool
 
     def due_ms(self, now_ms: int) -> int:
-        """Return the delivery time of a message that arrives now, in ms since 1970; a past time is due at
-        once.
-        """
+        """Of a message that arrives now, in ms since 1970; a past time is due at once."""
         return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
 
 
 def may_be_delayed(encoded: bytes) -> bool:
-    """Return whether a head, or properties, may contain one of the names: most do not, and need not be
-    decoded.
-    """
+    """Whether a head, or properties, may contain one of the names: most need not be decoded."""
     return _IN_BOTH in encoded
 
 
 def milliseconds_in(value: Any) -> int | None:
-    """Return a time or a duration that a client wrote; None if it is not a number.
-
-    Brokers check the value and not its type: some clients write a long, others a timestamp, and one of
-    AMQP 0-9-1 is in seconds.
+    """Read a time or a duration that a client wrote; None if it is not a number. The type does not count:
+    some write a long, others a timestamp, and one of AMQP 0-9-1 is in seconds.
     """
     if not isinstance(value, int) or isinstance(value, bool):
         return None

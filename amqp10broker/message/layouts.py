@@ -173,11 +173,9 @@ def header_end(payload: bytes) -> int:
 
 
 def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
-    """Return the layout of a message that has been checked thoroughly; arguments as of
-    `MessageLayouts.learn`.
-
-    None if its body is not one data section or a binary or string as amqp-value, if another section
-    follows the body, if it is too long, or if it encodes descriptors in an unusual way.
+    """Arguments as of `MessageLayouts.learn`. None if the body is not one data section or a binary or
+    string as amqp-value, if another section follows it, if it is too long, or if it encodes descriptors in an
+    unusual way.
     """
     free: list[tuple[int, int, int]] = []
     to: slice | None = None

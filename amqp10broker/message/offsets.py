@@ -38,7 +38,6 @@ _pack_time = Struct(">q").pack
 
 
 def kept(messages: Sequence[Message]) -> list[Message]:
-    """Convert published messages, of either encoding, to a stream's stored form."""
     converted = all_to_amqp10(messages)
     heads = {head: kept_head(head) for head in set(map(_HEAD, converted))}
     return [(heads[head], content) for head, content in converted]
@@ -51,9 +50,7 @@ def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
 
 
 def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
-    """Return stored messages as delivered to consumers that request ``x-opt-enqueued-time``. `time_ms`: when
-    they were written, in milliseconds since 1970.
-    """
+    """`time_ms`: when they were written, in milliseconds since 1970."""
     pack = _pack_offset
     middle = _pack_time(time_ms) + _OFFSET_KEY
     heads = {head: _timed_start(head) + middle for head in set(map(_HEAD, messages))}
@@ -64,7 +61,6 @@ def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], tim
 
 
 def filter_values(messages: Sequence[Message]) -> set[str | None]:
-    """Return the different ``x-stream-filter-value`` of stored messages; None: some have none."""
     # Most messages have none, and searching the bytes for its name is the fastest check.
     return {
         filter_value((head + _ANY_OFFSET, b"")) if _FILTER_VALUE in head else None

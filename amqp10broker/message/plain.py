@@ -22,9 +22,7 @@ NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 
 @dataclass(frozen=True, slots=True)
 class PlainMessage:
-    """A message with decoded properties. `body`: bytes; for an AMQP 1.0 message with a body that is not data
-    the encoded body.
-    """
+    """A message with decoded properties. `body`: encoded, if it is one of AMQP 1.0 that is not data."""
 
     exchange: str
     routing_key: str
@@ -44,9 +42,7 @@ def plain_message(message: Message) -> PlainMessage:
 
 
 def encoded_properties(given: Mapping[str, Any]) -> bytes:
-    """Encode properties as a content header has them. Raises `BadRequest` if a property has an
-    invalid value.
-    """
+    """Encode properties as a content header has them. Raises `BadRequest`."""
     try:
         return encode_properties(BasicProperties(**{name: given[name] for name in NAMES if name in given}))
     except EncodeError as error:

@@ -59,8 +59,7 @@ def merged(annotations: bytes, more: bytes) -> bytes:
 
 
 def delivery_time_ms(annotations: bytes) -> int | None:
-    """Return the earliest time of the next delivery, as requested by a `modified` outcome. Returns
-    milliseconds since 1970, None if `x-opt-delivery-time` is absent, or not a number. RabbitMQ checks the
+    """The earliest time of the next delivery, as requested by a `modified` outcome. RabbitMQ checks the
     value, not its type: RabbitMQ's own client for Python sends a long, others a timestamp.
     """
     return milliseconds_in(_items(annotations).get(X_OPT_DELIVERY_TIME))

@@ -56,7 +56,6 @@ def destination(message: Message) -> tuple[str, str]:
 
 
 def ids(message: Message) -> tuple[str | None, str | None]:
-    """Return message-id and correlation-id as texts; None for one that is absent."""
     if is_amqp091(message):
         properties = decode_properties(amqp091.split_head(message[0])[1])
         return properties.message_id, properties.correlation_id

@@ -129,7 +129,6 @@ def value_to_amqp091(value: Any, depth: int = 1) -> Any:
 
 
 def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
-    """Make a table of those pairs that have a text as key and a value with a counterpart."""
     return {
         name: found
         for key, item in pairs
@@ -149,7 +148,6 @@ def _int64(value: int) -> Any:
 
 
 def seconds(milliseconds: int) -> Any:
-    """Convert a timestamp of AMQP 1.0 to seconds; AMQP 0-9-1 has none before 1970."""
     return t091.Timestamp(milliseconds // 1000) if milliseconds >= 0 else DROPPED
 
 

@@ -78,9 +78,8 @@ class Unfinished(Budget):
         super().__init__(bytes_max, "on this connection")
 
     def keep(self, payload_bytes: int) -> int:
-        """Count one more frame that is stored. Returns the size to release when it is not stored any more.
-        Raises `AmqpSessionError` if it is too much; the session must be ended, which frees the parts of its
-        links.
+        """Count one more frame that is stored; return the size to release later. Raises `AmqpSessionError`
+        if it is too much: the session must be ended, which frees the parts of its links.
         """
         held = payload_bytes + FRAME_BYTES
         if (short := self.take(held)) is not None:

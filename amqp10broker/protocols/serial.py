@@ -15,19 +15,15 @@ _MODULUS: Final = 0x1_0000_0000
 
 
 def add(serial: int, distance: int) -> int:
-    """Return the number `distance` steps after `serial`.
-
-    RFC 1982 defines the sum for distances up to 2**31 - 1 only, but link-credit and windows may be any uint
-    (a client may grant 2**32 - 1), so any distance is taken modulo 2**32 here.
+    """Return the number `distance` steps after `serial`. RFC 1982 defines sums up to 2**31 - 1, but a
+    client may grant a credit or a window of 2**32 - 1, so any distance is taken modulo 2**32.
     """
     return (serial + distance) & MASK
 
 
 def diff(a: int, b: int) -> int:
-    """Return the signed distance from `b` to `a`, so that ``add(b, diff(a, b)) == a``.
-
-    The result is in -2**31 .. 2**31 - 1. RFC 1982 leaves a distance of exactly 2**31 undefined; here it is
-    -2**31, that is "`a` is behind `b`", the reading that never grants anything.
+    """Return the signed distance from `b` to `a`, -2**31 .. 2**31 - 1. One of exactly 2**31, which RFC 1982
+    leaves undefined, is "`a` is behind `b`": the reading that never grants anything.
     """
     distance = (a - b) & MASK
     return distance - _MODULUS if distance & _HALF else distance
@@ -38,11 +34,9 @@ def less(a: int, b: int) -> bool:
 
 
 def limit_left(base: int, allowance: int, position: int) -> int:
-    """Return how much of an allowance is left: ``base + allowance - position``, not below 0 and a uint.
-
-    This is the formula of link-credit (section 2.6.7) and of remote-incoming-window (section 2.5.6). The
-    allowance may be any uint: the subtraction is made on the signed distance between the two sequence numbers
-    and the allowance added to it, so that 2**32 - 1 works as well.
+    """Return how much of an allowance is left, by the formula of link-credit (section 2.6.7) and of
+    remote-incoming-window (2.5.6): ``base + allowance - position``, not below 0 and a uint. The allowance may
+    be any uint: it is added to the signed distance between the two sequence numbers.
     """
     left = allowance - diff(position, base)
     if left > MASK:  # the peer has counted more than there was

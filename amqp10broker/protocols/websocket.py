@@ -42,9 +42,7 @@ class WebSocketLayer:
     """
 
     def __init__(self, piece_bytes_max: int) -> None:
-        """Begin behind the handshake. `piece_bytes_max`: of a message, or of one fragment of it, from the
-        client.
-        """
+        """`piece_bytes_max`: of a message, or of one fragment of it, from the client."""
         self._protocol = Protocol(Side.SERVER, max_size=(None, piece_bytes_max))
         self._measure: Measure = _amqp10
         self._pong = b""

@@ -59,9 +59,7 @@ Address = QueueAddress | ExchangeAddress | TopicAddress
 
 
 def parse(address: str, *, bare: bool = True) -> Address:
-    """Parse an address. `bare`: it may be a bare name. Raises `BadAddress` if empty, malformed, or with
-    invalid segments.
-    """
+    """Parse an address. `bare`: it may be a bare name. Raises `BadAddress`."""
     while address.startswith(TOPICS):
         address = address.removeprefix(TOPICS)
         if not address.startswith("/"):
@@ -112,9 +110,6 @@ def parse(address: str, *, bare: bool = True) -> Address:
 
 
 def topic_address(name: str) -> TopicAddress:
-    """Return the address of a topic. Raises `BadAddress` if the name is empty, or too long for a
-    routing key.
-    """
     if not name:
         raise BadAddress("the address names no topic: write /topics/ and its name")
     _check_length(name, name)
@@ -138,5 +133,4 @@ def _check_length(name: str, address: str) -> None:
 
 
 def queue_address(queue: str) -> str:
-    """Return the address of a queue: ``/queues/`` and its percent-encoded name."""
     return "/queues/" + quote(queue, safe="")

@@ -41,9 +41,7 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
 
 
 class ConsistentHashExchange:
-    """Destinations with their weights. Raises `InvalidArgument` if the arguments name both a header and a
-    property, or a property that is not offered.
-    """
+    """Destinations with their weights."""
 
     per_key = False
 

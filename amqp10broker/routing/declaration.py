@@ -43,9 +43,7 @@ def check_length(what: str, name: str) -> None:
 
 
 def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str | None:
-    """Return the name in ``alternate-exchange``, if it is among an exchange's arguments. Raises
-    `InvalidArgument` if it is not a text.
-    """
+    """Return the name in ``alternate-exchange``. Raises `InvalidArgument` if it is not a text."""
     if ALTERNATE_EXCHANGE not in arguments:
         return None
     value = arguments[ALTERNATE_EXCHANGE]
@@ -60,9 +58,7 @@ def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str 
 
 
 def check_equivalent(exchange: Exchange, vhost: str, spec: ExchangeSpec) -> None:
-    """Compare a declaration with the existing exchange. The alternate is the only argument that counts.
-    Raises `Inequivalent` if they differ; the text has the first difference.
-    """
+    """Raise `Inequivalent` with the first difference. The alternate is the only argument that counts."""
 
     def differ(argument: str, received: str, current: str) -> Inequivalent:
         return Inequivalent(

@@ -77,7 +77,7 @@ class Binding:
 
     @property
     def arguments_identity(self) -> str:
-        """A collision-free hash of the arguments of 22 characters, computed once."""
+        """A collision-free hash of 22 characters."""
         if self.arguments and not self._arguments_identity:
             object.__setattr__(self, "_arguments_identity", table_hash(self.arguments, 16))
         return self._arguments_identity
@@ -99,9 +99,7 @@ class ExchangeType(Protocol):
         """Whether a message with several keys is routed by each; otherwise `route` gets the first only."""
 
     def check_binding(self, binding: Binding) -> None:
-        """Check a binding before it is added. Raises `InvalidArgument` if this kind of exchange cannot use
-        it.
-        """
+        """Raise `InvalidArgument` if this kind of exchange cannot use a binding."""
 
     def add(self, binding: Binding) -> None:
         """Add a binding that was checked before."""
@@ -110,9 +108,7 @@ class ExchangeType(Protocol):
         """Remove a binding that was added."""
 
     def route(self, routing_key: str, headers: Headers, properties: Headers) -> Iterable[Destination]:
-        """Return the destinations for a message, each once, in a stable order. `properties`: returns the
-        properties by their AMQP 0-9-1 name: ``message_id``.
-        """
+        """Return the destinations for a message, each once. `properties`: by their name in AMQP 0-9-1."""
 
 
 ExchangeTypeFactory = Callable[[Mapping[str, object], Choose], ExchangeType]

@@ -54,8 +54,6 @@ def _wanted(binding: Binding) -> _Wanted:
 
 
 class HeadersExchange:
-    """Bindings grouped by equal arguments, each group compared once for a message."""
-
     cacheable = False
     per_key = False
 

@@ -58,9 +58,7 @@ class LocalRandomExchange(FanoutExchange):
         self._choose = choose
 
     def check_binding(self, binding: Binding) -> None:
-        """Requires an empty key, because a key would promise a choice that is not made, and a queue as
-        destination.
-        """
+        """Requires a queue, and an empty key: a key would promise a choice that is not made."""
         if binding.routing_key:
             problem = f"Non empty binding '{binding.routing_key}' key not permitted"
         elif binding.destination.kind != "queue":
@@ -135,7 +133,6 @@ class Registry:
         self._entry_points: dict[str, EntryPoint] | None = None
 
     def register(self, name: str, factory: ExchangeTypeFactory) -> None:
-        """Add or replace a kind of exchange; existing exchanges keep theirs."""
         self._factories[name] = factory
 
     def names(self) -> list[str]:
@@ -143,9 +140,7 @@ class Registry:
         return sorted({*self._factories, *self._others()})
 
     def factory(self, name: str) -> ExchangeTypeFactory:
-        """Return the factory of a kind. Raises `PreconditionFailed` if the kind is unknown, or the package
-        that adds it cannot be loaded.
-        """
+        """Raises `PreconditionFailed` if the kind is unknown, or its package cannot be loaded."""
         found = self._factories.get(name)
         if found is not None:
             return found
@@ -166,12 +161,6 @@ class Registry:
         return factory
 
     def create(self, name: str, arguments: Mapping[str, object], choose: Choose) -> ExchangeType:
-        """Make the table of a new exchange; `choose` is for kinds with a random choice.
-
-        Raises:
-            PreconditionFailed: as `factory`.
-            InvalidArgument: the arguments do not suit the kind.
-        """
         return self.factory(name)(arguments, choose)
 
     def _others(self) -> dict[str, EntryPoint]:

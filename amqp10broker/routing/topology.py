@@ -51,9 +51,7 @@ PREDECLARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The bindings and exchanges that are deleted with an object, including those that auto-delete
-    themselves.
-    """
+    """What is deleted with an object, including exchanges that auto-delete themselves."""
 
     bindings: tuple[Binding, ...] = ()
     exchanges: tuple[Exchange, ...] = ()
@@ -63,7 +61,6 @@ _NO_REMOVAL: Final = Removal()
 
 
 def in_turn() -> Choose:
-    """Return a deterministic choice: the first, the second, and so on, round and round."""
     turn = -1
 
     def choose(count: int) -> int:
@@ -84,12 +81,7 @@ class Topology:
         registry: Registry = REGISTRY,
         policy_alternate: Callable[[str], str | None] = lambda exchange: None,
     ) -> None:
-        """Begin with the predeclared exchanges.
-
-        Args:
-            choose: the random choice of exchanges; given a count, returns an index below it. Without it
-                they go round.
-        """
+        """`choose`: the random choice of exchanges; without it they go round."""
         self.vhost = vhost
         self.version = 0
         self._queue_exists = queue_exists
@@ -117,16 +109,9 @@ class Topology:
         return exchange
 
     def plan_exchange(self, spec: ExchangeSpec) -> ExchangeSpec | None:
-        """Check a declaration.
-
-        Returns:
-            The exchange to create; None if an equal one exists.
-
-        Raises:
-            PreconditionFailed: unknown type.
-            AccessRefused: the default exchange, or a new name that begins with ``amq.``.
-            Inequivalent: it exists and differs.
-            InvalidArgument: the name is too long, or an argument is invalid.
+        """Check a declaration; None if an equal exchange exists. Raises `PreconditionFailed` (unknown
+        type), `AccessRefused` (the default exchange, a new name with ``amq.``), `Inequivalent` and
+        `InvalidArgument`.
         """
         name, arguments = stripped(spec.name), spec.arguments
         self._registry.factory(spec.type)
@@ -163,10 +148,7 @@ class Topology:
         self.version += 1
 
     def refresh_alternates(self) -> None:
-        """Apply changed policies to exchanges that were declared without an alternate.
-
-        The default exchange never has one: unroutable messages are reported to the publisher.
-        """
+        """Apply changed policies. The default exchange never has one: it reports unroutable messages."""
         for exchange in self._exchanges.values():
             if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.arguments:
                 continue
@@ -176,15 +158,9 @@ class Topology:
                 self.version += 1
 
     def plan_delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal | None:
-        """Check that an exchange may be deleted.
-
-        Returns:
-            It, its bindings, and the exchanges that auto-delete themselves then; None if it does not
-            exist.
-
-        Raises:
-            AccessRefused: a predeclared name.
-            InUse: `if_unused`, and something is bound from it.
+        """Return an exchange, its bindings, and the exchanges that auto-delete themselves then; None if it
+        does not exist. Raises `AccessRefused` (a predeclared name), `InUse` (`if_unused`, and something is
+        bound from it).
         """
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
@@ -201,15 +177,9 @@ class Topology:
     # Bindings
 
     def plan_bind(self, binding: Binding) -> bool:
-        """Check that a queue or an exchange may be bound to an exchange.
-
-        Returns:
-            Whether the binding is new; an equal one changes nothing.
-
-        Raises:
-            AccessRefused: the default exchange on either side, or a direct reply-to queue.
-            NotFound: source or destination does not exist.
-            InvalidArgument: the exchange's kind cannot use the binding.
+        """Return whether a binding is new; an equal one changes nothing. Raises `AccessRefused` (the
+        default exchange on either side, a direct reply-to queue), `NotFound`, and `InvalidArgument` (not for
+        the exchange's kind).
         """
         self._refuse_unbindable(binding)
         source = self.lookup_exchange(binding.source)
@@ -240,12 +210,7 @@ class Topology:
 
     def plan_unbind(self, binding: Binding) -> Removal | None:
         """Return a binding and the exchanges that auto-delete themselves without it; None if it does not
-        exist.
-
-        Any binding that could be made once can be removed, also one that would be refused today.
-
-        Raises:
-            AccessRefused: as for `plan_bind`.
+        exist. Any binding that could be made once can be removed. Raises `AccessRefused` as `plan_bind`.
         """
         # A missing exchange or queue is not an error, in either method: the binding was deleted with it.
         # Clients unbind when they tidy up, after the last unbind has deleted an auto-delete exchange.
@@ -260,10 +225,8 @@ class Topology:
         return self._removal(bindings, ()) if bindings else _NO_REMOVAL
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
-        """Return the bindings from a source, to a destination, or both; oldest first.
-
-        Every queue is bound to the default exchange by its name. That binding is not stored; it is
-        returned only when the destination is given, before the others.
+        """Oldest first. The binding of every queue to the default exchange is not stored; it is returned
+        only when the destination is given, before the others.
         """
         found: list[Binding] = []
         if (
@@ -294,16 +257,10 @@ class Topology:
         headers: Headers = no_headers,
         properties: Headers = no_headers,
     ) -> tuple[tuple[str, ...], bool]:
-        """Find the queues for a message.
-
-        Args:
-            keys: the routing key, then those of CC and BCC; at least one.
-            headers: returns the headers; called only if a headers exchange is on the way.
-            properties: returns the properties by their AMQP 0-9-1 name, for ``hash-property``.
-
-        Returns:
-            The names of the queues, each once, in a stable order; and whether the same exchange and keys
-            lead there until `version` changes.
+        """Find the queues for a message: their names, each once, in a stable order; and whether the same
+        exchange and keys lead there until `version` changes. `keys`: the routing key, then those of CC and
+        BCC. `headers` and `properties` return those by name, and are called only by kinds of exchange that
+        use them.
         """
         table = exchange.table
         if exchange.name == DEFAULT_EXCHANGE:

@@ -16,12 +16,7 @@ from amqp10broker.protocols.amqp10.connection import (
     ConnectionState,
 )
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
-from amqp10broker.protocols.amqp10.events import (
-    BeginReceived,
-    CloseReceived,
-    ConnectionFailed,
-    OpenReceived,
-)
+from amqp10broker.protocols.amqp10.events import BeginReceived, ConnectionFailed
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, End, Error, Flow, Open
 from amqp10broker.protocols.amqp10.types import Symbol
@@ -209,7 +204,7 @@ def test_max_frame_size_is_at_least_512(size: int, taken: bool) -> None:
     """ "Both peers MUST accept frames of up to 512 (MIN-MAX-FRAME-SIZE) octets"."""
     connection = server_at(S.HEADER_EXCHANGED)
     events = connection.receive(frame(Open(container_id="c", max_frame_size=size)))
-    assert isinstance(events[-1], OpenReceived if taken else ConnectionFailed)
+    assert isinstance(events[-1], Open if taken else ConnectionFailed)
     if taken:
         assert connection.frame_size_max == size
     else:
@@ -234,7 +229,7 @@ def test_an_idle_time_out_of_less_than_a_second_is_refused(idle: int | None, tak
     connection using a close frame with an error explaining why"; 0 is none."""
     connection = server_at(S.HEADER_EXCHANGED)
     events = connection.receive(frame(Open(container_id="c", idle_time_out=idle)))
-    assert isinstance(events[-1], OpenReceived if taken else ConnectionFailed)
+    assert isinstance(events[-1], Open if taken else ConnectionFailed)
     if not taken:
         closed = read_all(connection.take_output())[-1]
         assert closed.error.condition == Condition.NOT_ALLOWED
@@ -252,7 +247,7 @@ def test_bytes_pipelined_behind_open_are_kept() -> None:
     """2.4.1: a peer may send begin right behind its open, without waiting for ours."""
     connection = server_at(S.HEADER_EXCHANGED)
     events = connection.receive(OPEN + BEGIN)
-    assert [type(event) for event in events] == [OpenReceived]
+    assert [type(event) for event in events] == [Open]
     connection.open("broker")
     (event,) = connection.receive(b"")
     assert isinstance(event, BeginReceived)
@@ -264,7 +259,7 @@ def test_bytes_pipelined_behind_sasl_init_are_kept() -> None:
     connection.receive(HEADER_SASL + SASL_INIT + HEADER_AMQP + OPEN + BEGIN)
     connection.sasl_outcome(0)
     (event,) = connection.receive(b"")
-    assert isinstance(event, OpenReceived)
+    assert isinstance(event, Open)
     connection.open("broker")
     (event,) = connection.receive(b"")
     assert isinstance(event, BeginReceived)
@@ -276,7 +271,7 @@ def test_open_and_close_pipelined_is_answered_by_open_and_close() -> None:
     connection.receive(OPEN + CLOSE)
     connection.open("broker")
     (event,) = connection.receive(b"")
-    assert isinstance(event, CloseReceived)
+    assert isinstance(event, Close)
     connection.close()
     assert kinds(connection.take_output()) == ["Open", "Close"]
     assert connection.state is S.END
@@ -336,7 +331,7 @@ def test_close_is_answered_by_close_and_the_end() -> None:
     """ "each peer MUST write a close frame with a code indicating the reason for closing"."""
     connection = server_at(S.OPENED)
     (event,) = connection.receive(CLOSE)
-    assert isinstance(event, CloseReceived)
+    assert isinstance(event, Close)
     connection.close()
     assert kinds(connection.take_output()) == ["Close"]
     assert connection.state is S.END
@@ -348,7 +343,7 @@ def test_close_of_the_client_carries_its_error() -> None:
     (event,) = connection.receive(
         frame(Close(error=Error(condition=Symbol("amqp:not-found"), description="x")))
     )
-    assert isinstance(event, CloseReceived)
+    assert isinstance(event, Close)
     assert event.error is not None
     assert event.error.condition == "amqp:not-found"
 
@@ -360,7 +355,7 @@ def test_after_close_with_an_error_everything_but_close_is_discarded() -> None:
     assert connection.receive(BEGIN + OPEN + frame(End(), channel=4)) == []
     assert connection.take_output() == b""
     (event,) = connection.receive(CLOSE)
-    assert isinstance(event, CloseReceived)
+    assert isinstance(event, Close)
     assert connection.state is S.END
 
 
@@ -368,7 +363,7 @@ def test_frames_behind_close_are_not_looked_at() -> None:
     """Close is the last frame of its sender."""
     connection = server_at(S.OPENED)
     events = connection.receive(CLOSE + BEGIN)
-    assert [type(event) for event in events] == [CloseReceived]
+    assert [type(event) for event in events] == [Close]
 
 
 def test_both_peers_may_close_at_once() -> None:

@@ -26,7 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Source,
     Target,
 )
-from tests.support.pairing import Pair, settle_mode
+from tests.support.pairing import Pair, pending_deliveries, settle_mode
 from tests.support.rawframes import body_of, message
 
 QUEUES = ("a", "b")
@@ -380,7 +380,7 @@ class PairMachine(RuleBasedStateMachine):
         self._rest()
         self._answers_are_complete()
         for link in self.senders.values():
-            assert not link.pending_deliveries(), "a publisher is left without credit"
+            assert not pending_deliveries(link), "a publisher is left without credit"
         assert not pair.client.outbound.unsettled, "a published message has no outcome"
         for receiver in list(self.receivers):
             self._detach(receiver)

@@ -59,7 +59,7 @@ class Watched:
                 self.rings[link] = FrameRing(
                     engine, link, lambda: (0, 0, 0, False, 0, None), clock.__next__, str
                 )
-        engine.tap = Taps(list(self.rings.values())) if self.rings else None
+        engine.output.tap = Taps(list(self.rings.values())) if self.rings else None
 
     def _compare(self, ring: FrameRing, view: SessionView, shown: LinkView) -> None:
         replayed = dict(zip(NAMES, ring.before(ring.next), strict=True))

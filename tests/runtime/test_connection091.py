@@ -308,18 +308,18 @@ async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(broker: Bro
     await settle_down()
     broker.resource_monitor.set_alarm("memory", on=True)
     await settle_down()
-    held = publisher.task.engine.unfinished.held_bytes
+    held = publisher.task.engine.reader.unfinished.held_bytes
     assert 100_000 <= held < 101_000
     for _ in range(4):
         await publisher.send_bytes(body_of_a_message(100_000))
     assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
     await settle_down()
     assert publisher.task.state == "blocked"
-    assert publisher.task.engine.unfinished.held_bytes <= held + 65_536, "more than the read under way"
+    assert publisher.task.engine.reader.unfinished.held_bytes <= held + 65_536, "more than the read under way"
     broker.resource_monitor.set_alarm("memory", on=False)
     await publisher.expect(ConnectionUnblocked)
     await settle_down()
-    assert publisher.task.engine.unfinished.held_bytes == 0
+    assert publisher.task.engine.reader.unfinished.held_bytes == 0
     assert queue_counts(broker, "q") == (1, 0)
 
 
@@ -332,7 +332,7 @@ async def test_a_message_that_is_refused_does_not_hold_its_connection(broker: Br
     await client.send(1, ChannelCloseOk())
     await client.send(2, Q)
     await client.until(QueueDeclareOk)
-    assert client.task.engine.unfinished.held_bytes == 0
+    assert client.task.engine.reader.unfinished.held_bytes == 0
 
 
 async def test_unfinished_messages_of_one_connection_are_bounded(log: LogRecorder) -> None:
@@ -494,7 +494,7 @@ async def test_a_message_that_begins_behind_a_channel_s_close_is_dropped_as_a_wh
     await client.expect(ChannelCloseOk)
     await client.send_bytes(body_of_a_message(99_990))
     assert await client.idle() == []
-    assert client.task.engine.unfinished.held_bytes == 0
+    assert client.task.engine.reader.unfinished.held_bytes == 0
     await client.call(1, ChannelOpen(), ChannelOpenOk)
     assert queue_counts(broker, "q") == (0, 0)
 

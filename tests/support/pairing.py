@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10.delivery import DeliveryBatch
 from amqp10broker.protocols.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
@@ -18,7 +19,7 @@ from amqp10broker.protocols.amqp10.events import (
     LinkFlowed,
 )
 from amqp10broker.protocols.amqp10.frames import FrameReader
-from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -242,7 +243,7 @@ class Pair:
             if type(link) is ReceiverLink:
                 continue
             assert link.partial is None, "half a message waits though window and writer are open"
-            assert not (link.pending_deliveries() and link.credit.link_credit), (
+            assert not (pending_deliveries(link) and link.credit.link_credit), (
                 "deliveries wait though credit, window and writer allow them"
             )
 
@@ -296,3 +297,8 @@ class Pair:
 def settle_mode(settled: bool) -> int:
     """The attach field for a link that is, or is not, sent settled."""
     return int(SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED)
+
+
+def pending_deliveries(link: SenderLink) -> int:
+    """How many deliveries were handed over and not begun."""
+    return sum(entry.left() for entry in link.pending if isinstance(entry, DeliveryBatch))

@@ -26,20 +26,15 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
 from amqp10broker.protocols.amqp10.errors import AmqpError
-from amqp10broker.protocols.amqp10.events import (
-    BeginReceived,
-    CloseReceived,
-    ConnectionEvent,
-    FramesReceived,
-    OpenReceived,
-    SaslInitReceived,
-)
+from amqp10broker.protocols.amqp10.events import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
+    Close,
     Detach,
     Flow,
+    Open,
     Properties,
     SaslInit,
     Transfer,
@@ -412,9 +407,9 @@ class Client:
 
     def _dispatch(self, event: ConnectionEvent) -> None:
         match event:
-            case SaslInitReceived():
+            case SaslInit():
                 self.engine.sasl_outcome(0)
-            case OpenReceived():
+            case Open():
                 self.engine.open("broker")
             case BeginReceived():
                 self._begin(event)
@@ -424,7 +419,7 @@ class Client:
                     self.sessions.pop(event.channel, None)
                 if session is not None and not session.over:
                     session.letters.append(Frames(event.items))
-            case CloseReceived():
+            case Close():
                 # The reader ends first, then the sessions, then the connection's own close.
                 self.stop()
                 if self.engine.state is ConnectionState.CLOSE_RECEIVED:

@@ -44,9 +44,7 @@ _NAME: Final = X_STREAM_FILTER_VALUE.encode()
 
 
 def filter_value(message: Message) -> str | None:
-    """Return the filter value of a message; None for none, one that is not a string, or an empty one, which
-    counts as none in RabbitMQ.
-    """
+    """None for none, one that is not a string, or an empty one, which counts as none in RabbitMQ."""
     head = message[0]
     # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
     if _NAME not in head:
@@ -94,8 +92,6 @@ def _hash(value: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """The chunks that a consumer wants."""
-
     values: tuple[str, ...]
     """Chunks that may contain a message with one of these are read."""
     match_unfiltered: bool = False

@@ -148,7 +148,6 @@ class FieldReader:
 
     @property
     def of_application(self) -> bool:
-        """Whether all of the fields are application properties, and there is one."""
         return bool(self._fields) and all(
             each.section is Section.APPLICATION_PROPERTIES for each in self._fields
         )

@@ -233,7 +233,6 @@ class MessageFilter:
         return cls(reader, run, required=max((test.required for test in tests.values()), key=len))
 
     def matches(self, message: Message, now_ms: int) -> bool:
-        """Return whether a message, of either protocol, passes. `now_ms`: the time since 1970, for UTC()."""
         return bool(self.matching((message,), now_ms))
 
     def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
@@ -280,8 +279,6 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of one consumer of a stream; None where there is none."""
-
     offset: OffsetSpec | None = None
     """None stands for `offset_spec.Next` here."""
     bloom: BloomFilter | None = None
@@ -317,10 +314,8 @@ class FilterSet:
 
 
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool = True) -> FilterSet:
-    """Read the filter field of a source.
-
-    Never raises: an entry that cannot be used is refused, and all others are in place. `filter_set`: names
-    with described values (part 3, section 3.5.8). `of_stream`: False for any other queue, where only message
+    """Read the filter field of a source (part 3, section 3.5.8). Never raises: an entry that cannot be used
+    is refused, and all others are in place. `of_stream`: False for any other queue, where only message
     filters can be in place.
     """
     parsed: dict[str, Any] = {}

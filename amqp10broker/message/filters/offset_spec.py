@@ -17,6 +17,7 @@ have earlier messages. The opener of the stream resolves an interval, because no
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from amqp10broker.dataclass import dataclass
@@ -57,8 +58,6 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The chunk that was written so long ago."""
-
     duration_ms: int
 
 
@@ -117,7 +116,7 @@ def end_from_amqp10(value: Any) -> int:
     )
 
 
-def from_amqp091(value: Any) -> OffsetSpec:
+def from_amqp091(value: Any, type_name: Callable[[object], str]) -> OffsetSpec:
     """Read a consumer argument ``x-stream-offset``. Raises `FilterError`, with what is allowed."""
     kind = type(value)
     spec: OffsetSpec | None = None
@@ -142,29 +141,3 @@ def _from_text(text: str) -> OffsetSpec | None:
         return word
     found = _INTERVAL.fullmatch(text)
     return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
-
-
-_NAMES: Final[dict[type, str]] = {
-    bool: "bool",
-    str: "longstr",
-    bytes: "longstr",  # one that is not UTF-8
-    t091.ByteArray: "binary",
-    t091.Int8: "byte",
-    t091.UInt8: "unsignedbyte",
-    t091.Int16: "short",
-    t091.UInt16: "unsignedshort",
-    t091.Int32: "signedint",
-    t091.UInt32: "unsignedint",
-    t091.Int64: "long",
-    int: "long",
-    t091.Float32: "float",
-    float: "double",
-    t091.Timestamp: "timestamp",
-    list: "array",
-    dict: "table",
-    type(None): "void",
-}
-
-
-def type_name(value: Any) -> str:
-    return _NAMES.get(type(value), type(value).__name__.lower())

@@ -41,8 +41,6 @@ _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": 
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """A compiled expression and the fields that it reads."""
-
     fields: tuple[MessageField, ...]
     uses_time: bool
     """Whether the expression contains UTC()."""

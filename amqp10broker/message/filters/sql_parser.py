@@ -102,8 +102,8 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The differences between the languages that share this grammar. `field`: maps the part before a name's
-    dot, if any, the name, and its position to a field.
+    """The differences between the languages. `field`: takes the part before a name's dot, the name, and its
+    position.
     """
 
     field: Callable[[str | None, str, int], MessageField]

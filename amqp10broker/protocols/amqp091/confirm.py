@@ -56,12 +56,7 @@ class ConfirmTracker:
                 self._counts[one] = queues
 
     def confirmed(self, seqs: Sequence[int]) -> None:
-        """Note that a queue has taken messages; a queue that was deleted counts the same.
-
-        Args:
-            seqs: sequence numbers, each of which waits for this queue. One that was rejected by another queue
-                is ignored.
-        """
+        """Note that a queue has taken messages, or was deleted; those that another rejected are ignored."""
         if not self._counts and (run := _as_range(seqs)) is not None:
             start = run.start - self._base
             stop = run.stop - self._base
@@ -92,10 +87,8 @@ class ConfirmTracker:
             self.nacks.append(seq)
 
     def take(self) -> list[Confirm]:
-        """Return the confirms to send now.
-
-        In this order: nacks singly, one ack for all that is confirmed up to the first message that waits or
-        was nacked just now, the other acks singly.
+        """Return the confirms to send now: nacks singly, one ack for all up to the first message that waits
+        or was nacked just now, the other acks singly.
         """
         if not self.acks and not self.nacks:
             return []

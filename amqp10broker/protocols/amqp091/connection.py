@@ -17,14 +17,10 @@ from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
-    CloseOkReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
-    OpenReceived,
     SecureOkReceived,
     StartOkReceived,
-    TuneDone,
     UpdateSecretReceived,
 )
 from amqp10broker.protocols.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
@@ -281,11 +277,11 @@ class Connection091:
             case ConnectionTuneOk():
                 self._on_tune_ok(method, events)
             case ConnectionOpen():
-                events.append(OpenReceived(method.virtual_host))
+                events.append(method)
             case ConnectionUpdateSecret():
                 events.append(UpdateSecretReceived(method.new_secret, method.reason))
             case ConnectionClose():
-                events.append(_close_received(method))
+                events.append(method)
             case _:
                 raise AssertionError(f"{method.NAME} has a row and no meaning here")
 
@@ -297,7 +293,7 @@ class Connection091:
         self.frame_max = self.reader.frame_max = method.frame_max
         self.channel_max = method.channel_max or CHANNEL_MAX
         self.heartbeat_s = method.heartbeat
-        events.append(TuneDone(self.channel_max, self.frame_max, self.heartbeat_s))
+        events.append(method)
 
     def _receive_closing(self, data: bytes, events: list[ConnectionEvent]) -> None:
         for method in self._closing.feed(data):
@@ -307,9 +303,9 @@ class Connection091:
             match method:
                 case ConnectionClose():
                     self._write(ConnectionCloseOk())
-                    events.append(_close_received(method))
+                    events.append(method)
                 case ConnectionCloseOk():
-                    events.append(CloseOkReceived())
+                    events.append(method)
                 case _:
                     assert_never(method)
 
@@ -412,10 +408,6 @@ def _check_negotiated(name: str, value: int, minimum: int, maximum: int) -> None
         ConnectionTune.CLASS_ID,
         ConnectionTune.METHOD_ID,
     )
-
-
-def _close_received(method: ConnectionClose) -> CloseReceived:
-    return CloseReceived(method.reply_code, method.reply_text, method.class_id, method.method_id)
 
 
 # The peer may have sent much before it received our close, so frames are skipped without being stored,

@@ -7,6 +7,7 @@ error.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
@@ -31,19 +32,17 @@ PIECE_BYTES: Final = 64
 """The overhead of a stored frame beside its bytes, so that empty frames are counted, too."""
 
 
+@dataclass(eq=False, slots=True)
 class PendingContent:
     """A content that is not complete yet. `properties`: None before the content header."""
 
-    __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
-
-    def __init__(self, method: Method, layout: PublishLayout | None = None) -> None:
-        self.method = method
-        self.layout = layout
-        self.properties: bytes | None = None
-        self.remaining = 0
-        self.discarded = False
-        self.held = 0
-        self._pieces: list[bytes] = []
+    method: Method
+    layout: PublishLayout | None = None
+    properties: bytes | None = None
+    remaining: int = 0
+    discarded: bool = False
+    held: int = 0
+    _pieces: list[bytes] = field(default_factory=list)
 
     def header(self, payload: bytes) -> int:
         """Take the content header; return the body size. Raises `AmqpHardError` (505 or 501)."""

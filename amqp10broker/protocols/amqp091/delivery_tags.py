@@ -95,16 +95,9 @@ class Unacked(Generic[C, K]):
             self._firsts.append(first_tag)
 
     def ack(self, tag: int, multiple: bool) -> list[Taken[C, K]]:
-        """Take the deliveries that a basic.ack, nack or reject is about.
-
-        Args:
-            tag: must be outstanding; with `multiple`, 0 stands for all.
-
-        Returns:
-            Ascending by tag; a consumer may be there more than once. Empty only for all of none.
-
-        Raises:
-            AmqpChannelError: 406, the tag is not outstanding; nothing was taken.
+        """Take the deliveries that a basic.ack, nack or reject is about, ascending by tag. With `multiple`,
+        tag 0 stands for all. Raises `AmqpChannelError` (406) if the tag is not outstanding; nothing was
+        taken.
         """
         if multiple and tag == 0:
             return self._take(0, self._runs[-1].stop) if self._runs else []

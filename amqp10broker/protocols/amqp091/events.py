@@ -11,6 +11,12 @@ from typing import Any
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.content import Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
+from amqp10broker.protocols.amqp091.methods import (
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionTuneOk,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +33,6 @@ class SecureOkReceived:
     """The client answered a challenge: answer as to `StartOkReceived`."""
 
     response: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TuneDone:
-    """The limits of the connection are negotiated; no answer is needed."""
-
-    channel_max: int
-    frame_max: int
-    """Bytes; 0 for no limit."""
-    heartbeat: int
-    """Seconds; 0 for none."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenReceived:
-    """The client requests a virtual host: answer with `open_ok` or `fail`, then `receive` the rest."""
-
-    vhost: str
 
 
 @dataclass(eq=False, slots=True)
@@ -64,21 +52,6 @@ class UpdateSecretReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseReceived:
-    """The client closes: end its channels, then answer with `close_ok`."""
-
-    code: int
-    text: str
-    class_id: int
-    method_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CloseOkReceived:
-    """The client has answered our close: write the rest, close the socket."""
-
-
-@dataclass(frozen=True, slots=True)
 class ConnectionFailed:
     """The client broke a rule of the connection. connection.close has been written; wait for close-ok."""
 
@@ -88,11 +61,14 @@ class ConnectionFailed:
 ConnectionEvent = (
     StartOkReceived
     | SecureOkReceived
-    | TuneDone
-    | OpenReceived
+    | ConnectionTuneOk
+    | ConnectionOpen
     | ChannelItems
     | UpdateSecretReceived
-    | CloseReceived
-    | CloseOkReceived
+    | ConnectionClose
+    | ConnectionCloseOk
     | ConnectionFailed
 )
+"""Methods of the client: answer open with `open_ok` or `fail`, then `receive` the rest; end the channels
+before `close_ok`, the answer to close; after close-ok write the rest, and close the socket.
+"""

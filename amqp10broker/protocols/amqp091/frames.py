@@ -134,19 +134,10 @@ class FrameReader:
         self._need = 0
 
     def feed(self, data: bytes, *, stop_after_first: bool = False) -> list[Item]:
-        """Take bytes in, return the items that are now complete, within `singly_max`.
-
-        Args:
-            stop_after_first: return after one frame and leave the rest unread; for the phases in which the
-                meaning of the next byte depends on this frame.
-
-        Returns:
-            Items of one channel are in order. Publishes and acks of one channel are joined across those of
-                other channels, never across a frame on channel 0.
-
-        Raises:
-            AmqpHardError: the connection must be closed with it. If good frames come before it, those are
-                returned, `fault` is set, and the next call raises.
+        """Return the items that are now complete, within `singly_max`, in the order of their channel.
+        Publishes and acks of one channel are joined across those of others, never across a frame on channel
+        0. `stop_after_first`: for phases in which a frame changes what the bytes behind it mean. Raises
+        `AmqpHardError`, after the items before the fault were returned and `fault` was set.
         """
         self._raise_fault()
         self.more = False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.framing import (
     BASIC_CLASS,
     CONTENT_HEADER_BYTES_MIN,
@@ -41,24 +42,20 @@ _unpack_content = CONTENT_START.unpack_from
 _FIRST_ROWS: Final = 4
 
 
+@dataclass(eq=False, slots=True)
 class PublishLayout:
-    __slots__ = ("_row", "body_at", "channel", "method", "prefix", "properties", "stride")
-
-    def __init__(self, channel: int, method: BasicPublish) -> None:
-        self.channel = channel
-        self.method = method
-        self.prefix = b""
-        self.properties = b""
-        self.body_at = 0
-        self.stride = 0
-        self._row: Struct | None = None
+    channel: int
+    method: BasicPublish
+    prefix: bytes = b""
+    properties: bytes = b""
+    body_at: int = 0
+    stride: int = 0
+    _row: Struct | None = None
 
     def read(self, buf: bytes, pos: int, head_at: int, frame_limit: int, body_limit: int) -> int:
-        """Read a message whose body is one frame, behind the method frame, and learn from it.
-
-        Returns:
-            Where it ends; behind the end of the bytes: how many are needed to read on; 0: it is not such a
-            message, or malformed.
+        """Read a message whose body is one frame, behind the method frame, and learn from it. Returns where
+        it ends; behind the end of the bytes: how many are needed to read on; 0: it is not such a message, or
+        malformed.
         """
         end = len(buf)
         kind, channel, size, class_id, weight, body_bytes = _unpack_content(buf, head_at)

@@ -37,12 +37,7 @@ _EMPTY: Final = {"short": b"\x00\x00", "bit": b"\x00", "shortstr": b"\x00", "lon
 
 
 class Method:
-    """A method: its numbers, and typed arguments.
-
-    Attributes:
-        TYPES: the types of the arguments, separated by spaces, with "-" in front of reserved ones.
-        HAS_CONTENT: whether a content header and body follow.
-    """
+    """A method. `TYPES`: of the arguments, separated by spaces, with "-" in front of reserved ones."""
 
     __slots__ = ()
 

@@ -186,7 +186,6 @@ def _define(signature: str, body: list[str], cls: type, names: dict[str, Any]) -
 
 
 def _open_fields(data: bytes, pos: int, end: int, name: str, limit: int) -> tuple[int, int, int]:
-    """Return start, stop and number of the fields of a composite, at most `limit`."""
     if pos >= end:
         raise DecodeError(f"truncated {name} at offset {pos}")
     code = data[pos]

@@ -8,20 +8,16 @@ each session are passed on unchanged.
 from __future__ import annotations
 
 import sys
+from collections.abc import Container
 from enum import Enum, auto
 from typing import Any, Final
 
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
-    OpenReceived,
-    SaslFinished,
-    SaslInitReceived,
-    SaslResponseReceived,
 )
 from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.frames import (
@@ -191,11 +187,10 @@ class Connection:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return self._head + self.frames.unread
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
-        while self.state in _READING_HEADER:
+        while self._is_in(_READING_HEADER):
             # A client that does not wait has sent its header behind the frame we answered.
             self._head += self.frames.take_rest() + data
             data = b""
@@ -219,15 +214,18 @@ class Connection:
             for channel, items in groups:
                 for item in items:
                     self._on_early(channel, item, events)
-            if self.state in _READING_HEADER:
+            if self._is_in(_READING_HEADER):
                 self._receive(b"", events)
                 return
-            if self.server and self.state in (_S.SASL_NEGOTIATING, _S.OPEN_RECEIVED):
+            if self.server and self._is_in((_S.SASL_NEGOTIATING, _S.OPEN_RECEIVED)):
                 return  # the owner must answer
         for channel, items in self.frames.read(data):
             self._dispatch(channel, items, events)
         if self.frames.fault is not None and self.state is ConnectionState.OPENED:
             raise self.frames.fault
+
+    def _is_in(self, states: Container[ConnectionState]) -> bool:
+        return self.state in states
 
     def _on_header(self, header: bytes) -> None:
         state = self.state
@@ -269,14 +267,14 @@ class Connection:
                 self._choose(item)
             case SaslInit() if self._sasl_awaited is SaslInit:
                 self._sasl_awaited = None
-                events.append(SaslInitReceived(item.mechanism, item.initial_response, item.hostname))
+                events.append(item)
             case SaslResponse() if self._sasl_awaited is SaslResponse:
                 self._sasl_awaited = None
-                events.append(SaslResponseReceived(item.response))
+                events.append(item)
             case SaslChallenge() if not self.server:
                 self._write_sasl(SaslResponse(response=b""))
             case SaslOutcome() if not self.server:
-                events.append(SaslFinished(item.code))
+                events.append(item)
                 self._move(ConnectionInput.SASL_OK if item.code == 0 else ConnectionInput.SASL_FAILED)
                 if item.code == 0:
                     self._out += HEADER_AMQP
@@ -306,7 +304,7 @@ class Connection:
                 Condition.NOT_ALLOWED,
                 f"idle-time-out ({idle} ms) < minimum idle-time-out ({IDLE_TIMEOUT_MS_MIN} ms)",
             )
-        events.append(OpenReceived(performative))
+        events.append(performative)
 
     def _dispatch(self, channel: int, items: list[object], events: list[ConnectionEvent]) -> None:
         first = items[0]
@@ -349,12 +347,11 @@ class Connection:
             self._move(ConnectionInput.RECEIVE_CLOSE)
         else:
             self.state = ConnectionState.END
-        events.append(CloseReceived(performative.error))
+        events.append(performative)
 
     # --- SASL -------------------------------------------------------------------------------------
 
     def sasl_challenge(self, challenge: bytes) -> None:
-        """Server: request another response of the client."""
         self._sasl_awaited = SaslResponse
         self._write_sasl(SaslChallenge(challenge=challenge))
 
@@ -364,7 +361,6 @@ class Connection:
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
 
     def start(self, mechanism: str, initial_response: bytes, hostname: str | None = None) -> None:
-        """Client: begin with the SASL header; the rest follows as the server answers."""
         assert not self.server
         self._credentials = (mechanism, initial_response, hostname)
         self._out += HEADER_SASL
@@ -396,7 +392,6 @@ class Connection:
         offered_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> None:
-        """Send open: as the answer to the peer's, or first."""
         self._move(ConnectionInput.SEND_OPEN)
         self._write(
             Open(
@@ -417,7 +412,6 @@ class Connection:
         self._write(Close(error=to_error(error)))
 
     def abandon(self) -> None:
-        """Stop: nothing more is sent or handled."""
         self.state = ConnectionState.END
 
     def fail(self, fault: AmqpError) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.performatives import Flow
 from amqp10broker.protocols.serial import MASK, diff, limit_left
@@ -51,6 +52,7 @@ class Grant(NamedTuple):
     """Deliveries that might be started after it."""
 
 
+@dataclass(eq=False, slots=True)
 class SenderCredit:
     """The sending end: how many deliveries may be started.
 
@@ -60,38 +62,20 @@ class SenderCredit:
         granted: the last flow after which there was credit, None before the first.
     """
 
-    __slots__ = (
-        "_large",
-        "_limit",
-        "delivery_count",
-        "drain",
-        "forfeited",
-        "granted",
-        "last",
-        "link_credit",
-        "spent",
-        "useless",
-    )
-
-    def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
-        self._limit: int | None = None
-        self._large = False
-        self.delivery_count = delivery_count
-        self.link_credit = 0
-        self.drain = False
-        self.spent = Spent.NEVER_GRANTED
-        self.last: Grant | None = None
-        self.granted: Grant | None = None
-        self.useless = 0
-        self.forfeited = 0
+    delivery_count: int = INITIAL_DELIVERY_COUNT
+    link_credit: int = 0
+    drain: bool = False
+    spent: Spent = Spent.NEVER_GRANTED
+    last: Grant | None = None
+    granted: Grant | None = None
+    useless: int = 0
+    forfeited: int = 0
+    _limit: int | None = None
+    _large: bool = False
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
-        """Apply the credit of a flow.
-
-        Args:
-            delivery_count: the receiver's; None when it has not received our attach yet, which stands for our
-                initial value (2.7.4).
-            link_credit: 0 .. 2**32 - 1, counted from `delivery_count`.
+        """Apply the credit of a flow. `delivery_count`: None stands for our initial value: the receiver has
+        not seen our attach yet (2.7.4).
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
@@ -131,7 +115,6 @@ class SenderCredit:
         return self._large
 
     def spend(self, deliveries: int) -> None:
-        """Count deliveries started, which must be within `link_credit`."""
         assert deliveries <= self.link_credit, "a delivery without credit must never be started"
         self.delivery_count = (self.delivery_count + deliveries) & MASK
         self.link_credit -= deliveries
@@ -146,6 +129,7 @@ class SenderCredit:
         self.link_credit = 0
 
 
+@dataclass(eq=False, slots=True)
 class ReceiverCredit:
     """The receiving end: the credit granted, and when to grant more.
 
@@ -161,26 +145,14 @@ class ReceiverCredit:
             it has sent.
     """
 
-    __slots__ = (
-        "_tolerated",
-        "delivery_count",
-        "granted",
-        "jumped",
-        "last_granted",
-        "limit",
-        "link_credit",
-        "outstanding",
-    )
-
-    def __init__(self, delivery_count: int, limit: int) -> None:
-        self.delivery_count = delivery_count
-        self.limit = limit
-        self.link_credit = 0
-        self.outstanding = 0
-        self._tolerated = 0
-        self.granted: tuple[int, int] | None = None
-        self.last_granted: tuple[int, int] | None = None
-        self.jumped = 0
+    delivery_count: int
+    limit: int
+    link_credit: int = 0
+    outstanding: int = 0
+    _tolerated: int = 0
+    granted: tuple[int, int] | None = None
+    last_granted: tuple[int, int] | None = None
+    jumped: int = 0
 
     @property
     def withheld(self) -> bool:
@@ -189,7 +161,6 @@ class ReceiverCredit:
 
     @property
     def covers_one(self) -> bool:
-        """Whether one more delivery may begin."""
         return self.link_credit > 0 or self._tolerated > 0
 
     def grant(self, link_credit: int) -> None:
@@ -206,7 +177,6 @@ class ReceiverCredit:
         self.jumped = 0
 
     def follow(self, delivery_count: int) -> None:
-        """Follow a flow of the sender with a higher delivery-count than has come."""
         left = limit_left(self.delivery_count, self.link_credit, delivery_count)
         self.jumped += self.link_credit - left
         self.link_credit = left
@@ -214,15 +184,9 @@ class ReceiverCredit:
         self.top_up()
 
     def receive(self, deliveries: int) -> int:
-        """Count deliveries in, with top-ups as if they came one by one.
-
-        Batches must not change the grants: the rule is checked after each delivery, so a batch that crosses
-        the half-way mark is granted at the mark, and the rest counts against the new grant. Where no grant
-        can follow, whole stretches are counted at once.
-
-        Returns:
-            How many deliveries the credit covered. Fewer than given means that the peer has sent without
-                credit.
+        """Count deliveries in, with top-ups as if they came one by one: batches must not change the grants.
+        So a batch that crosses the half-way mark is granted at the mark, and the rest counts against the new
+        grant. Returns how many the credit covered.
         """
         left = deliveries
         limit = self.limit
@@ -251,7 +215,6 @@ class ReceiverCredit:
         return deliveries
 
     def finish(self, deliveries: int) -> None:
-        """Count deliveries as finished and top up if the rule now allows it."""
         self.outstanding -= deliveries
         assert self.outstanding >= 0, "more deliveries finished than received"
         self.top_up()
@@ -298,10 +261,8 @@ class IncomingWindow:
         return self.left if self.left > 0 else 0
 
     def allowance(self) -> int:
-        """Return how many frames may still come without a violation, or -1 for no limit.
-
-        An open window is re-opened at half while frames are counted one after the other, so that only a
-        window held closed can be violated.
+        """How many frames may still come without a violation, -1 for no limit: only a window held closed
+        can be violated.
         """
         return max(0, self.left + self._margin) if self.closed else -1
 
@@ -326,7 +287,6 @@ class IncomingWindow:
         return None
 
     def violation(self) -> AmqpSessionError:
-        """Return the error for one frame more than `allowance`."""
         return AmqpSessionError(
             Condition.WINDOW_VIOLATION,
             f"incoming window violation (tolerated excess transfers: {self._margin})",

@@ -48,17 +48,9 @@ _SIZE_COUNT32: Final = struct.Struct(">II").unpack_from
 
 
 def decode(data: bytes, pos: int = 0, end: int | None = None) -> tuple[Any, int]:
-    """Read one value.
-
-    Args:
-        end: of the enclosing frame or value, at most ``len(data)``, which is also the default.
-
-    Returns:
-        The value, as described in `types`, and the position after it.
-
-    Raises:
-        DecodeError: the bytes do not encode a value, or it is nested deeper than `DEPTH_MAX`. Close the
-            connection.
+    """Read one value; return it, as described in `types`, and the position after it. `end`: of the
+    enclosing frame or value. Raises `DecodeError` if the bytes do not encode one, or it is nested deeper than
+    `DEPTH_MAX`.
     """
     if end is None:
         end = len(data)
@@ -169,7 +161,6 @@ def extent8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
 
 
 def extent32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int]:
-    """Return the same for a size of four bytes."""
     start = pos + 4
     if start > end:
         raise truncated(what, pos)
@@ -255,7 +246,6 @@ def open8(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
 
 
 def open32(data: bytes, pos: int, end: int, what: str) -> tuple[int, int, int]:
-    """Return the same for size and count of four bytes."""
     start = pos + 8
     if start > end:
         raise truncated(what, pos)
@@ -352,7 +342,6 @@ def _array(data: bytes, pos: int, stop: int, count: int, depth: int) -> Array:
 
 
 def array_head(data: bytes, pos: int, stop: int, count: int, depth: int) -> tuple[tuple[Any, ...], int, int]:
-    """Return descriptors and constructor of an array, and where its items start, after checking the count."""
     check_room("array", pos, stop, 0, depth)
     descriptors = []
     while pos < stop and data[pos] == 0:

@@ -84,10 +84,7 @@ class PartialDelivery:
 
 
 def check_first(transfer: Transfer) -> None:
-    """Refuse a delivery if its first transfer lacks a field that only the first can have. Raises
-    `AmqpSessionError` if delivery-id is absent; without it the session cannot account for the rest, and
-    `AmqpLinkError` if delivery-tag is absent or longer than 32 bytes.
-    """
+    """Refuse a delivery if its first transfer lacks a field that only the first can have."""
     if transfer.delivery_id is None:
         raise AmqpSessionError(
             Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
@@ -105,9 +102,7 @@ def check_first(transfer: Transfer) -> None:
 
 @dataclass(eq=False, slots=True)
 class DeliveryBatch:
-    """Deliveries handed to a sender link that were not sent yet. `keys`: the application's number for each;
-    ascending is not required. `position`: of the next that is to be sent.
-    """
+    """Deliveries handed to a sender link that were not sent yet. `keys`: the application's numbers."""
 
     keys: Sequence[int]
     messages: Sequence[Parts]
@@ -117,14 +112,12 @@ class DeliveryBatch:
         return len(self.messages) - self.position
 
     def cut(self, keep: int) -> tuple[Sequence[int], Sequence[Parts]]:
-        """Retain the next `keep` deliveries, return the keys and messages behind them."""
         at = self.position + keep
         keys, messages = self.keys[at:], self.messages[at:]
         self.keys, self.messages = self.keys[:at], self.messages[:at]
         return keys, messages
 
     def discard(self, keys: Collection[int]) -> int:
-        """Remove deliveries not sent that have these keys; return how many."""
         before = self.left()
         left = [
             (key, message)
@@ -195,7 +188,6 @@ class OutgoingDelivery:
         self.size_bytes = self.position
 
     def take(self, room: int) -> list[memoryview]:
-        """Return the next bytes, as many as there is room for, in pieces."""
         pieces = []
         while room and self._left:
             piece = self._left[0][:room]

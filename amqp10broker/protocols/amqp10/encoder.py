@@ -63,21 +63,14 @@ def misfit(value: object, name: str) -> EncodeError:
 
 
 def encode(value: Any) -> bytes:
-    """Encode one value in the fewest bytes its type allows.
-
-    Args:
-        value: any value that `decode` yields, or one of: int (as long), bytearray or memoryview (binary),
-            tuple (list), a composite of `performatives`. Subclasses are encoded as the nearest base class.
-
-    Raises:
-        EncodeError: the type has no AMQP equivalent, the value does not fit its type, or it is nested too
-            deeply.
+    """Encode a value of `types`, or a composite, in the fewest bytes that its type allows; a plain int is a
+    long, a tuple a list, an instance of a subclass as of the nearest base. Raises `EncodeError` if it has no
+    encoding.
     """
     return write_any(value, 0)
 
 
 def write_any(value: Any, depth: int = 0) -> bytes:
-    """Encode a value inside `depth` others, as `encode`."""
     writer = _WRITERS.get(type(value))
     if writer is None:
         writer = _writer_for(value)
@@ -207,7 +200,6 @@ def write_list(value: list[Any] | tuple[Any, ...], depth: int = 0) -> bytes:
 
 
 def write_map(value: Mapping[Any, Any] | Map, depth: int = 0) -> bytes:
-    """Encode a mapping as map, with keys typed by their Python class."""
     check_depth(depth)
     if not isinstance(value, (dict, Map, Mapping)):
         raise misfit(value, "map")
@@ -253,13 +245,8 @@ def _array_body(value: Array, depth: int) -> bytes:
 
 
 def array_of(items: Iterable[Any]) -> Array:
-    """Make an array of values of one AMQP type, with the narrowest constructor that holds them all.
-
-    Args:
-        items: at least one value; all of one type. Described ones must have equal descriptors.
-
-    Raises:
-        EncodeError: no items (use ``Array(code)`` then), or items of different types.
+    """Make an array of values of one AMQP type, at least one, with the narrowest constructor that holds
+    all. Described ones must have equal descriptors. Raises `EncodeError` if there is none, or they differ.
     """
     values = tuple(items)
     descriptors: list[Any] = []
@@ -314,66 +301,25 @@ def _packed(layout: str) -> Writer:
     return lambda value, depth: pack(value)
 
 
-def _tail(writer: Writer, kind: type) -> Writer:
-    # For types with the same constructor for every value.
-    def write(value: Any, depth: int) -> bytes:
-        if not isinstance(value, kind):
-            raise TypeError
-        return writer(value, depth)[1:]
+def _item(writer: Writer, code: int, kinds: type | tuple[type, ...] = object) -> Writer:
+    """Write values of some classes without their constructor, which has to fit `code`."""
 
-    return write
-
-
-def _narrow(writer: Writer, code: int) -> Writer:
-    # For items that must be short enough for `code`.
-    def write(value: Any, depth: int) -> bytes:
-        encoded = writer(value, depth)
-        if encoded[0] == 0x45:
-            return b"\x01\x00"  # an empty list: only the count
-        if encoded[0] != code:
-            raise TypeError
-        return encoded[1:]
-
-    return write
-
-
-def _wide_text(encoding: str) -> Writer:
-    def write(value: str, depth: int) -> bytes:
-        content = value.encode(encoding)
-        return len(content).to_bytes(4, "big") + content
-
-    return write
-
-
-def _wide_binary(value: Any, depth: int) -> bytes:
-    content = bytes(memoryview(value))
-    return len(content).to_bytes(4, "big") + content
-
-
-def _wide(writer: Writer, code: int) -> Writer:
-    # Items with size and count of four bytes each, even where the writer used one.
-    def write(value: Any, depth: int) -> bytes:
-        encoded = writer(value, depth)
-        if encoded[0] == 0x45:
-            return b"\x00\x00\x00\x04\x00\x00\x00\x00"
-        if encoded[0] == code:
-            return encoded[1:]
-        return struct.pack(">II", len(encoded) + 1, encoded[2]) + encoded[3:]
-
-    return write
-
-
-def _only(writer: Writer, kinds: tuple[type, ...]) -> Writer:
     def write(value: Any, depth: int) -> bytes:
         if not isinstance(value, kinds):
             raise TypeError
-        return writer(value, depth)
+        encoded = writer(value, depth)
+        if encoded[0] == 0x45:  # an empty list, which has a constructor of its own
+            return b"\x01\x00" if code == 0xC0 else b"\x00\x00\x00\x04\x00\x00\x00\x00"
+        if encoded[0] == code:
+            return encoded[1:]
+        if code not in (0xB0, 0xB1, 0xB3, 0xD0, 0xD1, 0xF0):
+            raise TypeError
+        # Sizes and counts of four bytes each, although the writer used one.
+        if code < 0xC0:
+            return (len(encoded) - 2).to_bytes(4, "big") + encoded[2:]
+        return struct.pack(">II", len(encoded) + 1, encoded[2]) + encoded[3:]
 
     return write
-
-
-_list_item: Final = _only(write_list, (list, tuple))
-_array_item: Final = _only(write_array, (Array,))
 
 
 def _boolean_item(value: Any, depth: int) -> bytes:
@@ -399,24 +345,24 @@ _ITEM_WRITERS: Final[dict[int, Writer]] = {
     0x55: _packed(">b"),
     0x72: _packed(">f"),
     0x82: _packed(">d"),
-    0x74: _tail(_raw(0x74), Decimal32),
-    0x84: _tail(_raw(0x84), Decimal64),
-    0x94: _tail(_raw(0x94), Decimal128),
-    0x73: _tail(_write_char, Char),
+    0x74: _item(_raw(0x74), 0x74, Decimal32),
+    0x84: _item(_raw(0x84), 0x84, Decimal64),
+    0x94: _item(_raw(0x94), 0x94, Decimal128),
+    0x73: _item(_write_char, 0x73, Char),
     0x83: _packed(">q"),
-    0x98: _tail(write_uuid, UUID),
-    0xA0: _narrow(write_binary, 0xA0),
-    0xB0: _wide_binary,
-    0xA1: _narrow(write_string, 0xA1),
-    0xB1: _wide_text("utf-8"),
-    0xA3: _narrow(write_symbol, 0xA3),
-    0xB3: _wide_text("ascii"),
-    0xC0: _narrow(_list_item, 0xC0),
-    0xD0: _wide(_list_item, 0xD0),
-    0xC1: _narrow(write_map, 0xC1),
-    0xD1: _wide(write_map, 0xD1),
-    0xE0: _narrow(_array_item, 0xE0),
-    0xF0: _wide(_array_item, 0xF0),
+    0x98: _item(write_uuid, 0x98, UUID),
+    0xA0: _item(write_binary, 0xA0),
+    0xB0: _item(write_binary, 0xB0),
+    0xA1: _item(write_string, 0xA1),
+    0xB1: _item(write_string, 0xB1),
+    0xA3: _item(write_symbol, 0xA3),
+    0xB3: _item(write_symbol, 0xB3),
+    0xC0: _item(write_list, 0xC0, (list, tuple)),
+    0xD0: _item(write_list, 0xD0, (list, tuple)),
+    0xC1: _item(write_map, 0xC1),
+    0xD1: _item(write_map, 0xD1),
+    0xE0: _item(write_array, 0xE0, Array),
+    0xF0: _item(write_array, 0xF0, Array),
 }
 
 _WRITERS: Final[dict[type, Writer]] = {

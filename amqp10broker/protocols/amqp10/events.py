@@ -14,7 +14,17 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Error, Flow, Open
+from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Error,
+    Flow,
+    Open,
+    SaslInit,
+    SaslOutcome,
+    SaslResponse,
+)
 
 # --- session -------------------------------------------------------------------------------------
 
@@ -171,36 +181,6 @@ PumpEvent = DeliveriesSent | MarkerReached | LinkDetached
 
 
 @dataclass(frozen=True, slots=True)
-class SaslInitReceived:
-    """The client chose a mechanism: answer with `Connection.sasl_outcome` or `sasl_challenge`."""
-
-    mechanism: str
-    initial_response: bytes | None
-    hostname: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SaslResponseReceived:
-    """The client has answered a challenge."""
-
-    response: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SaslFinished:
-    """The server sent the outcome of SASL to us, the client. `code` 0 is success."""
-
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenReceived:
-    """The peer's open; answer with `Connection.open` unless ours went first."""
-
-    performative: Open
-
-
-@dataclass(frozen=True, slots=True)
 class BeginReceived:
     """The peer begins a session on its channel; `remote_channel` is ours if it answers."""
 
@@ -218,13 +198,6 @@ class FramesReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseReceived:
-    """The peer closes; answer with `Connection.close` unless ours went first."""
-
-    error: Error | None
-
-
-@dataclass(frozen=True, slots=True)
 class ConnectionFailed:
     """The peer broke a rule of the connection; the engine has written an error as far as possible.
 
@@ -235,12 +208,8 @@ class ConnectionFailed:
 
 
 ConnectionEvent = (
-    SaslInitReceived
-    | SaslResponseReceived
-    | SaslFinished
-    | OpenReceived
-    | BeginReceived
-    | FramesReceived
-    | CloseReceived
-    | ConnectionFailed
+    SaslInit | SaslResponse | SaslOutcome | Open | BeginReceived | FramesReceived | Close | ConnectionFailed
 )
+"""Performatives of the peer: answer SASL init and response with `sasl_outcome` or `sasl_challenge`, open with
+`open` and close with `close`, unless ours went first.
+"""

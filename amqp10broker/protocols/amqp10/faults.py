@@ -13,14 +13,12 @@ DESCRIPTION_BYTES_MAX: Final = 1024
 
 
 def message_too_large(size: int, limit: int) -> AmqpLinkError:
-    """Return the error for a message over a link's max-message-size (2.7.3)."""
     return AmqpLinkError(
         Condition.MESSAGE_SIZE_EXCEEDED, f"message size ({size} bytes) > maximum message size ({limit} bytes)"
     )
 
 
 def over_limit() -> AmqpLinkError:
-    """Return the error for a transfer without credit (2.6.7)."""
     return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
 
 

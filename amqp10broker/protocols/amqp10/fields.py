@@ -47,7 +47,6 @@ def _null(data: bytes, pos: int, end: int, depth: int) -> tuple[None, int]:
 
 
 def table(readers: Mapping[int, Reader]) -> list[Reader]:
-    """Return a table that accepts these constructors and null."""
     full: list[Reader] = [_wrong_type] * 256
     full[0x40] = _null
     for code, reader in readers.items():
@@ -117,7 +116,6 @@ def _write_symbols(value: Iterable[str], depth: int = 0) -> bytes:
 
 
 def _write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
-    """Encode a mapping as map with symbols as keys (part 2, 2.8.13)."""
     check_depth(depth)
     if not isinstance(value, (dict, Mapping)):
         raise misfit(value, "map")
@@ -129,11 +127,7 @@ def _write_fields(value: Mapping[Any, Any], depth: int = 0) -> bytes:
 
 
 def _write_message_id(value: Any) -> bytes:
-    """Encode a message-id or correlation-id (part 3, section 3.2.11-14).
-
-    int as ulong, UUID, bytes as binary, str as string; signed integers with their own type, so that ids are
-    returned as they came.
-    """
+    """Part 3, section 3.2.11-14. Signed integers keep their type, so that ids are returned as they came."""
     if isinstance(value, str):
         return write_string(value)
     if isinstance(value, (bytes, bytearray, memoryview)):

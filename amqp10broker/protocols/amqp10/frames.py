@@ -73,20 +73,11 @@ class FrameReader:
         self._begun: tuple[TransferLayout, TransferRun] | None = None
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
-        """Take bytes in, return the bodies of all frames that are now complete, within `singly_max`.
-
-        Args:
-            stop_after_first: return after one frame and leave the rest unread; for the phases in which the
-                meaning of the next byte depends on this frame (SASL outcome, open).
-
-        Returns:
-            ``(channel, items)`` groups. Items of one channel are in order; frames of different channels may
-                be regrouped, but never across open, begin, end or close, each of which is in a group of its
-                own.
-
-        Raises:
-            DecodeError: the bytes are not frames; the connection must be closed with its condition. If good
-                frames come before them, those are returned, `fault` is set, and the next call raises.
+        """Return the bodies of all frames that are now complete, within `singly_max`, as ``(channel,
+        items)``. Items of one channel are in order; frames of different channels may be regrouped, but never
+        across open, begin, end or close, each of which is a group of its own. `stop_after_first`: for the
+        phases in which a frame changes what the bytes behind it mean (SASL outcome, open). Raises
+        `DecodeError`, after the frames before the fault were returned and `fault` was set.
         """
         if self.fault is not None:
             raise self.fault
@@ -251,29 +242,21 @@ class FrameReader:
 
     @property
     def unread(self) -> bytes:
-        """Bytes that were taken in and belong to frames that are not read yet."""
         return self._rest
 
     def take_rest(self) -> bytes:
-        """Return the bytes not read yet, for a phase without frames."""
         rest, self._rest = self._rest, b""
         return rest
 
     def _check_header(self, size: int, doff: int, frame_type: int) -> None:
         if size < FRAME_HEADER_BYTES:
-            raise DecodeError(
-                f"frame size {size} is less than the frame header of 8 bytes", Condition.FRAMING_ERROR
-            )
-        if size > self.frame_size_max:
-            raise DecodeError(
-                f"frame size {size} exceeds the maximum frame size {self.frame_size_max}",
-                Condition.FRAMING_ERROR,
-            )
-        if doff < 2 or doff * 4 > size:
-            raise DecodeError(
-                f"data offset {doff} does not fit a frame of {size} bytes", Condition.FRAMING_ERROR
-            )
-        if frame_type != self.frame_type:
-            raise DecodeError(
-                f"frame type {frame_type} where type {self.frame_type} is expected", Condition.FRAMING_ERROR
-            )
+            problem = f"frame size {size} is less than the frame header of 8 bytes"
+        elif size > self.frame_size_max:
+            problem = f"frame size {size} exceeds the maximum frame size {self.frame_size_max}"
+        elif doff < 2 or doff * 4 > size:
+            problem = f"data offset {doff} does not fit a frame of {size} bytes"
+        elif frame_type != self.frame_type:
+            problem = f"frame type {frame_type} where type {self.frame_type} is expected"
+        else:
+            return
+        raise DecodeError(problem, Condition.FRAMING_ERROR)

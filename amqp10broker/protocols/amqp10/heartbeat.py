@@ -21,9 +21,7 @@ class IdleTimer:
     __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
 
     def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
-        """Start both clocks. `local_ms`: the longest accepted silence of the peer, milliseconds; 0 for any.
-        `remote_ms`: idle-time-out of the peer's open; None or 0 for none.
-        """
+        """`local_ms`: the longest accepted silence of the peer, 0 for any; `remote_ms`: its idle-time-out."""
         self._local = local_ms / 1000
         self._remote = (remote_ms or 0) / 1000
         self._received = -1
@@ -37,9 +35,8 @@ class IdleTimer:
         self.interval = min(choices) if choices else None
 
     def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
-        """Check the traffic. `now`: seconds, same origin as at construction. `listening`: we read from the
-        socket; while we do not, the silence is ours. Returns whether to send an empty frame now, and whether
-        the peer's silence has lasted too long.
+        """`listening`: we read from the socket; while we do not, the silence is ours. Returns whether to
+        send an empty frame now, and whether the peer's silence has lasted too long.
         """
         if received != self._received or not listening:
             self._received = received

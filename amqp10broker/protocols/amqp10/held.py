@@ -10,8 +10,10 @@ against the session's window; the size is bounded together with the connection's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, Flow
 from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
@@ -39,12 +41,10 @@ class HeldFrames:
         return iter(dict.fromkeys(held.link for held in self.by_remote.values()))
 
     def hold(self, link: SenderLink | ReceiverLink) -> None:
-        """Hold frames for a link from now on; or continue, if it now waits for something else."""
         assert link.remote_handle is not None
         self.by_remote.setdefault(link.remote_handle, Held(link))
 
     def take(self, frame: LinkFrame) -> bool:
-        """Hold a frame, if its link is held; return whether it is. Raises `AmqpSessionError`."""
         handle = frame.performative.handle if isinstance(frame, TransferFrame) else frame.handle
         assert handle is not None
         held = self.by_remote.get(handle)
@@ -78,13 +78,11 @@ class HeldFrames:
             self.release(link)
 
 
+@dataclass(eq=False, slots=True)
 class Held:
-    __slots__ = ("frames", "held_bytes", "link")
-
-    def __init__(self, link: SenderLink | ReceiverLink) -> None:
-        self.link = link
-        self.frames: list[LinkFrame] = []
-        self.held_bytes = 0
+    link: SenderLink | ReceiverLink
+    frames: list[LinkFrame] = field(default_factory=list)
+    held_bytes: int = 0
 
     def lets_pass(self, frame: LinkFrame) -> bool:
         if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:

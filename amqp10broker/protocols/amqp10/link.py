@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Sequence
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import (
     DeliveryBatch,
@@ -60,6 +62,7 @@ LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
 }
 
 
+@dataclass(eq=False, slots=True)
 class Link:
     """The state common to both kinds of end.
 
@@ -69,32 +72,17 @@ class Link:
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
     """
 
-    __slots__ = (
-        "address",
-        "handle",
-        "name",
-        "peer_available",
-        "peer_max_message_size",
-        "peer_properties",
-        "rcv_settle_mode",
-        "remote_attach",
-        "remote_handle",
-        "snd_settle_mode",
-        "state",
-    )
-
-    def __init__(self, name: str, handle: int) -> None:
-        self.name = name
-        self.handle = handle
-        self.remote_handle: int | None = None
-        self.state = LinkState.DETACHED
-        self.snd_settle_mode = int(SenderSettleMode.MIXED)
-        self.rcv_settle_mode = 0
-        self.remote_attach: Attach | None = None
-        self.peer_max_message_size = 0
-        self.peer_available: int | None = None
-        self.peer_properties: Any = None
-        self.address: Any = None
+    name: str
+    handle: int
+    remote_handle: int | None = None
+    state: LinkState = LinkState.DETACHED
+    snd_settle_mode: int = int(SenderSettleMode.MIXED)
+    rcv_settle_mode: int = 0
+    remote_attach: Attach | None = None
+    peer_max_message_size: int = 0
+    peer_available: int | None = None
+    peer_properties: Any = None
+    address: Any = None
 
     def move(self, step: LinkInput) -> None:
         self.state = LINK_TRANSITIONS[self.state, step]
@@ -104,24 +92,19 @@ class Link:
         return self.state is LinkState.ATTACHED
 
 
+@dataclass(eq=False, slots=True)
 class SenderLink(Link):
-    """The end from which deliveries leave. `head`: frame heads of single-frame deliveries; None until
-    attached. `txn_id`: the transaction in which it acquires; None: in none.
-    """
+    """The end from which deliveries leave. `head`: of single-frame deliveries; None until attached."""
 
-    __slots__ = ("credit", "head", "left", "partial", "pending", "queued", "resuming", "settled", "txn_id")
-
-    def __init__(self, name: str, handle: int) -> None:
-        super().__init__(name, handle)
-        self.credit = SenderCredit()
-        self.pending: Pending = deque()
-        self.resuming = 0
-        self.partial: OutgoingDelivery | None = None
-        self.head: TransferHead | None = None
-        self.settled = False
-        self.queued = False
-        self.left: Sequence[int] = ()
-        self.txn_id: bytes | None = None
+    credit: SenderCredit = field(default_factory=SenderCredit)
+    pending: Pending = field(default_factory=deque)
+    resuming: int = 0
+    partial: OutgoingDelivery | None = None
+    head: TransferHead | None = None
+    settled: bool = False
+    queued: bool = False
+    left: Sequence[int] = ()
+    txn_id: bytes | None = None
 
     def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
         """Take back all but the first `keep` deliveries that have not begun: keys and messages."""
@@ -149,6 +132,7 @@ class SenderLink(Link):
         return count
 
 
+@dataclass(eq=False, slots=True)
 class ReceiverLink(Link):
     """The end at which deliveries arrive.
 
@@ -158,22 +142,10 @@ class ReceiverLink(Link):
         resumes: its owner handles deliveries that the peer resumes; else they are ignored.
     """
 
-    __slots__ = (
-        "credit",
-        "drain",
-        "looks_ahead",
-        "manages",
-        "max_message_size",
-        "partial",
-        "resumes",
-    )
-
-    def __init__(self, name: str, handle: int) -> None:
-        super().__init__(name, handle)
-        self.credit = ReceiverCredit(0, 0)
-        self.max_message_size = 0
-        self.partial: PartialDelivery | None = None
-        self.drain = False
-        self.manages = False
-        self.looks_ahead = False
-        self.resumes = False
+    credit: ReceiverCredit = field(default_factory=lambda: ReceiverCredit(0, 0))
+    max_message_size: int = 0
+    partial: PartialDelivery | None = None
+    drain: bool = False
+    manages: bool = False
+    looks_ahead: bool = False
+    resumes: bool = False

@@ -78,9 +78,8 @@ class Links:
         desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
-        """Attach a link on our initiative; `LinkAttached` or `LinkDetached` follows. `credit_limit`: receiver
-        only; credit is topped up to it, 0 leaves it to `grant`. `max_message_size`: receiver only; bytes, 0
-        for no limit.
+        """Attach a link on our initiative. `credit_limit`: credit is topped up to it, 0 leaves it to
+        `grant`.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
         link: SenderLink | ReceiverLink
@@ -110,9 +109,9 @@ class Links:
         return link
 
     def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
-        """Handle the peer's attach, which requests a link or answers ours. Raises `AmqpConnectionError` if
-        the handle is larger than we allowed, and `AmqpSessionError` if the handle is in use, by a link that
-        we did not detach.
+        """Handle the peer's attach, which requests a link or answers ours. Raises `AmqpConnectionError`
+        (the handle is larger than we allowed) and `AmqpSessionError` (it is in use, by a link that we did not
+        detach).
         """
         if attach.handle > self.handle_max:
             raise AmqpConnectionError(
@@ -318,9 +317,9 @@ class Links:
             self.by_remote.pop(link.remote_handle, None)
 
     def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
-        """Remove a link and its deliveries from sending and settling, without a frame. Returns key and
-        message of each delivery that was handed over and not begun, and of one that was begun settled and not
-        finished: its receiver discards it, and no outcome will come.
+        """Remove a link and its deliveries without a frame. Returns those that were handed over and not
+        begun, and one that was begun settled and not finished: its receiver discards it, and no outcome will
+        come.
         """
         if type(link) is ReceiverLink:
             self._in.drop(link)

@@ -92,8 +92,6 @@ class SaslCode(IntEnum):
 
 @composite("amqp:open:list", 0x10, "string string uint ushort uint symbols symbols symbols symbols fields")
 class Open(Composite):
-    """Negotiates the connection (part 2, section 2.7.1)."""
-
     container_id: str
     hostname: str | None = None
     max_frame_size: int = 4294967295
@@ -108,8 +106,6 @@ class Open(Composite):
 
 @composite("amqp:begin:list", 0x11, "ushort uint uint uint uint symbols symbols fields")
 class Begin(Composite):
-    """Begins a session on a channel (part 2, section 2.7.2)."""
-
     remote_channel: int | None = None
     next_outgoing_id: int
     incoming_window: int
@@ -126,8 +122,6 @@ class Begin(Composite):
     "string uint boolean ubyte ubyte source target map boolean uint ulong symbols symbols fields",
 )
 class Attach(Composite):
-    """Attaches a link to a session (part 2, section 2.7.3)."""
-
     name: str
     handle: int
     role: bool
@@ -146,8 +140,6 @@ class Attach(Composite):
 
 @composite("amqp:flow:list", 0x13, "uint uint uint uint uint uint uint uint boolean boolean fields")
 class Flow(Composite):
-    """Updates the flow state of a session or a link (part 2, section 2.7.4)."""
-
     next_incoming_id: int | None = None
     incoming_window: int
     next_outgoing_id: int
@@ -167,8 +159,6 @@ class Flow(Composite):
     "uint uint binary uint boolean boolean ubyte delivery-state boolean boolean boolean",
 )
 class Transfer(Composite):
-    """Carries a message, or a part of one (part 2, section 2.7.5)."""
-
     handle: int
     delivery_id: int | None = None
     delivery_tag: bytes | None = None
@@ -184,8 +174,6 @@ class Transfer(Composite):
 
 @composite("amqp:disposition:list", 0x15, "boolean uint uint boolean delivery-state boolean")
 class Disposition(Composite):
-    """Announces changed delivery states (part 2, section 2.7.6)."""
-
     role: bool
     first: int
     last: int | None = None
@@ -196,8 +184,6 @@ class Disposition(Composite):
 
 @composite("amqp:detach:list", 0x16, "uint boolean error")
 class Detach(Composite):
-    """Detaches a link from its session (part 2, section 2.7.7)."""
-
     handle: int
     closed: bool = False
     error: Error | None = None
@@ -205,22 +191,16 @@ class Detach(Composite):
 
 @composite("amqp:end:list", 0x17, "error")
 class End(Composite):
-    """Ends a session (part 2, section 2.7.8)."""
-
     error: Error | None = None
 
 
 @composite("amqp:close:list", 0x18, "error")
 class Close(Composite):
-    """Closes the connection (part 2, section 2.7.9)."""
-
     error: Error | None = None
 
 
 @composite("amqp:error:list", 0x1D, "symbol string fields")
 class Error(Composite):
-    """The reason of a failure (part 2, section 2.8.14)."""
-
     condition: Symbol
     description: str | None = None
     info: dict[Any, Any] | None = None
@@ -228,8 +208,6 @@ class Error(Composite):
 
 @composite("amqp:header:list", 0x70, "boolean ubyte uint boolean uint")
 class Header(Composite):
-    """Transport headers of a message (part 3, section 3.2.1). A field left out is None."""
-
     durable: bool | None = None
     priority: int | None = None
     ttl: int | None = None  # milliseconds
@@ -244,8 +222,6 @@ class Header(Composite):
     "symbol symbol timestamp timestamp string uint string",
 )
 class Properties(Composite):
-    """Immutable properties of a message (part 3, section 3.2.4)."""
-
     message_id: int | UUID | bytes | str | None = None
     user_id: bytes | None = None
     to: Any = None
@@ -263,33 +239,27 @@ class Properties(Composite):
 
 @composite("amqp:received:list", 0x23, "uint ulong")
 class Received(Composite):
-    """How far a delivery has been received, for resumption (part 3, section 3.4.1)."""
-
     section_number: int
     section_offset: int
 
 
 @composite("amqp:accepted:list", 0x24)
 class Accepted(Composite):
-    """The outcome of a delivery taken over (part 3, section 3.4.2)."""
+    pass
 
 
 @composite("amqp:rejected:list", 0x25, "error")
 class Rejected(Composite):
-    """The outcome of an invalid delivery (part 3, section 3.4.3)."""
-
     error: Error | None = None
 
 
 @composite("amqp:released:list", 0x26)
 class Released(Composite):
-    """The outcome of a delivery not taken (part 3, section 3.4.4)."""
+    pass
 
 
 @composite("amqp:modified:list", 0x27, "boolean boolean fields")
 class Modified(Composite):
-    """The outcome of a delivery not taken, changing the message (part 3, section 3.4.5)."""
-
     delivery_failed: bool | None = None
     undeliverable_here: bool | None = None
     message_annotations: dict[Any, Any] | None = None
@@ -299,8 +269,6 @@ class Modified(Composite):
     "amqp:source:list", 0x28, "address uint symbol uint boolean fields symbol fields outcome symbols symbols"
 )
 class Source(Composite):
-    """Where messages of a link come from (part 3, section 3.5.3)."""
-
     address: Any = None
     durable: int = TerminusDurability.NONE
     expiry_policy: Symbol = TerminusExpiryPolicy.SESSION_END
@@ -316,8 +284,6 @@ class Source(Composite):
 
 @composite("amqp:target:list", 0x29, "address uint symbol uint boolean fields symbols")
 class Target(Composite):
-    """Where messages of a link go to (part 3, section 3.5.4)."""
-
     address: Any = None
     durable: int = TerminusDurability.NONE
     expiry_policy: Symbol = TerminusExpiryPolicy.SESSION_END
@@ -329,72 +295,58 @@ class Target(Composite):
 
 @composite("amqp:delete-on-close:list", 0x2B)
 class DeleteOnClose(Composite):
-    """The node lives as long as the link that created it (part 3, section 3.5.10)."""
+    pass
 
 
 @composite("amqp:delete-on-no-links:list", 0x2C)
 class DeleteOnNoLinks(Composite):
-    """The node lives as long as it has links (part 3, section 3.5.11)."""
+    pass
 
 
 @composite("amqp:delete-on-no-messages:list", 0x2D)
 class DeleteOnNoMessages(Composite):
-    """The node lives as long as it has messages (part 3, section 3.5.12)."""
+    pass
 
 
 @composite("amqp:delete-on-no-links-or-messages:list", 0x2E)
 class DeleteOnNoLinksOrMessages(Composite):
-    """The node lives as long as it has either (part 3, section 3.5.13)."""
+    pass
 
 
 @composite("amqp:coordinator:list", 0x30, "symbols")
 class Coordinator(Composite):
-    """The target of a link that controls transactions (part 4, section 4.5.1)."""
-
     capabilities: tuple[Symbol, ...] | None = None
 
 
 @composite("amqp:declare:list", 0x31, "global-tx-id")
 class Declare(Composite):
-    """The body of a message that begins a transaction (part 4, section 4.5.2)."""
-
     global_id: Any = None
 
 
 @composite("amqp:discharge:list", 0x32, "binary boolean")
 class Discharge(Composite):
-    """The body of a message that ends a transaction (part 4, section 4.5.3)."""
-
     txn_id: bytes
     fail: bool | None = None
 
 
 @composite("amqp:declared:list", 0x33, "binary")
 class Declared(Composite):
-    """The outcome of a declare: the id of the transaction (part 4, section 4.5.5)."""
-
     txn_id: bytes
 
 
 @composite("amqp:transactional-state:list", 0x34, "binary outcome")
 class TransactionalState(Composite):
-    """The state of a delivery within a transaction (part 4, section 4.5.6)."""
-
     txn_id: bytes
     outcome: Outcome | None = None
 
 
 @composite("amqp:sasl-mechanisms:list", 0x40, "symbols")
 class SaslMechanisms(Composite):
-    """Offers the mechanisms of the server (part 5, section 5.3.3.1)."""
-
     sasl_server_mechanisms: tuple[Symbol, ...]
 
 
 @composite("amqp:sasl-init:list", 0x41, "symbol binary string")
 class SaslInit(Composite):
-    """Chooses a mechanism (part 5, section 5.3.3.2)."""
-
     mechanism: Symbol
     initial_response: bytes | None = None
     hostname: str | None = None
@@ -402,22 +354,16 @@ class SaslInit(Composite):
 
 @composite("amqp:sasl-challenge:list", 0x42, "binary")
 class SaslChallenge(Composite):
-    """A challenge of the server (part 5, section 5.3.3.3)."""
-
     challenge: bytes
 
 
 @composite("amqp:sasl-response:list", 0x43, "binary")
 class SaslResponse(Composite):
-    """The answer to a challenge (part 5, section 5.3.3.4)."""
-
     response: bytes
 
 
 @composite("amqp:sasl-outcome:list", 0x44, "ubyte binary")
 class SaslOutcome(Composite):
-    """How the authentication ended (part 5, section 5.3.3.5)."""
-
     code: int
     additional_data: bytes | None = None
 

@@ -41,16 +41,10 @@ class Inbound:
     def take_run(
         self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
     ) -> TransferRun | None:
-        """Take a run of complete deliveries, or, within a partial one, its end.
-
-        Returns:
-            The part that is to be taken after the owner has acted on `events`, since it depends on that:
-                transfers behind the end of a partial delivery, and from a delivery-id on that is in flight.
-                None: nothing is left.
-
-        Raises:
-            AmqpLinkError: deliveries before the fault are in `events`.
-            AmqpSessionError: another unsettled delivery has the first delivery-id.
+        """Take a run of complete deliveries, or, within a partial one, its end. Returns the part that is to
+        be taken after the owner has acted on `events`: behind the end of a partial delivery, or from a
+        delivery-id on that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in
+        `events`), and `AmqpSessionError` if the first delivery-id is in flight.
         """
         if link.partial is not None:
             # The first transfer of the run is the last of a delivery that has begun.

@@ -43,14 +43,10 @@ _OUTCOMES: Final = (Accepted, Rejected, Released, Modified)
 
 
 class NotOurs(Enum):
-    """Stands for a delivery that an end does not have."""
-
     ABSENT = auto()
 
 
 class Resume(Enum):
-    """How a sender resumes a delivery."""
-
     CONTENT = auto()
     """With its content, from the receiver's position on, and then as any delivery."""
     OUTCOME = auto()
@@ -158,10 +154,8 @@ def _no_state(tag: bytes, reason: str) -> AmqpLinkError:
 
 
 def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> SenderPlan:
-    """Return the treatment of deliveries that we sent.
-
-    Tags that only the receiver has are ignored: our map shows it that we do not have them. `ours`: our
-    unsettled deliveries; an outcome is one that we have acted on.
+    """Tags that only the receiver has are ignored: our map shows it that we do not have them. `ours`: an
+    outcome is one that we have acted on.
     """
     plan = SenderPlan()
     for tag, known in ours.items():
@@ -180,10 +174,8 @@ def resume_as_sender(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bo
 
 
 def resume_as_receiver(ours: UnsettledMap, theirs: UnsettledMap, *, incomplete: bool = False) -> ReceiverPlan:
-    """Return the treatment of deliveries that we received.
-
-    Tags that only the sender has are not in our map: it sends them anew, or forgets them. `ours`: our
-    unsettled deliveries; `Received` states how much of a delivery is here, an outcome was acted on.
+    """Tags that only the sender has are not in our map: it sends them anew, or forgets them. `ours`:
+    `Received` states how much of a delivery is here, an outcome was acted on.
     """
     plan = ReceiverPlan()
     for tag, known in ours.items():

@@ -76,10 +76,8 @@ class Sections:
 
 
 def locate(payload: bytes, found: Sections | None = None) -> Sections:
-    """Find the sections of a message and check their order and form.
-
-    The body may be absent, although 3.2 requires one: JMS's plain Message, go-amqp and other clients send
-    none. Raises `DecodeError` if out of order, repeated, unknown, of a wrong type, or cut off.
+    """Find the sections of a message and check their order and form. The body may be absent, although 3.2
+    requires one: JMS's plain Message, go-amqp and other clients send none. Raises `DecodeError`.
     """
     found = found or Sections()
     end = len(payload)

@@ -190,7 +190,6 @@ class Outbound:
         return size
 
     def queue_deliveries(self, link: SenderLink, keys: Sequence[int], messages: Sequence[Parts]) -> None:
-        """Hand deliveries over; `pump` sends them as credit, window and budget allow."""
         link.pending.append(DeliveryBatch(keys, messages))
         self._enqueue(link)
 
@@ -224,11 +223,9 @@ class Outbound:
             self.turns.append(link)
 
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
-        """Write transfers of the links in rotation, as far as windows and budget allow.
-
-        Stops at a marker, so that the frames that its owner writes then are in the right place: call again
-        until no event is returned. Returns bytes of transfers written, events for the owner, and a link that
-        must be detached because its next delivery is larger than its peer takes.
+        """Write transfers of the links in rotation, as far as windows and budget allow, up to a marker: its
+        owner writes frames there. Call again until no event is returned. Returns bytes of transfers, events,
+        and a link that must be detached because its next delivery is larger than its peer takes.
         """
         written = 0
         events: list[PumpEvent] = []

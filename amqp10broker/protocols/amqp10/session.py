@@ -41,8 +41,6 @@ from amqp10broker.protocols.serial import diff
 
 
 class SessionState(Enum):
-    """The states of section 2.5.5."""
-
     UNMAPPED = auto()
     BEGIN_SENT = auto()
     BEGIN_RECEIVED = auto()
@@ -369,9 +367,7 @@ class Session:
         echo: bool = False,
         properties: Any = None,
     ) -> None:
-        """Send the present state of the link and the session in a flow. `drain`: sender links repeat the
-        receiver's last value; None takes it from the link.
-        """
+        """`drain`: sender links repeat the receiver's last value; None takes it from the link."""
         flow = self._flow()
         flow.handle = link.handle
         flow.delivery_count = link.credit.delivery_count

@@ -55,9 +55,7 @@ class FrameTap(Protocol):
 
 
 class Output:
-    """Collects the bytes of one channel. `frame_tail`: doff, type and channel, which follow the size in every
-    frame's header.
-    """
+    """Collects the bytes of one channel. `frame_tail`: what follows the size in every frame's header."""
 
     __slots__ = ("frame_size_max", "frame_tail", "pieces", "tap")
 
@@ -108,9 +106,7 @@ class DispositionRun:
 
 
 class DispositionLayout:
-    """The common part of the dispositions of one client: all but `first` and `last`. `last_code`: expected
-    constructor of `last`, or None where it is absent or null.
-    """
+    """The common part of the dispositions of one client. `last_code`: None where `last` is absent or null."""
 
     __slots__ = (
         "channel",
@@ -212,7 +208,6 @@ class Settlements:
         self.waiting: dict[tuple[int, bool, bytes], list[int]] = {}
 
     def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
-        """Add deliveries that reached `state`; `settled` settles them for the peer."""
         if not delivery_ids:
             return
         key = (_RANKS.get(type(state), 2), settled, b"\x40" if state is None else state.encode())
@@ -251,8 +246,6 @@ class Settlements:
 
 
 class Settling:
-    """The outcomes of a session's deliveries; `of_received` and `of_sent` are not written yet."""
-
     __slots__ = ("_output", "_received", "_sent", "of_received", "of_sent")
 
     def __init__(

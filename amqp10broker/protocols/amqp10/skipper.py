@@ -30,10 +30,8 @@ Skipper = Callable[[bytes, int, int, int], int]
 
 
 def skip(data: bytes, pos: int = 0, end: int | None = None) -> int:
-    """Walk over one value without building it, and return the position after it.
-
-    Accepts and refuses exactly the same bytes as `decode`: texts and the uniqueness of map keys are checked
-    too. Args and raises: as `decode`.
+    """Walk over one value and return the position after it. Accepts and refuses exactly the same bytes as
+    `decode`: texts and the uniqueness of map keys are checked too.
     """
     if end is None:
         end = len(data)

@@ -46,7 +46,6 @@ class TransferRun:
 
 
 def handles_of(items: Sequence[object]) -> set[int] | None:
-    """Return the handles of transfers; None if there are other items, or parts of transactions."""
     handles: set[int] = set()
     for item in items:
         if type(item) is not TransferRun or item.txn_id is not None:

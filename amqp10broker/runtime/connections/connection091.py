@@ -21,18 +21,20 @@ from amqp10broker.protocols.amqp091.content import ContentOpened, Item
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
-    CloseOkReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
-    OpenReceived,
     SecureOkReceived,
     StartOkReceived,
-    TuneDone,
     UpdateSecretReceived,
 )
 from amqp10broker.protocols.amqp091.framing import HEARTBEAT
 from amqp10broker.protocols.amqp091.method_codec import method_name
+from amqp10broker.protocols.amqp091.methods import (
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionTuneOk,
+)
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
 from amqp10broker.runtime.connections.read_budget import PORTION
@@ -136,17 +138,19 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
                 case SecureOkReceived():
                     await self.go_on_with_login(event.response)
-                case TuneDone():
+                case ConnectionTuneOk():
                     self._start_heartbeats(event.heartbeat)
-                case OpenReceived():
+                case ConnectionOpen():
                     self._open(event)
                 case UpdateSecretReceived():
                     if await self.renew(event.secret):
                         self.engine.update_secret_ok()
-                case CloseReceived():
-                    if event.code != ReplyCode.REPLY_SUCCESS:
-                        self.log.info("closed by the client with an error", code=event.code, text=event.text)
-                case CloseOkReceived():
+                case ConnectionClose():
+                    if event.reply_code != ReplyCode.REPLY_SUCCESS:
+                        self.log.info(
+                            "closed by the client with an error", code=event.reply_code, text=event.reply_text
+                        )
+                case ConnectionCloseOk():
                     return
                 case ConnectionFailed():
                     self.log_fault(event.error)
@@ -182,10 +186,10 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             self.give_up()
         self.end = "by the broker: login refused"
 
-    def _open(self, event: OpenReceived) -> None:
+    def _open(self, event: ConnectionOpen) -> None:
         catalog = self._node_context.catalog
         try:
-            self.member = VhostSlot.enter(catalog, event.vhost, self.grants, self.owner)
+            self.member = VhostSlot.enter(catalog, event.virtual_host, self.grants, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)

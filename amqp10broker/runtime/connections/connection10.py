@@ -15,18 +15,20 @@ from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Conne
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.events import (
     BeginReceived,
-    CloseReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
-    OpenReceived,
-    SaslFinished,
-    SaslInitReceived,
-    SaslResponseReceived,
 )
 from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.protocols.amqp10.performatives import Open, SaslCode
+from amqp10broker.protocols.amqp10.performatives import (
+    Close,
+    Open,
+    SaslCode,
+    SaslInit,
+    SaslOutcome,
+    SaslResponse,
+)
 from amqp10broker.protocols.amqp10.transfer import payload_bytes
 from amqp10broker.protocols.budget import Unfinished
 from amqp10broker.queues.commands import RequestRef
@@ -160,10 +162,9 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
     def refusal_text(self) -> str:
         return "sasl-outcome auth"
 
-    def _open(self, event: OpenReceived) -> None:
+    def _open(self, opened: Open) -> None:
         node_context = self._node_context
         config = node_context.config
-        opened = event.performative
         name = vhost_of(opened, config.default_vhost)
         fault = check_open(name, self.grants, node_context.catalog)
         if fault is None:
@@ -203,14 +204,14 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                     await self._pass_on(event)
                 case BeginReceived():
                     await self._begin(event)
-                case SaslInitReceived():
+                case SaslInit():
                     self._authentication = self._node_context.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
-                case SaslResponseReceived():
+                case SaslResponse():
                     await self.go_on_with_login(event.response)
-                case OpenReceived():
+                case Open():
                     self._open(event)
-                case CloseReceived():
+                case Close():
                     if event.error is not None:
                         self.log.info(
                             "closed by the client with an error",
@@ -219,7 +220,7 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
                         )
                 case ConnectionFailed():
                     self.log_fault(event.fault)
-                case SaslFinished():
+                case SaslOutcome():
                     raise AssertionError(f"{event} is for a client")
                 case _:
                     assert_never(event)

@@ -112,7 +112,7 @@ def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: 
     offset: OffsetSpec | None = None
     if X_STREAM_OFFSET in arguments:
         try:
-            offset = from_amqp091(arguments[X_STREAM_OFFSET])
+            offset = from_amqp091(arguments[X_STREAM_OFFSET], type_name)
         except FilterError as error:
             text = f"failed consuming from stream '{stream}' in vhost '{vhost}': {error.reason}"
             raise PreconditionFailed(resource, text) from error

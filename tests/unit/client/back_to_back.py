@@ -11,14 +11,8 @@ from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.emulation import UNSET
 from amqp10broker.protocols.amqp10.connection import Connection, ConnectionState
-from amqp10broker.protocols.amqp10.events import (
-    BeginReceived,
-    CloseReceived,
-    FramesReceived,
-    OpenReceived,
-    SaslInitReceived,
-)
-from amqp10broker.protocols.amqp10.performatives import SaslCode
+from amqp10broker.protocols.amqp10.events import BeginReceived, FramesReceived
+from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslCode, SaslInit
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.amqp10.open import check_open, identity_of, open_properties, vhost_of
 from amqp10broker.sessions.amqp10.session import BrokerSession
@@ -59,12 +53,12 @@ class BrokerEnd:
 
     def _on_event(self, event: Any) -> None:
         match event:
-            case SaslInitReceived():
+            case SaslInit():
                 good = event.mechanism == "ANONYMOUS" or event.initial_response == b"\0guest\0guest"
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
-            case OpenReceived():
+            case Open():
                 fault = check_open(
-                    vhost_of(event.performative, "/"),
+                    vhost_of(event, "/"),
                     CatalogGrants(self.catalog.users, "guest"),
                     self.catalog,
                 )
@@ -74,9 +68,7 @@ class BrokerEnd:
                 self.engine.open(
                     "broker",
                     idle_time_out_ms=30_000,
-                    properties=open_properties(
-                        event.performative, "broker", "broker", identity_of(UNSET, "9.9", "test")
-                    ),
+                    properties=open_properties(event, "broker", "broker", identity_of(UNSET, "9.9", "test")),
                 )
             case BeginReceived():
                 self._reply_to[event.channel] = new_asker(str(event.channel))
@@ -91,7 +83,7 @@ class BrokerEnd:
                 )
             case FramesReceived():
                 self.sessions[event.channel].receive(event.items)
-            case CloseReceived():
+            case Close():
                 if self.engine.state is ConnectionState.CLOSE_RECEIVED:
                     self.engine.close()
 

@@ -105,7 +105,7 @@ def test_a_session_that_is_watched_shows_frames_as_they_came() -> None:
 
     scene = _scene("/queues/a", "/queues/b", "/queues/c")
     tap = Tap()
-    scene.world.clients["C"].sessions[0].service.session.tap = tap  # type: ignore[assignment]
+    scene.world.clients["C"].sessions[0].service.session.output.tap = tap  # type: ignore[assignment]
     _in_one_read(scene, _turns(30))
     assert len(tap.items) == 30
 

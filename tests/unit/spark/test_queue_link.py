@@ -12,7 +12,7 @@ import pytest
 from amqp10broker.client.bulk import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
-from amqp10broker.protocols.amqp10.performatives import Accepted
+from amqp10broker.protocols.amqp10.performatives import Accepted, Released
 from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
 from tests.unit.client.back_to_back import BackToBack
 
@@ -65,11 +65,11 @@ def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
     assert not end.stopped
     pair.carry()
     assert end.stopped
-    end.release_surplus()
+    end.settle_all(end.surplus, Released())
     pair.carry()
     assert pair.broker.queue("q") == (100 - len(kept), len(kept))
 
-    end.settle_kept(Accepted())
+    end.settle_all(end.unsettled, Accepted())
     end.payloads.clear()
     grants.begin()
     end.grant(3)
@@ -99,7 +99,7 @@ def test_messages_that_come_after_the_stop_are_not_kept() -> None:
     assert end.payloads == []
     pair.carry()
     assert end.stopped
-    end.release_surplus()
+    end.settle_all(end.surplus, Released())
     pair.carry()
     assert pair.broker.queue("q") == (3, 0)
     grants.begin()

@@ -20,6 +20,7 @@ from amqp10broker.message.filters.offset_spec import (
 )
 from amqp10broker.protocols.amqp091 import types as t091
 from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.routing.arguments import type_name
 
 DAY_MS = 86_400_000
 TEXTS = [
@@ -56,7 +57,7 @@ BAD_TEXTS = [
 @pytest.mark.parametrize(("text", "spec"), TEXTS)
 def test_words_and_intervals_are_texts_of_both_protocols(text: str, spec: OffsetSpec) -> None:
     """In AMQP 1.0 a string or a symbol, in AMQP 0-9-1 a long string."""
-    assert from_amqp10(text) == from_amqp10(t10.Symbol(text)) == from_amqp091(text) == spec
+    assert from_amqp10(text) == from_amqp10(t10.Symbol(text)) == from_amqp091(text, type_name) == spec
 
 
 @pytest.mark.parametrize("text", BAD_TEXTS)
@@ -65,7 +66,7 @@ def test_any_other_text_is_refused(text: str) -> None:
     with pytest.raises(FilterError, match="neither 'first', 'last', 'next' nor an interval"):
         from_amqp10(text)
     with pytest.raises(FilterError, match="^offset must be 'first', 'last', 'next', an interval"):
-        from_amqp091(text)
+        from_amqp091(text, type_name)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,14 @@ def test_an_integer_of_amqp10_is_an_offset(kind: Any) -> None:
     "kind", [int, t091.Int8, t091.UInt8, t091.Int16, t091.UInt16, t091.Int32, t091.UInt32, t091.Int64]
 )
 def test_an_integer_of_amqp091_is_an_offset(kind: Any) -> None:
-    assert from_amqp091(kind(0)) == Offset(0)
-    assert from_amqp091(kind(100)) == Offset(100)
+    assert from_amqp091(kind(0), type_name) == Offset(0)
+    assert from_amqp091(kind(100), type_name) == Offset(100)
 
 
 def test_a_timestamp_is_milliseconds_in_amqp10_and_seconds_in_amqp091() -> None:
     assert from_amqp10(t10.Timestamp(1_700_000_000_123)) == AtTime(1_700_000_000_123)
     assert from_amqp10(t10.Timestamp(-1)) == AtTime(-1)
-    assert from_amqp091(t091.Timestamp(1_700_000_000)) == AtTime(1_700_000_000_000)
+    assert from_amqp091(t091.Timestamp(1_700_000_000), type_name) == AtTime(1_700_000_000_000)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_other_values_of_amqp10_are_refused(value: Any) -> None:
 def test_other_values_of_amqp091_are_refused_with_what_is_allowed(value: Any, shown: str) -> None:
     """The words and types that there are, and the value, or its type if that is wrong."""
     with pytest.raises(FilterError) as caught:
-        from_amqp091(value)
+        from_amqp091(value, type_name)
     assert caught.value.reason == (
         "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
         f"a timestamp or an integer that is not negative, not {shown}"
