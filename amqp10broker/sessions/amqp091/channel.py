@@ -339,7 +339,7 @@ class BrokerChannel(ChannelBase):
         if method.prefetch_size:
             raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_ and GLOBAL_QOS not in self.context.config.rules.denied:
-            self.consuming.global_prefetch = method.prefetch_count
+            self.consuming.set_global_prefetch(method.prefetch_count)
         else:
             self.consuming.prefetch = method.prefetch_count
         self.write(methods.BasicQosOk())

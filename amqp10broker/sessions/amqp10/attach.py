@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1
@@ -23,7 +23,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import from_amqp10
+from amqp10broker.message.filters.filters import Filters, FilterSet, from_amqp10
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
@@ -62,9 +62,6 @@ from amqp10broker.routing.address import (
 from amqp10broker.routing.declaration import stripped
 from amqp10broker.sessions.amqp10.outcomes import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import Filters, FilterSet
 
 T = TypeVar("T")
 
@@ -233,8 +230,6 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 
 def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
-    # Imported only when there is a filter: a broker without one starts sooner.
-
     found = from_amqp10(source.filter, of_stream=kind.replays)
     for refusal in found.refused:
         if refusal.selects:

@@ -8,8 +8,10 @@ with first until the client must have received the outcome, because that may hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from typing import assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.faults import to_error
@@ -28,15 +30,13 @@ from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
 
 
+@dataclass(eq=False, slots=True)
 class Tally:
     """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
     queues: how many have not answered, and the outcome so far.
     """
 
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left: dict[int, tuple[int, Outcome]] = {}
+    left: dict[int, tuple[int, Outcome]] = field(default_factory=dict)
 
     def expect(self, ids: Iterable[int], queues: int) -> None:
         """Expect answers of several queues (more than one) for each of these deliveries."""
@@ -92,18 +92,16 @@ def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
             assert_never(effect)
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
     session, if the client waits for the outcome there.
     """
 
-    __slots__ = ("number", "outcome", "posted", "tag")
-
-    def __init__(self, tag: bytes) -> None:
-        self.tag = tag
-        self.outcome: Outcome | None = None
-        self.number: int | None = None
-        self.posted = False
+    tag: bytes
+    outcome: Outcome | None = None
+    number: int | None = None
+    posted: bool = False
 
 
 TellLate = Callable[[Entry, int], None]

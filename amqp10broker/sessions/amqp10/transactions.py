@@ -145,15 +145,13 @@ class Transaction:
         ]
 
 
+@dataclass(eq=False, slots=True)
 class TransactionNumbers:
     """The transaction ids of one connection; `open` counts those that are not discharged."""
 
-    __slots__ = ("_connection", "_last", "open")
-
-    def __init__(self, connection: int = 0) -> None:
-        self._connection = connection
-        self._last = 0
-        self.open = 0
+    _connection: int = 0
+    _last: int = 0
+    open: int = 0
 
     def next_id(self) -> bytes:
         self._last += 1
