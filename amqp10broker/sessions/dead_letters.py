@@ -165,7 +165,7 @@ class Forwarding:
     _queue: str
     destination: DeadLetterTarget
     _reply_to: ReplyTo
-    _retry_ms: int = RETRY_MS
+    retry_ms: int = RETRY_MS
     unrouted: int = 0
     _outstanding: dict[int, _Outstanding] = field(default_factory=dict)
     _sent: dict[int, _Outstanding] = field(default_factory=dict)
@@ -269,7 +269,7 @@ class Forwarding:
             self.unrouted += not fate.queues and not each.taken
             if judge.exchange is not None:
                 judge.exchange.count(1, routed=bool(fate.queues))
-            each.due_ms, each.routed_at = now_ms + self._retry_ms, vhost.version
+            each.due_ms, each.routed_at = now_ms + self.retry_ms, vhost.version
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))
                 numbers.append(number)

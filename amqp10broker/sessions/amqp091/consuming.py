@@ -45,7 +45,7 @@ Held = Taken[ChannelConsumer, int]
 """Deliveries that the client held: their consumer, and the queue's keys for them."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class ChannelConsumers:
     """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 

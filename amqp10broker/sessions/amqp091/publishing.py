@@ -61,7 +61,7 @@ class _Buffered:
     mandatory: bool
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Publishing:
     """The contents that a channel's client publishes.
 

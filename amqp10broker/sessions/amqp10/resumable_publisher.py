@@ -26,7 +26,6 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
-from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
 
 
@@ -64,9 +63,9 @@ class Tally:
         return [(worst, its_ids) for worst, its_ids in answered]
 
 
-def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
+def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | None:
     """Return why a queue does not accept messages; None if it was deleted, which releases them."""
-    if isinstance(effect, Refused):
+    if isinstance(effect, PublishRejected):
         return AmqpDeliveryError(
             Condition.RESOURCE_LIMIT_EXCEEDED,
             f"queue '{effect.queue}' exceeded maximum length",
@@ -81,11 +80,11 @@ def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
     )
 
 
-def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
+def outcome_of(effect: Confirmed | Unconfirmed | PublishRejected) -> Outcome:
     match effect:
         case Confirmed():
             return ACCEPTED
-        case Unconfirmed() | Refused():
+        case Unconfirmed() | PublishRejected():
             refusal = refusal_of(effect)
             return RELEASED if refusal is None else Rejected(error=to_error(refusal))
         case _:
@@ -254,12 +253,9 @@ class ResumablePublisher(ResumableLink):
 
     def settled(self, ids: Sequence[int]) -> None:
         told = (self._told.pop(number, None) for number in ids)
-        self._forget(entry for entry in told if entry is not None)
+        self.forget(*(entry for entry in told if entry is not None))
 
-    def forget(self, entry: Entry) -> None:
-        self._forget((entry,))
-
-    def _forget(self, over: Iterable[Entry]) -> None:
+    def forget(self, *over: Entry) -> None:
         tags = [entry.tag for entry in over if self.entries.get(entry.tag) is entry]
         for tag in tags:
             del self.entries[tag]
