@@ -149,37 +149,24 @@ class Tokens(Protocol):
         """Fetch the keys, or wait for the fetch that another login has begun."""
 
 
+@dataclass(eq=False)
 class Authenticator:
     """The rules of logging in, for all connections of a broker."""
 
-    def __init__(
-        self,
-        users: Users,
-        passwords: Passwords,
-        *,
-        token: Token,
-        read_table: Callable[[bytes], Mapping[str, object] | None],
-        mechanisms: Sequence[Mechanism] = tuple(Mechanism),
-        anonymous_user: str = "",
-        loopback_users: frozenset[str] = frozenset(),
-        plain_needs_tls: bool = False,
-        tokens: Tokens | None = None,
-        backends: Sequence[str] = ("internal",),
-    ) -> None:
-        self.users = users
-        self.passwords = passwords
-        self.token = token
-        self.read_table = read_table
-        self.anonymous_user = anonymous_user
-        self.loopback_users = loopback_users
-        self.tokens = tokens
-        self.backends = backends
-        self._mechanisms = tuple(mechanisms)
-        self._plain_needs_tls = plain_needs_tls
+    users: Users
+    passwords: Passwords
+    token: Token
+    read_table: Callable[[bytes], Mapping[str, object] | None]
+    mechanisms: Sequence[Mechanism] = tuple(Mechanism)
+    anonymous_user: str = ""
+    loopback_users: frozenset[str] = frozenset()
+    plain_needs_tls: bool = False
+    tokens: Tokens | None = None
+    backends: Sequence[str] = ("internal",)
 
     def offered(self, peer: Peer) -> tuple[Mechanism, ...]:
         """Return the mechanisms that this client may choose, in order."""
-        return tuple(each for each in self._mechanisms if self._fits(each, peer))
+        return tuple(each for each in self.mechanisms if self._fits(each, peer))
 
     def begin(self, peer: Peer, *, data_with_outcome: bool = True) -> Authentication:
         """Begin the login of one client.
@@ -192,10 +179,10 @@ class Authenticator:
 
     def why_not(self, mechanism: str, peer: Peer) -> str | None:
         """Return the reason why a client may not choose a mechanism, for the log; None if it may."""
-        known = next((each for each in self._mechanisms if each.value == mechanism), None)
+        known = next((each for each in self.mechanisms if each.value == mechanism), None)
         if known is None:
             return f"mechanism '{mechanism}' is not offered"
-        if known in READABLE and self._plain_needs_tls and not peer.tls:
+        if known in READABLE and self.plain_needs_tls and not peer.tls:
             return f"mechanism '{mechanism}' needs TLS here; use SCRAM-SHA-256, or connect with TLS"
         if not self._fits(known, peer):
             return f"mechanism '{mechanism}' is not offered to this client"
@@ -203,7 +190,7 @@ class Authenticator:
 
     def _fits(self, mechanism: Mechanism, peer: Peer) -> bool:
         if mechanism in READABLE:
-            return peer.tls or not self._plain_needs_tls
+            return peer.tls or not self.plain_needs_tls
         if mechanism is Mechanism.ANONYMOUS:
             return bool(self.anonymous_user)
         if mechanism is Mechanism.EXTERNAL:

@@ -20,7 +20,7 @@ from typing import Final
 
 from argon2 import PasswordHasher, exceptions
 
-from amqp10broker.auth import scram
+from amqp10broker.auth.scram import ITERATIONS, SALT_BYTES, ScramError, derive
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, ScramRecord, Users
 
@@ -69,8 +69,8 @@ class Passwords:
 
     def _scram_record(self, password: str) -> ScramRecord | None:
         try:
-            return scram.derive(password, self._token(scram.SALT_BYTES))
-        except scram.ScramError:
+            return derive(password, self._token(SALT_BYTES))
+        except ScramError:
             # SASLprep forbids some passwords that PLAIN can send; they work with PLAIN then.
             return None
 
@@ -136,20 +136,20 @@ class Passwords:
         proof meets and that stays the same. All cases take the time of one derivation.
         """
         record = self.record(name)
-        salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[: scram.SALT_BYTES]
+        salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[:SALT_BYTES]
         made_up = self.digest(name, b"")
 
         def find() -> tuple[ScramRecord, bool]:
             plain = record.value if record and record.algorithm is PasswordAlgorithm.PLAIN else None
             try:
-                derived = scram.derive("-" if plain is None else plain, salt)
-            except scram.ScramError:
-                plain, derived = None, scram.derive("-", salt)
+                derived = derive("-" if plain is None else plain, salt)
+            except ScramError:
+                plain, derived = None, derive("-", salt)
             if record is not None and record.scram is not None:
                 return record.scram, True
             if plain is not None:
                 return derived, True
-            return ScramRecord(salt, scram.ITERATIONS, made_up, made_up), False
+            return ScramRecord(salt, ITERATIONS, made_up, made_up), False
 
         return find
 

@@ -221,18 +221,18 @@ class AutoLimit:
 # elsewhere has nothing to send, or waits for its session's window.
 
 
+@dataclass(eq=False, slots=True)
 class AutoCredit:
     """The automatic credit of one link on which a client publishes."""
 
-    __slots__ = ("_changed", "_credit", "_ends", "_stopped_ms", "auto")
+    _credit: ReceiverCredit
+    auto: AutoLimit
+    _changed: Callable[[], None]
+    # The delivery-counts at which grants end that the client may not have reached.
+    _ends: deque[int] = field(default_factory=deque)
+    _stopped_ms: int | None = None
 
-    def __init__(self, credit: ReceiverCredit, auto: AutoLimit, changed: Callable[[], None]) -> None:
-        self._credit = credit
-        self._changed = changed
-        # The delivery-counts at which grants end that the client may not have reached.
-        self._ends: deque[int] = deque()
-        self._stopped_ms: int | None = None
-        self.auto = auto
+    def __post_init__(self) -> None:
         self._note()
 
     def received(self, now_ms: int, count: int, size_bytes: int, *, held_back: bool) -> None:
@@ -270,6 +270,7 @@ class AutoCredit:
                 self._ends.append(end)
 
 
+@dataclass(eq=False, slots=True)
 class AutoQueueCredit:
     """The credit of one link on which a client receives: the size of a request to its queue.
 
@@ -277,11 +278,8 @@ class AutoQueueCredit:
     delivery comes if the last request is used up.
     """
 
-    __slots__ = ("_written", "auto")
-
-    def __init__(self, auto: AutoLimit) -> None:
-        self._written = 0
-        self.auto = auto
+    auto: AutoLimit
+    _written: int = 0
 
     def replied(self, now_ms: int, asked_ms: int, written: int, *, held_up: bool) -> None:
         """Count an answer of the queue."""

@@ -29,13 +29,11 @@ from amqp10broker.sessions.messages import LinkStolen, ToSession
 Key = tuple[str, bool]
 
 
+@dataclass(eq=False, slots=True)
 class LinkNames:
     """The names of the links of one connection, over all its sessions."""
 
-    __slots__ = ("_holders",)
-
-    def __init__(self) -> None:
-        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = {}
+    _holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = field(default_factory=dict)
 
     def take(
         self, link: SenderLink | ReceiverLink, to_session: ToSession

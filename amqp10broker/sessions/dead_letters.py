@@ -6,10 +6,12 @@ The heads of a batch are few, mostly one, so the destination is determined once 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.bare import routing_headers
 from amqp10broker.message.dead_lettering import REMEMBERED_MAX, Cause, DeadLettered, Dying
 from amqp10broker.message.death_history import is_cycle
@@ -126,22 +128,20 @@ class DeadLetterTarget(NamedTuple):
     routing_key: str | None
 
 
+@dataclass(eq=False, slots=True)
 class _Outstanding:
     """One message that is not done. `waiting`: target queues that have not answered, with the number it has
     there. `former`: the same of queues that are not bound any more, and need not answer.
     """
 
-    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "routed_at", "taken", "waiting")
-
-    def __init__(self, letter: DeadMessage, now_ms: int) -> None:
-        self.letter = letter
-        self.died_ms = now_ms
-        self.due_ms = now_ms
-        self.waiting: dict[DeclaredQueue, int] = {}
-        self.former: dict[DeclaredQueue, int] = {}
-        self.refused: set[DeclaredQueue] = set()
-        self.taken: set[DeclaredQueue] = set()
-        self.routed_at = -1
+    letter: DeadMessage
+    died_ms: int
+    due_ms: int
+    waiting: dict[DeclaredQueue, int] = field(default_factory=dict)
+    former: dict[DeclaredQueue, int] = field(default_factory=dict)
+    refused: set[DeclaredQueue] = field(default_factory=set)
+    taken: set[DeclaredQueue] = field(default_factory=set)
+    routed_at: int = -1
 
     @property
     def stuck(self) -> bool:
@@ -158,23 +158,21 @@ class _Outstanding:
         return bool(self.taken) and not self.waiting and not self.refused
 
 
+@dataclass(eq=False)
 class Forwarding:
     """The dead letters of one queue that are on their way."""
 
-    def __init__(
-        self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
-    ) -> None:
-        self.destination = destination
-        self.unrouted = 0
-        self._queue = queue
-        self._reply_to = reply_to
-        self._retry_ms = retry_ms
-        self._outstanding: dict[int, _Outstanding] = {}
-        self._sent: dict[int, _Outstanding] = {}
-        self._next_id = 1
-        self._looked_ms = 0
-        self._refs: dict[DeclaredQueue, PublisherRef] = {}
-        self._queues: dict[PublisherRef, DeclaredQueue] = {}
+    _queue: str
+    destination: DeadLetterTarget
+    _reply_to: ReplyTo
+    retry_ms: int = RETRY_MS
+    unrouted: int = 0
+    _outstanding: dict[int, _Outstanding] = field(default_factory=dict)
+    _sent: dict[int, _Outstanding] = field(default_factory=dict)
+    _next_id: int = 1
+    _looked_ms: int = 0
+    _refs: dict[DeclaredQueue, PublisherRef] = field(default_factory=dict)
+    _queues: dict[PublisherRef, DeclaredQueue] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._outstanding)
@@ -186,7 +184,7 @@ class Forwarding:
         fresh = []
         for letter in letters:
             if letter.key not in self._outstanding:
-                outstanding = self._outstanding[letter.key] = _Outstanding(letter, now_ms)
+                outstanding = self._outstanding[letter.key] = _Outstanding(letter, now_ms, now_ms)
                 fresh.append(outstanding)
         return self._publish(fresh, vhost, now_ms)
 
@@ -271,7 +269,7 @@ class Forwarding:
             self.unrouted += not fate.queues and not each.taken
             if judge.exchange is not None:
                 judge.exchange.count(1, routed=bool(fate.queues))
-            each.due_ms, each.routed_at = now_ms + self._retry_ms, vhost.version
+            each.due_ms, each.routed_at = now_ms + self.retry_ms, vhost.version
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))
                 numbers.append(number)

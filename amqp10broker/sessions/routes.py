@@ -8,9 +8,11 @@ permissions change; both have a version.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.auth.authorise import Access
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AccessRefused
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.subscriptions import is_local
@@ -28,45 +30,29 @@ HEAD_BYTES_MAX: Final = 1024
 Headers = Callable[[], Mapping[str, object]]
 
 
+@dataclass(eq=False, slots=True)
 class Route:
-    """The route of one exchange and key; `queues` is None if they depend on the message."""
+    """The route of one exchange and key; `queues` is None if they depend on the message. `stamp`: versions of
+    the topology and of the user's permissions by which it was found.
+    """
 
-    __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        routing_key: str,
-        queues: Sequence[DeclaredQueue] | None,
-        stamp: tuple[int, int],
-    ) -> None:
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.queues = queues
-        self.heads: dict[bytes, bytes] = {}
-        self._stamp = stamp
-
-    def is_fresh(self, stamp: tuple[int, int]) -> bool:
-        """Return whether it is still valid."""
-        return self._stamp == stamp
-
-    def has_rights_of(self, stamp: tuple[int, int]) -> bool:
-        """Return whether the user's permissions are unchanged."""
-        return self._stamp[1] == stamp[1]
+    exchange: Exchange
+    routing_key: str
+    queues: Sequence[DeclaredQueue] | None
+    stamp: tuple[int, int]
+    heads: dict[bytes, bytes] = field(default_factory=dict)
 
 
+@dataclass(eq=False, slots=True)
 class Routes:
     """The routes of one user's messages in one virtual host."""
 
-    __slots__ = ("_access", "_container", "_heads", "_heads_count", "_known", "_vhost")
-
-    def __init__(self, vhost: VirtualHost, access: Access, container: str | None = None) -> None:
-        self._vhost = vhost
-        self._container = container
-        self._access = access
-        self._known: dict[tuple[str, str], Route] = {}
-        self._heads: list[dict[bytes, bytes]] = []  # those of routes that are not empty
-        self._heads_count = 0
+    _vhost: VirtualHost
+    _access: Access
+    _container: str | None = None
+    _known: dict[tuple[str, str], Route] = field(default_factory=dict)
+    _heads: list[dict[bytes, bytes]] = field(default_factory=list)
+    _heads_count: int = 0
 
     def find(self, exchange: str, routing_key: str) -> Route:
         """Return the route, from the cache if possible.
@@ -80,7 +66,7 @@ class Routes:
         stamp = (vhost.version, self._access.changes.version)
         key = (exchange, routing_key)
         route = self._known.get(key)
-        if route is not None and route.is_fresh(stamp):
+        if route is not None and route.stamp == stamp:
             return route
         # Permission first: without it a user must not learn what exists.
         self._access.write("exchange", exchange)
@@ -96,7 +82,7 @@ class Routes:
         queues, cacheable = vhost.route(found, (routing_key,), dict)
         queues = self._not_local(queues)
         fresh = Route(found, routing_key, queues if cacheable else None, stamp)
-        if route is not None and route.exchange is found and route.has_rights_of(stamp):
+        if route is not None and route.exchange is found and route.stamp[1] == stamp[1]:
             fresh.heads = route.heads
         if len(self._known) >= ROUTES_MAX:
             self._known.clear()

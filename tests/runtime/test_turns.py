@@ -171,7 +171,7 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
 ) -> None:
     """AMQP 0-9-1: on one channel, and on many at once."""
     neighbour = Neighbour()
-    counted(monkeypatch, BrokerChannel, "_end", neighbour)
+    counted(monkeypatch, BrokerChannel, "_guarded", neighbour)
     async with running_broker() as broker:
         client = await connect091(broker).open(channels=0)
         close = ChannelClose(200, "", 0, 0)

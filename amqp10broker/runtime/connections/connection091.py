@@ -139,7 +139,10 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 case SecureOkReceived():
                     await self.go_on_with_login(event.response)
                 case ConnectionTuneOk():
-                    self._start_heartbeats(event.heartbeat)
+                    if event.heartbeat:
+                        # Two intervals of silence are too many; ours are sent after half of one.
+                        ms = 1000 * event.heartbeat
+                        self.start_heartbeats(IdleTimer(2 * ms, ms, trio.current_time()))
                 case ConnectionOpen():
                     self._open(event)
                 case UpdateSecretReceived():
@@ -199,11 +202,6 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
         self.engine.open_ok()
         self.flush()
         self.opened(self.engine.frame_max, product=str(self.engine.client_properties.get("product", "")))
-
-    def _start_heartbeats(self, heartbeat_s: int) -> None:
-        if heartbeat_s:
-            # Two intervals of silence are too many; ours are sent after half of one.
-            self.start_heartbeats(IdleTimer(2000 * heartbeat_s, 1000 * heartbeat_s, trio.current_time()))
 
     def on_idle_timeout(self) -> None:
         timeout_s = self.engine.heartbeat_s

@@ -292,8 +292,8 @@ class Connection10(ClientConnection[ConnectionEvent, AmqpError, SessionTask]):
         transactions = Transactions(
             self._numbers,
             given["moment"],
-            timeout_ms=node_context.config.transaction_timeout_ms,
-            watch=partial(self._watch_time, inbox),
+            node_context.config.transaction_timeout_ms,
+            partial(self._watch_time, inbox),
         )
         context = SessionContext(
             **given,

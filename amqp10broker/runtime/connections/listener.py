@@ -246,11 +246,13 @@ class Listener:
     async def _go_over(
         self, stream: Stream, number: int, peer: str, origin: Peer, data: bytes
     ) -> Greeted | None:
-        from amqp10broker.runtime.http.http_connection import WebSocketDoor, only_websocket
+        from amqp10broker.runtime.http.http_connection import only_websocket, serve_until_websocket
 
         # It has been given room as it was accepted.
-        broker_api = WebSocketDoor(self._node_context.config, lambda: True)
-        came = await broker_api.serve(stream, peer, origin, run=only_websocket, first_bytes=data)
+        config = self._node_context.config
+        came = await serve_until_websocket(
+            *(config, lambda: True, stream, peer, origin), run=only_websocket, first_bytes=data
+        )
         if came is None:
             return None
         websocket, origin = came

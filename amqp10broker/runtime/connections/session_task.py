@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.content import ContentOpened
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
 from amqp10broker.protocols.amqp10.errors import AmqpError
@@ -28,19 +29,17 @@ reader waits."""
 EndpointT = TypeVar("EndpointT", bound=SessionEndpoint)
 
 
+@dataclass(eq=False, slots=True)
 class Bound:
     """One sender's share of a mailbox: waits when too many of its messages are not handled.
 
     `full`: whether the next message has to wait.
     """
 
-    __slots__ = ("_freed", "_limit", "full", "outstanding")
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._freed: trio.Event | None = None
-        self.outstanding = 0
-        self.full = False
+    _limit: int
+    outstanding: int = 0
+    full: bool = False
+    _freed: trio.Event | None = None
 
     async def wait(self) -> None:
         while self.full:

@@ -53,7 +53,7 @@ from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
-from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody, RunRequest
+from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody
 from amqp10broker.runtime.http.http_live import Lives, Start
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
@@ -244,10 +244,7 @@ class HttpApi(BrokerApi):
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def answering(self, origin: Peer, peer: str) -> RunRequest:
-        return partial(self._answer, origin, peer)
-
-    async def _answer(self, origin: Peer, peer: str, request: HttpRequest, read: ReadBody) -> HttpResponse:
+    async def answer(self, origin: Peer, peer: str, request: HttpRequest, read: ReadBody) -> HttpResponse:
         entered = self._front.enter(request)
         if isinstance(entered, HttpResponse):
             return entered

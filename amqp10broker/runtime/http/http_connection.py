@@ -382,49 +382,43 @@ PIECE_OF_FRAMES: Final = 2
 _NO_BODY: Final = HttpLimits(body_bytes=0)
 
 
-class WebSocketDoor:
-    """Serves a connection's requests until it is over, or is a WebSocket."""
+async def serve_until_websocket(
+    config: Config,
+    has_room: Callable[[], bool],
+    stream: Stream,
+    peer: str,
+    origin: Peer,
+    *,
+    run: RunRequest,
+    limits: HttpLimits = _NO_BODY,
+    first_bytes: bytes = b"",
+) -> tuple[WebSocketTransport, Peer] | None:
+    """Answer a connection's requests until it is over, or is a WebSocket.
 
-    def __init__(self, config: Config, has_room: Callable[[], bool]) -> None:
-        self._config = config
-        self._has_room = has_room
-        self._origins = {each.strip() for each in config.websocket_origins.split(",")}
-        self._foreign = False
+    Returns:
+        None: the stream is closed; or the WebSocket, and what is known of the client then.
+    """
+    origins = {each.strip() for each in config.websocket_origins.split(",")}
+    foreign = False
 
-    async def serve(
-        self,
-        stream: Stream,
-        peer: str,
-        origin: Peer,
-        *,
-        run: RunRequest,
-        limits: HttpLimits = _NO_BODY,
-        first_bytes: bytes = b"",
-    ) -> tuple[WebSocketTransport, Peer] | None:
-        """Answer requests; the stream is closed when there is none to come.
-
-        Returns:
-            None; or the WebSocket, and what is known of the client then.
-        """
-        rest = await HttpConnection(stream, peer, run, limits, self._switch, first_bytes).serve()
-        if rest is None:
-            return None
-        from amqp10broker.protocols.websocket import WebSocketLayer  # needs the extra
-
-        layer = WebSocketLayer(PIECE_OF_FRAMES * self._config.max_frame_size_bytes)
-        # A page that anybody may have written runs on this machine too, and knows the password of guest.
-        loopback = origin.loopback and not self._foreign
-        return WebSocketTransport(stream, layer, rest), replace(
-            origin, loopback=loopback, transport="websocket"
-        )
-
-    def _switch(self, request: HttpRequest) -> Iterable[tuple[str, str]]:
-        accepted = accept(request, self._origins)
-        if not self._has_room():
+    def switch(request: HttpRequest) -> Iterable[tuple[str, str]]:
+        nonlocal foreign
+        accepted = accept(request, origins)
+        if not has_room():
             reason = "the broker takes no more connections at present"
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", reason)
-        self._foreign = accepted.foreign
+        foreign = accepted.foreign
         return accepted.headers
+
+    rest = await HttpConnection(stream, peer, run, limits, switch, first_bytes).serve()
+    if rest is None:
+        return None
+    from amqp10broker.protocols.websocket import WebSocketLayer  # needs the extra
+
+    layer = WebSocketLayer(PIECE_OF_FRAMES * config.max_frame_size_bytes)
+    # A page that anybody may have written runs on this machine too, and knows the password of guest.
+    loopback = origin.loopback and not foreign
+    return WebSocketTransport(stream, layer, rest), replace(origin, loopback=loopback, transport="websocket")
 
 
 async def only_websocket(_: HttpRequest, __: ReadBody) -> HttpResponse:

@@ -39,6 +39,7 @@ _log = Log("amqp10broker.http")
 class HttpListener:
     def __init__(self, on_client: Callable[[], None] = lambda: None, *, metrics: bool = False) -> None:
         self._metrics = metrics
+        self._what, self._setting = ("metrics", "prometheus_port") if metrics else ("HTTP API", "http_port")
         self._on_client = on_client
         self.addresses: list[Address] = []
         self.serving = 0
@@ -104,14 +105,6 @@ class HttpListener:
             raise error
         _log.warning(f"no {self._what}", reason=str(error))
 
-    @property
-    def _what(self) -> str:
-        return "metrics" if self._metrics else "HTTP API"
-
-    @property
-    def _setting(self) -> str:
-        return "prometheus_port" if self._metrics else "http_port"
-
     def close(self) -> None:
         for sock in self._sockets:
             sock.close()
@@ -166,19 +159,19 @@ class HttpListener:
 
     async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
-        from amqp10broker.runtime.http.http_connection import HttpConnection, WebSocketDoor
+        from amqp10broker.runtime.http.http_connection import HttpConnection, serve_until_websocket
 
         if self._api is None:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
-        limits, answering = self._api.limits, self._api.answering(origin, peer)
+        limits, answering = self._api.limits, partial(self._api.answer, origin, peer)
         broker_listeners = broker.broker_listeners
         if self._metrics or broker_listeners is None or not broker.config.websocket:
             await HttpConnection(stream, peer, answering, limits).serve()
             return False
-        broker_api = WebSocketDoor(
-            broker.config, partial(broker_listeners.has_room_for, peer, origin.address)
+        has_room = partial(broker_listeners.has_room_for, peer, origin.address)
+        came = await serve_until_websocket(
+            *(broker.config, has_room, stream, peer, origin), run=answering, limits=limits
         )
-        came = await broker_api.serve(stream, peer, origin, run=answering, limits=limits)
         if came is None:
             return False
         websocket, origin = came

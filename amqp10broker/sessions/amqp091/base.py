@@ -136,7 +136,7 @@ _CODES: Final[tuple[tuple[type[RefusedError], ReplyCode], ...]] = (
 _HARD: Final = (ReplyCode.NOT_IMPLEMENTED, ReplyCode.NOT_ALLOWED, ReplyCode.INTERNAL_ERROR)
 
 
-def to_amqp091(refusal: RefusedError) -> Amqp091Error:
+def to_amqp091_error(refusal: RefusedError) -> Amqp091Error:
     code = next((code for kind, code in _CODES if isinstance(refusal, kind)), ReplyCode.INTERNAL_ERROR)
     kind = AmqpHardError if code in _HARD else AmqpChannelError
     return kind(code, refusal.description)

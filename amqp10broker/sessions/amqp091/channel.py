@@ -42,7 +42,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091
+from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091_error
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
 from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
 from amqp10broker.sessions.amqp091.declaring import DECLARING
@@ -260,7 +260,7 @@ class BrokerChannel(ChannelBase):
         except AmqpChannelError as error:
             self._fail(error)
         except RefusedError as refusal:
-            fault = to_amqp091(refusal)
+            fault = to_amqp091_error(refusal)
             if isinstance(fault, AmqpHardError):
                 self._name_method(fault)
                 raise fault from refusal
@@ -339,7 +339,7 @@ class BrokerChannel(ChannelBase):
         if method.prefetch_size:
             raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_ and GLOBAL_QOS not in self.context.config.rules.denied:
-            self.consuming.global_prefetch = method.prefetch_count
+            self.consuming.set_global_prefetch(method.prefetch_count)
         else:
             self.consuming.prefetch = method.prefetch_count
         self.write(methods.BasicQosOk())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
@@ -15,13 +15,13 @@ from amqp10broker.message.filters.offset_spec import OffsetSpec, from_amqp091
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.routing.arguments import type_name
 
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import Filters
-
 _PRIORITY: Final = "x-priority"
 _CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 _TIMEOUT: Final = "x-consumer-timeout"
-_STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"})
+X_STREAM_OFFSET: Final = "x-stream-offset"
+X_STREAM_FILTER: Final = "x-stream-filter"
+X_STREAM_MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+_STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNFILTERED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,6 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
             raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}: {fault}")
     filters = None
     if queue.type == QueueType.STREAM:
-        # Imported only for a stream: a broker without one starts sooner without its filters.
-
         filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
     elif not arguments:
         return DEFAULT_OPTIONS
@@ -97,11 +95,6 @@ def _fault_of(name: str, value: Any) -> str | None:
 def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
     names = sorted(known | _STREAM if queue.type == QueueType.STREAM else known)
     return f"consumers of a queue of type {queue.type} may give {', '.join(names)} only"
-
-
-X_STREAM_OFFSET: Final = "x-stream-offset"
-X_STREAM_FILTER: Final = "x-stream-filter"
-X_STREAM_MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
 
 
 def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:

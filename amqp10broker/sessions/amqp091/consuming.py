@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from typing import Final, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -43,35 +45,36 @@ Held = Taken[ChannelConsumer, int]
 """Deliveries that the client held: their consumer, and the queue's keys for them."""
 
 
+@dataclass(eq=False)
 class ChannelConsumers:
     """The consumers of a channel's client. `prefetch`: basic.qos for consumers to come; 0: no limit."""
 
-    def __init__(
-        self, number: int, context: ChannelContext, to_queue: ToQueue, counters: ClientCounters
-    ) -> None:
-        self._counters = counters
-        self._number = number
-        self._context = context
-        self._to_queue = to_queue
-        self._by_ref: dict[ConsumerRef, ChannelConsumer] = {}
-        self._encoders: dict[ChannelConsumer, DeliverEncoder] = {}
-        self._fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = {}
-        self.held: Unacked[ChannelConsumer, int] = Unacked()
-        # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
-        # acknowledged and not committed.
-        self._unsettled = 0
-        self._turn = 0
-        self._next_tag = 1
-        self._made = 0
-        # Of thousands of consumers few have anything to do in one step: those that have changed since they
-        # were last topped up, and those with deliveries to write.
-        self._stirred: dict[ChannelConsumer, None] = {}
-        self._unsent: dict[ChannelConsumer, None] = {}
-        self._global_prefetch = 0
-        self.consumers: dict[str, ChannelConsumer] = {}
-        self.prefetch = 0
-        self.moved_ms = context.moment.ms
-        self.taps: tuple[ChannelTap, ...] = ()
+    _number: int
+    _context: ChannelContext
+    _to_queue: ToQueue
+    _counters: ClientCounters
+    prefetch: int = 0
+    consumers: dict[str, ChannelConsumer] = field(default_factory=dict)
+    moved_ms: int = field(init=False)
+    taps: tuple[ChannelTap, ...] = ()
+    held: Unacked[ChannelConsumer, int] = field(default_factory=Unacked)
+    _by_ref: dict[ConsumerRef, ChannelConsumer] = field(default_factory=dict)
+    _encoders: dict[ChannelConsumer, DeliverEncoder] = field(default_factory=dict)
+    _fetchers: dict[tuple[DeclaredQueue, bool], ChannelConsumer] = field(default_factory=dict)
+    # Deliveries with an outcome that no queue has: those in `held`, and those that a transaction has
+    # acknowledged and not committed.
+    _unsettled: int = 0
+    _turn: int = 0
+    _next_tag: int = 1
+    _made: int = 0
+    # Of thousands of consumers few have anything to do in one step: those that have changed since they
+    # were last topped up, and those with deliveries to write.
+    _stirred: dict[ChannelConsumer, None] = field(default_factory=dict)
+    _unsent: dict[ChannelConsumer, None] = field(default_factory=dict)
+    global_prefetch: int = 0
+
+    def __post_init__(self) -> None:
+        self.moved_ms = self._context.moment.ms
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -192,13 +195,8 @@ class ChannelConsumers:
 
     # --- prefetch ---------------------------------------------------------------------------------
 
-    @property
-    def global_prefetch(self) -> int:
-        return self._global_prefetch
-
-    @global_prefetch.setter
-    def global_prefetch(self, count: int) -> None:
-        self._global_prefetch = count
+    def set_global_prefetch(self, count: int) -> None:
+        self.global_prefetch = count
         self._stirred.update(dict.fromkeys(self.consumers.values()))
 
     def _global_room(self) -> int | None:
@@ -304,7 +302,7 @@ class ChannelConsumers:
         self.settle(self.held.take_all(), DeliveryOutcome.REQUEUE)
 
     def close(self) -> None:
-        for consumer in self._all():
+        for consumer in self._by_ref.values():
             consumer.leave()
             consumer.credit.retire(self._counters)
         self._by_ref.clear()
@@ -315,10 +313,6 @@ class ChannelConsumers:
         self._fetchers.clear()
         self.held = Unacked()
         self._unsettled = 0
-
-    def _all(self) -> Iterator[ChannelConsumer]:
-        # Cancelled consumers come last: their deliveries are older, and queues sort them anyway.
-        return iter(list(self._by_ref.values()))
 
     def credits(self) -> Iterator[QueueCredit]:
         return (consumer.credit for consumer in self._by_ref.values())

@@ -7,6 +7,7 @@ A run of publishes of the same shape is routed once and sent to each queue as on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
@@ -60,6 +61,7 @@ class _Buffered:
     mandatory: bool
 
 
+@dataclass(eq=False)
 class Publishing:
     """The contents that a channel's client publishes.
 
@@ -69,34 +71,30 @@ class Publishing:
         next_seq: number of the next message; counted from 1 again after confirm.select.
     """
 
-    def __init__(
-        self,
-        context: ChannelContext,
-        to_queue: ToQueue,
-        give_back: Callable[[Message], None],
-        reply_address: Callable[[], str | None],
-        counters: ClientCounters,
-    ) -> None:
-        self._context = context
-        self._to_queue = to_queue
-        self._give_back = give_back
-        self._reply_address = reply_address
-        self._counters = counters
-        self._flow = CreditFlowSettings.of(context.config)
-        self._routes = Routes(context.vhost, context.access)
-        self._outlets: dict[DeclaredQueue, QueueOutlet] = {}
-        self._outlets_max = OUTLETS_MAX
-        self._by_ref: dict[PublisherRef, QueueOutlet] = {}
-        self._held_by: set[QueueOutlet] = set()
-        self.tracker = ConfirmTracker()
-        self.next_seq = 1
-        self._before_confirms = 0
-        self._buffered: list[_Buffered] = []
-        self._commit: dict[int, int] | None = None
-        self.published_ms = 0
-        self.confirming = False
-        self.transactional = False
-        self.commit_failed = False
+    _context: ChannelContext
+    _to_queue: ToQueue
+    _give_back: Callable[[Message], None]
+    _reply_address: Callable[[], str | None]
+    _counters: ClientCounters
+    _flow: CreditFlowSettings = field(init=False)
+    _routes: Routes = field(init=False)
+    _outlets: dict[DeclaredQueue, QueueOutlet] = field(default_factory=dict)
+    _outlets_max: int = OUTLETS_MAX
+    _by_ref: dict[PublisherRef, QueueOutlet] = field(default_factory=dict)
+    _held_by: set[QueueOutlet] = field(default_factory=set)
+    tracker: ConfirmTracker = field(default_factory=ConfirmTracker)
+    next_seq: int = 1
+    _before_confirms: int = 0
+    _buffered: list[_Buffered] = field(default_factory=list)
+    _commit: dict[int, int] | None = None
+    published_ms: int = 0
+    confirming: bool = False
+    transactional: bool = False
+    commit_failed: bool = False
+
+    def __post_init__(self) -> None:
+        self._flow = CreditFlowSettings.of(self._context.config)
+        self._routes = Routes(self._context.vhost, self._context.access)
 
     @property
     def blocked(self) -> bool:

@@ -8,8 +8,7 @@ declared first, they yield the request and are sent its decision, at once or lat
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import ADDRESS_V1
@@ -23,7 +22,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import from_amqp10
+from amqp10broker.message.filters.filters import Filters, FilterSet, from_amqp10
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
@@ -62,9 +61,6 @@ from amqp10broker.routing.address import (
 from amqp10broker.routing.declaration import stripped
 from amqp10broker.sessions.amqp10.outcomes import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import Filters, FilterSet
 
 T = TypeVar("T")
 
@@ -204,6 +200,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         _allowed(lambda: context.vhost.for_connection(queue, context.connection))
     stream = queue.type == QueueType.STREAM
     browse = source.distribution_mode == COPY and not stream
+    made = (VOLATILE_QUEUE if queue.type == VOLATILE else TEMPORARY_QUEUE,)
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         dynamic=dynamic,
@@ -213,28 +210,29 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         filter=filter_set.in_place or None if filter_set is not None else None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
-        capabilities=_dynamic_capabilities(queue) if dynamic else _capabilities(source, queue),
+        capabilities=made if dynamic else _capabilities(source, queue),
         **KEPT,
     )
+    timed = stream and ENQUEUED_TIME in (attach.desired_capabilities or ())
+    offered = (*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES
     plan = SourcePlan(
-        queue, reply, delivery_outcome, dynamic, priority, _timeout(attach, queue), browse=browse
-    )
-    if filter_set is not None:
-        plan = replace(plan, filters=filter_set.filters)
-    _check_alone(plan, context)
-    if not stream:
-        return plan
-    timed = ENQUEUED_TIME in (attach.desired_capabilities or ())
-    return replace(
-        plan,
-        capabilities=(*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES,
+        *(queue, reply, delivery_outcome, dynamic, priority, _timeout(attach, queue)),
+        filters=None if filter_set is None else filter_set.filters,
+        capabilities=offered if stream else None,
         enqueued_time=timed,
+        browse=browse,
     )
+    if plan.selects and not browse and queue.effective.settings.single_active_consumer:
+        # A single active consumer that selects would withhold from others what it does not want.
+        raise AmqpLinkError(
+            Condition.NOT_ALLOWED,
+            f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
+            "messages: consume without a selector, or browse with it (distribution-mode copy)",
+        )
+    return plan
 
 
 def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> FilterSet:
-    # Imported only when there is a filter: a broker without one starts sooner.
-
     found = from_amqp10(source.filter, of_stream=kind.replays)
     for refusal in found.refused:
         if refusal.selects:
@@ -426,17 +424,6 @@ def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContex
     raise AmqpLinkError(Condition.NOT_IMPLEMENTED, f"Attach refused: {queue} cannot be {what}")
 
 
-def _check_alone(plan: SourcePlan, context: SessionContext) -> None:
-    # A single active consumer that selects would withhold from others what it does not want.
-    queue = plan.queue
-    if plan.selects and not plan.browse and queue.effective.settings.single_active_consumer:
-        raise AmqpLinkError(
-            Condition.NOT_ALLOWED,
-            f"Attach refused: queue '{queue.name}' has a single active consumer, which takes all its "
-            "messages: consume without a selector, or browse with it (distribution-mode copy)",
-        )
-
-
 def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
     # Also for a queue that the attach would make.
     if to_declare(address, context):
@@ -528,10 +515,6 @@ def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> 
         _allowed(lambda: context.access.read("queue", name))
 
     return context.volatile(context.vhost, context.connection, may)
-
-
-def _dynamic_capabilities(queue: DeclaredQueue) -> tuple[Symbol, ...]:
-    return (VOLATILE_QUEUE,) if queue.type == VOLATILE else (TEMPORARY_QUEUE,)
 
 
 def _node_properties() -> dict[Any, Any]:

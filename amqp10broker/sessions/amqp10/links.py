@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from amqp10broker.auth.authorise import Kind
 from amqp10broker.config.records import INCOMING_WINDOW
 from amqp10broker.config.settings import AUTO
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.proposing import LATER, Decided
@@ -73,6 +74,7 @@ class WaitingAttach(NamedTuple):
     then: Callable[[Decided], None]
 
 
+@dataclass(eq=False)
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
@@ -81,28 +83,23 @@ class ClientLinks:
     consumer.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        context: SessionContext,
-        owners: LinkOwners,
-        to_queue: ToQueue,
-        take_commands: TakeCommands,
-    ) -> None:
-        self._session = session
-        self._owners = owners
-        self._context = context
-        self._to_queue = to_queue
-        self._take_commands = take_commands
-        self._routes = Routes(context.vhost, context.access, context.container_id)
-        self._gone = ClientCounters()
-        self.consumers: dict[ConsumerRef, LinkConsumer] = {}
-        self.publishers: dict[PublisherRef, LinkPublisher] = {}
-        self.waiting: dict[RequestRef, WaitingAttach] = {}
-        # Attaches of kept links that still have an end elsewhere.
-        self.claimed: dict[SenderLink | ReceiverLink, Attach] = {}
-        # Functions that accept consumers when their queues have answered.
-        self._accept: dict[ConsumerRef, Callable[[], object]] = {}
+    _session: Session
+    _context: SessionContext
+    _owners: LinkOwners
+    _to_queue: ToQueue
+    _take_commands: TakeCommands
+    _routes: Routes = field(init=False)
+    _gone: ClientCounters = field(default_factory=ClientCounters)
+    consumers: dict[ConsumerRef, LinkConsumer] = field(default_factory=dict)
+    publishers: dict[PublisherRef, LinkPublisher] = field(default_factory=dict)
+    waiting: dict[RequestRef, WaitingAttach] = field(default_factory=dict)
+    # Attaches of kept links that still have an end elsewhere.
+    claimed: dict[SenderLink | ReceiverLink, Attach] = field(default_factory=dict)
+    # Functions that accept consumers when their queues have answered.
+    _accept: dict[ConsumerRef, Callable[[], object]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._routes = Routes(self._context.vhost, self._context.access, self._context.container_id)
 
     def counted(self) -> ClientCounters:
         """Return the counters of all links, including those that are gone."""

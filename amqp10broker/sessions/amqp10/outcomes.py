@@ -89,6 +89,7 @@ def to_outcome(state: Any) -> DeliveryOutcome | None:
             return None
 
 
+@dataclass(eq=False, slots=True)
 class Decisions:
     """The pending decisions of one consuming link.
 
@@ -96,13 +97,10 @@ class Decisions:
     decide on deliveries that the queue has taken back after a timeout: such decisions are ignored.
     """
 
-    __slots__ = ("_expired", "_undurable")
-
-    def __init__(self) -> None:
-        # Both are made on demand: few links ever have any, and empty ones take 800 bytes. In the order in
-        # which the queue received them, which is that of its answers.
-        self._undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
-        self._expired: set[int] | None = None
+    # Both are made on demand: few links ever have any, and empty ones take 800 bytes. In the order in
+    # which the queue received them, which is that of its answers.
+    _undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
+    _expired: set[int] | None = None
 
     def wait(self, ids: Sequence[int], outcome: Outcome | None) -> None:
         """Add deliveries with a decision that the queue has to confirm."""
@@ -145,17 +143,15 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 Properties = dict[Symbol, bool]
 
 
+@dataclass(eq=False, slots=True)
 class FlowAnswers:
     """The pending answers of one link; `unasked` if a flow came since the last request to the queue."""
 
-    __slots__ = ("_active_told", "_asked", "_owed", "tells_active", "unasked")
-
-    def __init__(self, *, tells_active: bool) -> None:
-        self.tells_active = tells_active
-        self.unasked = False
-        self._active_told: bool | None = None
-        self._asked = 0
-        self._owed = 0
+    tells_active: bool
+    unasked: bool = False
+    _active_told: bool | None = None
+    _asked: int = 0
+    _owed: int = 0
 
     def owe(self) -> None:
         self._owed = min(self._owed + 1, ANSWERS_OWED_MAX)

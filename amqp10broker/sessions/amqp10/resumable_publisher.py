@@ -8,8 +8,10 @@ with first until the client must have received the outcome, because that may hav
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from typing import assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.faults import to_error
@@ -24,19 +26,16 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Effect, PublishRejected, Unconfirmed
-from amqp10broker.queues.effects import PublishRejected as Refused
 from amqp10broker.sessions.amqp10.resumable_links import Host, Key, ResumableLink
 
 
+@dataclass(eq=False, slots=True)
 class Tally:
     """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
     queues: how many have not answered, and the outcome so far.
     """
 
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left: dict[int, tuple[int, Outcome]] = {}
+    left: dict[int, tuple[int, Outcome]] = field(default_factory=dict)
 
     def expect(self, ids: Iterable[int], queues: int) -> None:
         """Expect answers of several queues (more than one) for each of these deliveries."""
@@ -64,9 +63,9 @@ class Tally:
         return [(worst, its_ids) for worst, its_ids in answered]
 
 
-def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
+def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | None:
     """Return why a queue does not accept messages; None if it was deleted, which releases them."""
-    if isinstance(effect, Refused):
+    if isinstance(effect, PublishRejected):
         return AmqpDeliveryError(
             Condition.RESOURCE_LIMIT_EXCEEDED,
             f"queue '{effect.queue}' exceeded maximum length",
@@ -81,29 +80,27 @@ def refusal_of(effect: Unconfirmed | Refused) -> AmqpDeliveryError | None:
     )
 
 
-def outcome_of(effect: Confirmed | Unconfirmed | Refused) -> Outcome:
+def outcome_of(effect: Confirmed | Unconfirmed | PublishRejected) -> Outcome:
     match effect:
         case Confirmed():
             return ACCEPTED
-        case Unconfirmed() | Refused():
+        case Unconfirmed() | PublishRejected():
             refusal = refusal_of(effect)
             return RELEASED if refusal is None else Rejected(error=to_error(refusal))
         case _:
             assert_never(effect)
 
 
+@dataclass(eq=False, slots=True)
 class Entry:
     """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
     session, if the client waits for the outcome there.
     """
 
-    __slots__ = ("number", "outcome", "posted", "tag")
-
-    def __init__(self, tag: bytes) -> None:
-        self.tag = tag
-        self.outcome: Outcome | None = None
-        self.number: int | None = None
-        self.posted = False
+    tag: bytes
+    outcome: Outcome | None = None
+    number: int | None = None
+    posted: bool = False
 
 
 TellLate = Callable[[Entry, int], None]
@@ -256,12 +253,9 @@ class ResumablePublisher(ResumableLink):
 
     def settled(self, ids: Sequence[int]) -> None:
         told = (self._told.pop(number, None) for number in ids)
-        self._forget(entry for entry in told if entry is not None)
+        self.forget(*(entry for entry in told if entry is not None))
 
-    def forget(self, entry: Entry) -> None:
-        self._forget((entry,))
-
-    def _forget(self, over: Iterable[Entry]) -> None:
+    def forget(self, *over: Entry) -> None:
         tags = [entry.tag for entry in over if self.entries.get(entry.tag) is entry]
         for tag in tags:
             del self.entries[tag]

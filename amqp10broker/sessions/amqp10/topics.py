@@ -75,7 +75,7 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 def _subscribe(attach: Attach, source: Source, topic: str, context: SessionContext) -> Steps[SourcePlan]:
     outcomes, delivery_outcome = outcomes_of(source), default_delivery_outcome(source.default_outcome)
     priority = whole_number(attach, PRIORITY) or 0
-    selector, no_local = _filters(source)
+    selector, no_local = _selector_and_no_local(source)
     wanted = _wanted(attach, source, topic, context)
     wanted = replace(wanted, selector=selector)
     if no_local and not wanted.shared:
@@ -193,10 +193,14 @@ def _come_back(
         capabilities=(TOPIC, *_sharing(subscription)),
         **_STAYS,
     )
-    delivery_outcome = default_delivery_outcome(None)
-    priority = whole_number(attach, PRIORITY) or 0
-    plan = SourcePlan(queue, reply, delivery_outcome, dynamic=False, priority=priority, timeout_ms=None)
-    return replace(plan, subscription=subscription, exclusive=True)
+    return SourcePlan(
+        *(queue, reply, default_delivery_outcome(None)),
+        dynamic=False,
+        priority=whole_number(attach, PRIORITY) or 0,
+        timeout_ms=None,
+        subscription=subscription,
+        exclusive=True,
+    )
 
 
 def _check_rights(context: SessionContext, queue: str, topic: str) -> None:
@@ -217,7 +221,7 @@ def _sharing(subscription: Subscription) -> tuple[Symbol, ...]:
 # --- filters --------------------------------------------------------------------------------------
 
 
-def _filters(source: Source) -> tuple[str | None, bool]:
+def _selector_and_no_local(source: Source) -> tuple[str | None, bool]:
     # The flag is no-local. Raises if the selector is invalid.
     selector, no_local = None, False
     for name, value in (source.filter or {}).items():

@@ -145,15 +145,13 @@ class Transaction:
         ]
 
 
+@dataclass(eq=False, slots=True)
 class TransactionNumbers:
     """The transaction ids of one connection; `open` counts those that are not discharged."""
 
-    __slots__ = ("_connection", "_last", "open")
-
-    def __init__(self, connection: int = 0) -> None:
-        self._connection = connection
-        self._last = 0
-        self.open = 0
+    _connection: int = 0
+    _last: int = 0
+    open: int = 0
 
     def next_id(self) -> bytes:
         self._last += 1
@@ -168,34 +166,24 @@ class ConflictError(Exception):
         self.transaction = transaction
 
 
+@dataclass(eq=False, slots=True)
 class Transactions:
-    """The open transactions of one session."""
+    """The open transactions of one session.
 
-    __slots__ = ("_deciding", "_leaving", "_moment", "_numbers", "_open", "_timeout_ms", "_watch")
+    Attributes:
+        _timeout_ms: for how long a transaction may be open; 0: no limit.
+        _watch: called when the time of a transaction begins to run, or that of another still does.
+    """
 
-    def __init__(
-        self,
-        numbers: TransactionNumbers | None = None,
-        moment: Moment | None = None,
-        *,
-        timeout_ms: int = 0,
-        watch: Callable[[Transactions], None] = lambda transactions: None,
-    ) -> None:
-        """Begin without transactions.
-
-        Args:
-            timeout_ms: for how long a transaction may be open; 0: no limit.
-            watch: called when the time of a transaction begins to run, or that of another still does.
-        """
-        self._numbers = numbers or TransactionNumbers()
-        self._moment = moment or Moment()
-        self._timeout_ms = timeout_ms
-        self._watch = watch
-        self._open: dict[bytes, Transaction] = {}
-        # The transaction that has decided on a delivery.
-        self._deciding: dict[tuple[ConsumerRef, int], Transaction] = {}
-        # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
-        self._leaving: dict[ConsumerRef, Callable[[], None]] = {}
+    _numbers: TransactionNumbers = field(default_factory=TransactionNumbers)
+    _moment: Moment = field(default_factory=Moment)
+    _timeout_ms: int = 0
+    _watch: Callable[[Transactions], None] = lambda transactions: None
+    _open: dict[bytes, Transaction] = field(default_factory=dict)
+    # The transaction that has decided on a delivery.
+    _deciding: dict[tuple[ConsumerRef, int], Transaction] = field(default_factory=dict)
+    # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
+    _leaving: dict[ConsumerRef, Callable[[], None]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._open)
