@@ -79,22 +79,6 @@ class GroupMachine(Protocol):
 class Member:
     """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
-    __slots__ = (
-        "_again",
-        "_first",
-        "_runs",
-        "_store",
-        "config",
-        "due",
-        "group",
-        "groups",
-        "leads",
-        "machine",
-        "me",
-        "raft",
-        "stopped",
-    )
-
     def __init__(
         self,
         group: int,
@@ -239,7 +223,7 @@ class Groups:
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
-        self._elects = True
+        self.elects = True
         self.on_unknown: Callable[[int, int, Message], None] = lambda *_: None
         self.on_deadline: Callable[[], None] = lambda: None
         self.on_removed: Callable[[int], None] = lambda group: None
@@ -290,15 +274,6 @@ class Groups:
 
     def get(self, group: int) -> Member | None:
         return self._members.get(group)
-
-    @property
-    def elects(self) -> bool:
-        return self._elects
-
-    @elects.setter
-    def elects(self, elects: bool) -> None:
-        self._elects = elects
-        self.on_deadline()
 
     @property
     def elections(self) -> int:
@@ -405,7 +380,7 @@ class Groups:
     def _may_ask(self) -> bool:
         if not self._line or len(self._asking) >= ELECTIONS_MAX:
             return False
-        return self._elects or ((first := self._members.get(self._line[0])) is not None and first.new)
+        return self.elects or ((first := self._members.get(self._line[0])) is not None and first.new)
 
     def _tick(self, member: Member) -> None:
         member.due = None

@@ -82,7 +82,8 @@ class _Check:
 
     def run(self) -> Iterator[Checked]:
         folder = self._folder
-        yield from self._inventory()
+        if folder.inventory.reader is not None:
+            yield self._checked(folder.inventory.reader)
         log = CatalogLog(self._disk, folder.catalog, folder.inventory.part("catalog"))
         catalog = self._catalog(log)
         yield from catalog
@@ -105,11 +106,6 @@ class _Check:
                 yield from self._sequence(path, part, number)
             else:
                 yield from self._missing(survey(self._disk, path, STREAM, part.known))
-
-    def _inventory(self) -> Iterator[Checked]:
-        found = self._folder.inventory
-        if found.reader is not None:
-            yield self._checked(found.reader)
 
     def _catalog(self, log: CatalogLog) -> list[Checked]:
         folder = self._folder

@@ -38,7 +38,7 @@ from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, KnownFile, Torn
+from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
@@ -368,7 +368,7 @@ class Journal:
         """Remove dropped files as far as possible; call this after each sync."""
         while self._dropped and self._dropped[0][0] <= self.durable:
             _, file = self._dropped.popleft()
-            self._leaving.append((self._part.forget([_name(file)]), file))
+            self._leaving.append((self._part.forget([file.name]), file))
         while self._leaving and self._part.is_durable(self._leaving[0][0]):
             try:
                 self._disk.unlink(self._leaving[0][1].path)
@@ -566,7 +566,7 @@ class Journal:
         return current
 
     def _claim(self, *files: LogFile) -> None:
-        self._part.put({_name(file): KnownFile(file.header.file_id, file.synced) for file in files})
+        self._part.put({file.name: file.known for file in files})
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
@@ -640,7 +640,3 @@ class Journal:
         else:
             self._next = LogFile(self._disk, unused, reader.header, size=HEADER_BYTES)
             self._next.sync()
-
-
-def _name(file: LogFile) -> str:
-    return os.path.basename(file.path)

@@ -81,7 +81,8 @@ class Committer:
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._for_room: list[Callable[[], None]] = []
         self._events: set[trio.Event] = set()
-        self._to_clean = trio.Event()
+        self.to_clean = trio.Event()
+        """Set, and replaced, when a commit, or a try while the disk is full, leaves a file to clean."""
 
     # --- for callers that append --------------------------------------------------------------------
 
@@ -131,10 +132,6 @@ class Committer:
         if ticket > self.journal.durable:
             assert self.failure is not None
             raise self.failure
-
-    async def wait_cleaning(self) -> None:
-        """Wait until a commit, or what is tried again while the disk is full, leaves a file to clean."""
-        await self._to_clean.wait()
 
     def stop(self) -> None:
         self._stopping = True
@@ -216,8 +213,8 @@ class Committer:
         if done:
             self._tell()
         if self.journal.to_clean() is not None:
-            self._to_clean.set()
-            self._to_clean = trio.Event()
+            self.to_clean.set()
+            self.to_clean = trio.Event()
         return done
 
     async def _sync_all(self, ticket: int | None, also: Sequence[tuple[AlsoSynced, Sequence[int]]]) -> None:

@@ -119,11 +119,6 @@ class JournalTask:
             self._soon = trio.Event()
             self.committer.wake()
 
-    def classic(self, group: int) -> ClassicStore:
-        store = ClassicStore(group, self.journal, self.spool)
-        self._kept[group] = store
-        return store
-
     def stream(self, number: int) -> FileShelf:
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
@@ -223,7 +218,7 @@ class JournalTask:
     async def _clean_always(self) -> None:
         try:
             while True:
-                await self.committer.wait_cleaning()
+                await self.committer.to_clean.wait()
                 while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:

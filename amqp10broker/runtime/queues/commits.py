@@ -78,7 +78,7 @@ class SessionCommits:
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
         starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
         assert starting.task is not None, "it has one that starts"
-        starting.task.when_started(partial(self._tell, Committed(ref)))
+        starting.task.awaiting.append(partial(self._tell, Committed(ref)))
 
     def _tell(self, done: Committed) -> None:
         self._inbox.put(done)

@@ -74,8 +74,8 @@ class QueueTask(OwnQueue, Participant):
                 disk.
         """
         self.begun = trio.Event()
-        # Commits that wait until it can take part.
-        self._awaiting: list[Callable[[], None]] = []
+        # Called when it can take part in a commit, or never will.
+        self.awaiting: list[Callable[[], None]] = []
         # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -240,7 +240,7 @@ class QueueTask(OwnQueue, Participant):
 
     def _tell(self) -> None:
         self.backend.publish()
-        if self._awaiting:
+        if self.awaiting:
             self._tell_awaiting()
         self._queue_status = None
         self._at_work = []
@@ -267,18 +267,14 @@ class QueueTask(OwnQueue, Participant):
                 return
             if self._mailbox.waiting:
                 self._decide(self.take_put())
-            self._catch_up_backend()
+            self.backend.catch_up()
+            self._look_after_dead_letters([])
+            if self.backend.queue.deleted:
+                self._forget()
             self._tell()
         except Exception as error:
             self._fault = error
         self._wake()
-
-    def _catch_up_backend(self) -> None:
-        backend = self.backend
-        backend.catch_up()
-        self._look_after_dead_letters([])
-        if backend.queue.deleted:
-            self._forget()
 
     @property
     def starting(self) -> bool:
@@ -286,13 +282,9 @@ class QueueTask(OwnQueue, Participant):
             return False
         return not self.begun.is_set() or self.backend.starting
 
-    def when_started(self, then: Callable[[], None]) -> None:
-        """Have a function called when it can take part in a commit, or never will."""
-        self._awaiting.append(then)
-
     def _tell_awaiting(self) -> None:
         if not self.starting:
-            awaiting, self._awaiting = self._awaiting, []
+            awaiting, self.awaiting = self.awaiting, []
             for then in awaiting:
                 then()
 
