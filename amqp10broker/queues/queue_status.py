@@ -148,14 +148,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The figures of one queue. Those that a kind of queue does not have are None.
-
-    Attributes:
-        messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
-            publishers delayed.
-        messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        single_active_consumer_tag: None: there is no such consumer.
-        limits: limits of length, None: there are none.
+    """The figures of one queue; None: its kind does not have them. `messages_delayed`: waiting for their
+    time: of a quorum queue returned ones, of a classic one those that publishers delayed. `messages_dlx`: of
+    a quorum queue: dead letters that are not yet at their target. `limits`: None: there are none.
     """
 
     messages_ready: int = 0

@@ -207,16 +207,11 @@ class Member:
 
 
 class Groups:
-    """See the module.
-
-    Attributes:
-        now_ms: milliseconds of a clock that never runs back.
-        on_unknown: called with node, group and message for a member that this node does not have. The sender
-            must come to suspect it (see `raft.core`).
-        lost: other nodes with numbers up to this one are lost for good: a group with members there is made
-            that of this node alone when its member here begins (`cluster force-standalone`).
-        elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
-            comes first, and until it is over they and those of other nodes have none to ask.
+    """See the module. `on_unknown`: called with node, group and message for a member that is not here; the
+    sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are lost
+    for good: a group with members there is made that of this node alone when its member here begins (`cluster
+    force-standalone`). `elects`: members of queues that are not new may ask for votes: not while those of
+    this node begin, and have none to ask; call `on_deadline` then.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:

@@ -53,9 +53,8 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether it may stand for election. A member whose removal is not known to be committed may: the
-        others may not be able to win without it (the dissertation, section 4.2.2). It does not count its own
-        vote then.
+        """Whether it may stand for election. One whose removal is not known to be committed may: the others
+        may not be able to win without it (the dissertation, section 4.2.2); its own vote does not count then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 

@@ -224,9 +224,8 @@ class Journal:
 
     def write(self) -> int | None:
         """Write collected records, as far as they belong into one file. Returns the ticket that will be
-        durable when `fds_to_sync` is synced, possibly durable already when only names and headers are to be
-        synced. None: there is nothing to sync. Raises `DiskFull` if the rest is still collected; repeat when
-        there is room.
+        durable when `fds_to_sync` is synced, possibly durable already; None: there is nothing to sync. Raises
+        `DiskFull` if the rest is still collected; repeat when there is room.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -256,10 +255,9 @@ class Journal:
         return ticket
 
     def write_early(self) -> int:
-        """Write collected records for the current file, also during a sync. They count for the sync of the
-        next `write`. Records for the next file wait for `write`, since that file must be durable first; so
-        does a group that has not ended. Returns the ticket up to which everything has been written. Raises
-        `DiskFull` if all is still collected; `write` tries again.
+        """Write collected records for the current file, also during a sync; they count for the sync of the
+        next `write`. Those for the next file wait for `write`, as does a group that has not ended. Returns
+        the ticket up to which everything has been written. Raises `DiskFull` if all is still collected.
         """
         current = self._current
         if not self._together:
@@ -313,11 +311,10 @@ class Journal:
         assert self._live[file] >= 0, "more bytes are dead than were alive"
 
     def to_clean(self) -> int | None:
-        """Return the oldest file, if it is full and cleaning it pays. It pays when no byte in it is live, or
-        when more than half of all bytes are dead and there are two full files or more. During a shortage, it
-        pays when more than half of the bytes of the oldest files are dead, however many files these are, and
-        the copies fit into the remaining room. To clean, append its live records again, count them as dead
-        here and live there, then `drop` it.
+        """Return the oldest file, if it is full and cleaning it pays: no byte in it is live, or more than
+        half of all bytes are dead and two files are full. During a shortage: more than half of the bytes of
+        the oldest files are dead, and the copies fit into the remaining room. To clean, append its live
+        records again, count them as dead here and live there, then `drop` it.
         """
         oldest = next(iter(self._files))
         full = self._current.number - oldest

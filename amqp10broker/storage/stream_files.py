@@ -69,9 +69,8 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 @dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
-    the call can be repeated. `number`: of the stream, 1 to 2**32 - 1. `part`: of the inventory (`part_of`),
-    which must be synced with the stream. `on_torn`: called with a file after its torn end was cut off at the
-    start.
+    the call can be repeated. `_part`: of the inventory (`part_of`), which must be synced with the stream.
+    `_on_torn`: called with a file after its torn end was cut off at the start.
     """
 
     _disk: Disk
@@ -91,9 +90,8 @@ class FileShelf:
         self._folder = folder_of(self._streams, self._number)
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
-        """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
-        it has been read, and its next records; a segment without records comes with none. Torn ends have been
-        cut off at the end of the iteration.
+        """Iterate over the existing records in steps: first offset of a segment, its size as far as it has
+        been read, and its next records, which may be none. Torn ends have been cut off at the end.
         """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:

@@ -280,13 +280,10 @@ def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -
     again = consumers.selecting.again
     again.first, places = state.again
     again.places.extend(places)
-    consumers.restore(
-        made=state.made,
-        unused_since=state.unused_since,
-        turns=[by_number[number] for number in state.turns],
-        holder=None if state.holder is None else by_number[state.holder],
-        suspects=state.suspects,
-    )
+    consumers.made, consumers.unused_since = state.made, state.unused_since
+    consumers.suspects = state.suspects
+    holder = None if state.holder is None else by_number[state.holder]
+    consumers.restore([by_number[number] for number in state.turns], holder)
     queue.node_links.gone = state.gone
     queue.node_links.by_node = state.links
     return queue

@@ -297,16 +297,9 @@ async def opened_journal(
     on_failed: Callable[[BrokerError], None],
     inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
-    """Keep what durable queues give, as long as the block lasts; then commit what there is.
-
-    Args:
-        data: the data folder; None: nothing is kept.
-        file_bytes: of a file of the journal, at most.
-        on_full: called when the disk is full, and when it has room again.
-        inline: by which queues run inline when their records are durable.
-
-    Raises:
-        StorageFailed: the helper that syncs cannot be started.
+    """Keep what durable queues give, as long as the block lasts; then commit what there is. `data`: None:
+    nothing is kept. `file_bytes`: of a file of the journal, at most. `inline`: by which queues run inline
+    when their records are durable. Raises `StorageFailed` if the helper that syncs cannot be started.
     """
     if data is None:
         yield None

@@ -13,11 +13,10 @@ from typing import Any
 import trio
 
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueProgress, QueueStats, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
@@ -64,18 +63,14 @@ class QueueTask(OwnQueue, Participant):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Create a queue that is ready to run.
-
-        Args:
-            start_worker: called once, when the first message is to be handed on at least once.
-            journal_task: has the journal that must be read first; None: nothing of the queue is in one.
-            own_files: only commits of the queue are there; its own files are read meanwhile.
-            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
-                disk.
+        """Create a queue that is ready to run. `start_worker`: called for the first message to be handed on
+        at least once. `journal_task`: has the journal that must be read first. `own_files`: only commits of
+        the queue are there; its own files are read meanwhile. `confirm_delay_ms`: fault injection: every
+        batch takes this long to commit, as if each waited for a disk.
         """
         self.begun = trio.Event()
         # Called when it can take part in a commit, or never will.
-        self.awaiting: list[Callable[[], None]] = []
+        self.awaiting: list[Callable[[], object]] = []
         # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -125,13 +120,6 @@ class QueueTask(OwnQueue, Participant):
 
     def progress(self) -> QueueProgress:
         return self.backend.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
-
-    @property
-    def counters(self) -> QueueCounters:
-        return self.queue.counters
-
-    def figures(self) -> QueueStats:
-        return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
 
