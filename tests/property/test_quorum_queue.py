@@ -108,7 +108,7 @@ def some_of(data: Dice, things: list[T]) -> list[T]:
 
 def normal_level(ready: ReadyIndexes) -> list[int]:
     """Indexes of the normal level and of what went to its tail, the next one first."""
-    behind = dict(ready.returns_to_tail())
+    behind = dict(ready.behind.items())
     numbers = ready.tail.columns()[0]
     returned = [(behind[number], 0, number) for number in numbers]
     index_of = dict(zip(numbers, ready.indexes_of_tail(), strict=True))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Cursor:
-    """The progress of one consumer, which looks at each message once. `wanted`: filter of its messages; None: all. `at`: by level, the highest
+    """The progress of one consumer, which looks at each message once. `at`: by level, the highest
     priority first: everything before this position was looked at. `behind`: by level: heaps of earlier
     positions, of which some may be empty by now.
     """
