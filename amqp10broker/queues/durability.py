@@ -41,13 +41,9 @@ PublishEffects = Callable[[EffectBatch], None]
 
 
 class DurabilityBackend(Generic[MachineT]):
-    """A backend without storage: effects are sent at once.
-
-    Attributes:
-        by_log: commands are applied in `flush`, in the order of a log; until then the backend holds them.
-        durable: what it stores survives a restart.
-        recovered: the machine has its former state.
-        due_ms: when `flush` must be called without a command; None: not needed.
+    """A backend without storage: effects are sent at once. `by_log`: commands are applied in `flush`, in the
+    order of a log; until then the backend holds them. `durable`: what it stores survives a restart.
+    `recovered`: the machine has its former state. `due_ms`: when `flush` must be called without a command.
     """
 
     by_log: ClassVar[bool] = False

@@ -80,14 +80,11 @@ class DeadLetters:
 
 @dataclass(slots=True, eq=False)
 class Deliver:
-    """Messages for a consumer, within its credit, in queue order.
-
-    Attributes:
-        keys: the queue's number for each delivery, for `Settle`.
-        epoch: of the last `GiveBack`; a session ignores deliveries of an older one.
-        spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
-        again: some of the messages may have been handed out before, which their heads state.
-        shown: progress of a browser of a quorum queue after these (`Subscribe.shown`).
+    """Messages for a consumer, within its credit, in queue order. `keys`: the queue's numbers, for `Settle`.
+    `epoch`: of the last `GiveBack`; a session ignores deliveries of an older one. `spent`: the room of the
+    last `Credit` is used up: no more until the next, whatever credit is left. `again`: some may have been
+    handed out before, which their heads state. `shown`: progress of a browser of a quorum queue after these
+    (`Subscribe.shown`).
     """
 
     consumer: ConsumerRef
@@ -109,14 +106,9 @@ class Settled:
 
 @dataclass(slots=True, eq=False)
 class CreditReply:
-    """The answer to one `Credit`, after the deliveries it caused.
-
-    Attributes:
-        delivery_count: of the queue for this consumer; a drain has advanced it.
-        credit: what is left; 0 after a drain.
-        available: number of ready messages.
-        drain: as in the `Credit`.
-        epoch: of the last `GiveBack`; an answer of an older one is outdated.
+    """The answer to one `Credit`, after the deliveries it caused. `delivery_count`: of the queue for this
+    consumer; a drain has advanced it. `credit`: what is left; 0 after a drain. `available`: number of ready
+    messages. `epoch`: of the last `GiveBack`; an answer of an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -180,13 +172,9 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to `Inspect`, `Purge` or `Delete`.
-
-    Attributes:
-        ready: ready messages; for `Purge` and `Delete` those that were removed.
-        consumers: consumers that are counted.
-        refused: the reason of a refusal; None: success.
-        next_offset: of a stream: of the next message that is published; those before it are ready.
+    """The answer to `Inspect`, `Purge` or `Delete`. `ready`: ready messages; for the others those that were
+    removed. `consumers`: those that are counted. `refused`: None: success. `next_offset`: of a stream: of the
+    next message that is published; those before it are ready.
     """
 
     request: RequestRef

@@ -88,7 +88,8 @@ class QueueStatus:
     next_offset: int | None = None
     readings: Mapping[ConsumerRef, StreamReading] = field(default_factory=dict)
     # Computed once for all consumers that may need it, of which there may be thousands.
-    _holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
+    holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
+    """Consumers with unsettled deliveries, the one with the most first."""
     _foremost: ConsumerStatus | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -100,12 +101,8 @@ class QueueStatus:
             if each.credit and not (each.silent or each.away or each.looking is not None)
         )
         foremost = max(takers, key=lambda each: each.priority, default=None)
-        object.__setattr__(self, "_holders", holders)
+        object.__setattr__(self, "holders", holders)
         object.__setattr__(self, "_foremost", foremost)
-
-    def holders(self) -> list[ConsumerStatus]:
-        """Return the consumers with unsettled deliveries, the one with the most first."""
-        return self._holders
 
     def ahead_of(self, ref: ConsumerRef) -> ConsumerStatus | None:
         """Return a consumer of higher priority that would take the next message."""
@@ -151,14 +148,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The figures of one queue. Those that a kind of queue does not have are None.
-
-    Attributes:
-        messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
-            publishers delayed.
-        messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        single_active_consumer_tag: None: there is no such consumer.
-        limits: limits of length, None: there are none.
+    """The figures of one queue; None: its kind does not have them. `messages_delayed`: waiting for their
+    time: of a quorum queue returned ones, of a classic one those that publishers delayed. `messages_dlx`: of
+    a quorum queue: dead letters that are not yet at their target. `limits`: None: there are none.
     """
 
     messages_ready: int = 0

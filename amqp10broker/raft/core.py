@@ -63,30 +63,6 @@ class Raft(MemberState):
     not lead: it takes over from no leader, and waits longer than others would.
     """
 
-    __slots__ = (
-        "_after",
-        "_asked_ms",
-        "_due",
-        "_first_ms",
-        "_first_token",
-        "_hard_due",
-        "_late",
-        "_leading",
-        "_owed",
-        "_patience",
-        "_random_source",
-        "_role",
-        "_snapshot",
-        "_tally",
-        "_token",
-        "_told_commit",
-        "_told_status",
-        "_took_ms",
-        "_yields",
-        "backward",
-        "leader",
-    )
-
     def __init__(
         self,
         me: int,
@@ -208,7 +184,7 @@ class Raft(MemberState):
         if self._leading is not None:
             self._leading.suspect(peer, now_ms)
         elif self.leader == peer:
-            self._be_patient_no_more()
+            self._patience = self._took_ms = 0
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
@@ -217,7 +193,7 @@ class Raft(MemberState):
             self._leading.heard(peer, now_ms)
         elif self.leader is None:
             # More can be won now than when the time was last drawn.
-            self._be_patient_no_more()
+            self._patience = self._took_ms = 0
             self._await_election(now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -337,12 +313,9 @@ class Raft(MemberState):
             if self._role is not Role.FOLLOWER:
                 self._follow(self.term, None, now_ms)
             return
-        self._be_patient_no_more()
+        self._patience = self._took_ms = 0
         self._yields = False
         self._follow(self.term, sender, now_ms)
-
-    def _be_patient_no_more(self) -> None:
-        self._patience = self._took_ms = 0
 
     def _lose_leader(self, now_ms: int) -> None:
         self.leader = None
@@ -487,7 +460,7 @@ class Raft(MemberState):
         self.leader = self.me
         self._tally = None
         self._due = None
-        self._be_patient_no_more()
+        self._patience = self._took_ms = 0
         self._leading = Leadership(self, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:

@@ -79,22 +79,6 @@ class GroupMachine(Protocol):
 class Member:
     """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
-    __slots__ = (
-        "_again",
-        "_first",
-        "_runs",
-        "_store",
-        "config",
-        "due",
-        "group",
-        "groups",
-        "leads",
-        "machine",
-        "me",
-        "raft",
-        "stopped",
-    )
-
     def __init__(
         self,
         group: int,
@@ -223,23 +207,18 @@ class Member:
 
 
 class Groups:
-    """See the module.
-
-    Attributes:
-        now_ms: milliseconds of a clock that never runs back.
-        on_unknown: called with node, group and message for a member that this node does not have. The sender
-            must come to suspect it (see `raft.core`).
-        lost: other nodes with numbers up to this one are lost for good: a group with members there is made
-            that of this node alone when its member here begins (`cluster force-standalone`).
-        elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
-            comes first, and until it is over they and those of other nodes have none to ask.
+    """See the module. `on_unknown`: called with node, group and message for a member that is not here; the
+    sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are lost
+    for good: a group with members there is made that of this node alone when its member here begins (`cluster
+    force-standalone`). `elects`: members of queues that are not new may ask for votes: not while those of
+    this node begin, and have none to ask; call `on_deadline` then.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
-        self._elects = True
+        self.elects = True
         self.on_unknown: Callable[[int, int, Message], None] = lambda *_: None
         self.on_deadline: Callable[[], None] = lambda: None
         self.on_removed: Callable[[int], None] = lambda group: None
@@ -290,15 +269,6 @@ class Groups:
 
     def get(self, group: int) -> Member | None:
         return self._members.get(group)
-
-    @property
-    def elects(self) -> bool:
-        return self._elects
-
-    @elects.setter
-    def elects(self, elects: bool) -> None:
-        self._elects = elects
-        self.on_deadline()
 
     @property
     def elections(self) -> int:
@@ -405,7 +375,7 @@ class Groups:
     def _may_ask(self) -> bool:
         if not self._line or len(self._asking) >= ELECTIONS_MAX:
             return False
-        return self._elects or ((first := self._members.get(self._line[0])) is not None and first.new)
+        return self.elects or ((first := self._members.get(self._line[0])) is not None and first.new)
 
     def _tick(self, member: Member) -> None:
         member.due = None

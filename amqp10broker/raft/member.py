@@ -5,11 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Final
 
 from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import ConfigLog, Configuration
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Run, Stored
 from amqp10broker.raft.messages import Message
+
+_FIRST: Final = itemgetter(0)
 
 
 class MemberState:
@@ -17,8 +21,6 @@ class MemberState:
     committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
     with.
     """
-
-    __slots__ = ("commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote")
 
     def __init__(self, me: int, stored: Stored, store: LogStore) -> None:
         self.me = me
@@ -51,9 +53,8 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether it may stand for election. A member whose removal is not known to be committed may: the
-        others may not be able to win without it (the dissertation, section 4.2.2). It does not count its own
-        vote then.
+        """Whether it may stand for election. One whose removal is not known to be committed may: the others
+        may not be able to win without it (the dissertation, section 4.2.2); its own vote does not count then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 
@@ -121,7 +122,7 @@ class LogView:
         terms = self._terms
         if index >= terms[-1][0]:
             return terms[-1][1]
-        return terms[bisect_right(terms, index, key=_first) - 1][1]
+        return terms[bisect_right(terms, index, key=_FIRST) - 1][1]
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
         """A log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
@@ -230,12 +231,8 @@ class LogView:
             self._tickets = deque((ticket, min(until, last)) for ticket, until in self._tickets)
 
     def _end_of_term(self, index: int) -> int:
-        behind = bisect_right(self._terms, index, key=_first)
+        behind = bisect_right(self._terms, index, key=_FIRST)
         return self._terms[behind][0] - 1 if behind < len(self._terms) else self.last
-
-
-def _first(stretch: tuple[int, int]) -> int:
-    return stretch[0]
 
 
 def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:

@@ -20,7 +20,7 @@ from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.reader import FileReader, KnownFile, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL, STREAM, FolderSurvey, Naming, SequenceFile, survey
+from amqp10broker.storage.sequence import JOURNAL, STREAM, Naming, SequenceFile, survey
 from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_of
 
 
@@ -82,7 +82,8 @@ class _Check:
 
     def run(self) -> Iterator[Checked]:
         folder = self._folder
-        yield from self._inventory()
+        if folder.inventory.reader is not None:
+            yield self._checked(folder.inventory.reader)
         log = CatalogLog(self._disk, folder.catalog, folder.inventory.part("catalog"))
         catalog = self._catalog(log)
         yield from catalog
@@ -104,12 +105,8 @@ class _Check:
             if declared is None or number in declared:
                 yield from self._sequence(path, part, number)
             else:
-                yield from self._missing(survey(self._disk, path, STREAM, part.known))
-
-    def _inventory(self) -> Iterator[Checked]:
-        found = self._folder.inventory
-        if found.reader is not None:
-            yield self._checked(found.reader)
+                for fault in survey(self._disk, path, STREAM, part.known).missing:
+                    yield self._fault(fault.path, fault)
 
     def _catalog(self, log: CatalogLog) -> list[Checked]:
         folder = self._folder
@@ -128,7 +125,8 @@ class _Check:
         except StorageError as error:
             yield self._fault(error.path, error)
             return
-        yield from self._missing(found)
+        for fault in found.missing:
+            yield self._fault(fault.path, fault)
         segments = None if stream is None else Segments(stream)
         for member in found.files:
             reader: FileReader | None = None
@@ -147,10 +145,6 @@ class _Check:
                     segments.following = None
             else:
                 yield self._checked(reader)
-
-    def _missing(self, found: FolderSurvey) -> Iterator[Checked]:
-        for fault in found.missing:
-            yield self._fault(fault.path, fault)
 
     def _checked(self, reader: FileReader) -> Checked:
         path = os.path.relpath(reader.path, self._folder.path)

@@ -51,14 +51,10 @@ Value = Any
 
 
 class EntryLog:
-    """The entries of one file.
-
-    Attributes:
-        durable_changes: number of the last change that is known to survive a loss of power.
-        reader: the reader of the opened file; None before.
-        when_written: called after each change that has been written, which has to be synced.
-        trouble: why the last write failed; None if it did not.
-        failed: why nothing can be written any more: the broker must stop.
+    """The entries of one file. `durable_changes`: number of the last change known to survive a loss of power.
+    `reader`: of the opened file; None before. `when_written`: called after each change that has been written,
+    which has to be synced. `trouble`: why the last write failed. `failed`: why nothing can be written any
+    more: the broker must stop.
     """
 
     def __init__(

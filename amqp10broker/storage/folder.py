@@ -73,16 +73,10 @@ class DataFolder:
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for this process, and make it if there is none.
-
-    Args:
-        path: the folder; its parent must exist.
-        holder: description of this process for others: "process 123".
-
-    Raises:
-        FolderInUse: another process has it.
-        DamagedFile: its format or inventory is missing, or damaged.
-        StorageError: it cannot be made or opened, is something else, or has another format.
+    """Open a data folder for this process, and make it if there is none, in an existing folder. `holder`:
+    this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its format or inventory is
+    missing or damaged; `StorageError` if it cannot be made or opened, is something else, or has another
+    format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)

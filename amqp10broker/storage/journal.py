@@ -38,7 +38,7 @@ from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, KnownFile, Torn
+from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
@@ -224,9 +224,8 @@ class Journal:
 
     def write(self) -> int | None:
         """Write collected records, as far as they belong into one file. Returns the ticket that will be
-        durable when `fds_to_sync` is synced, possibly durable already when only names and headers are to be
-        synced. None: there is nothing to sync. Raises `DiskFull` if the rest is still collected; repeat when
-        there is room.
+        durable when `fds_to_sync` is synced, possibly durable already; None: there is nothing to sync. Raises
+        `DiskFull` if the rest is still collected; repeat when there is room.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -256,10 +255,9 @@ class Journal:
         return ticket
 
     def write_early(self) -> int:
-        """Write collected records for the current file, also during a sync. They count for the sync of the
-        next `write`. Records for the next file wait for `write`, since that file must be durable first; so
-        does a group that has not ended. Returns the ticket up to which everything has been written. Raises
-        `DiskFull` if all is still collected; `write` tries again.
+        """Write collected records for the current file, also during a sync; they count for the sync of the
+        next `write`. Those for the next file wait for `write`, as does a group that has not ended. Returns
+        the ticket up to which everything has been written. Raises `DiskFull` if all is still collected.
         """
         current = self._current
         if not self._together:
@@ -313,11 +311,10 @@ class Journal:
         assert self._live[file] >= 0, "more bytes are dead than were alive"
 
     def to_clean(self) -> int | None:
-        """Return the oldest file, if it is full and cleaning it pays. It pays when no byte in it is live, or
-        when more than half of all bytes are dead and there are two full files or more. During a shortage, it
-        pays when more than half of the bytes of the oldest files are dead, however many files these are, and
-        the copies fit into the remaining room. To clean, append its live records again, count them as dead
-        here and live there, then `drop` it.
+        """Return the oldest file, if it is full and cleaning it pays: no byte in it is live, or more than
+        half of all bytes are dead and two files are full. During a shortage: more than half of the bytes of
+        the oldest files are dead, and the copies fit into the remaining room. To clean, append its live
+        records again, count them as dead here and live there, then `drop` it.
         """
         oldest = next(iter(self._files))
         full = self._current.number - oldest
@@ -368,7 +365,7 @@ class Journal:
         """Remove dropped files as far as possible; call this after each sync."""
         while self._dropped and self._dropped[0][0] <= self.durable:
             _, file = self._dropped.popleft()
-            self._leaving.append((self._part.forget([_name(file)]), file))
+            self._leaving.append((self._part.forget([file.name]), file))
         while self._leaving and self._part.is_durable(self._leaving[0][0]):
             try:
                 self._disk.unlink(self._leaving[0][1].path)
@@ -566,7 +563,7 @@ class Journal:
         return current
 
     def _claim(self, *files: LogFile) -> None:
-        self._part.put({_name(file): KnownFile(file.header.file_id, file.synced) for file in files})
+        self._part.put({file.name: file.known for file in files})
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
@@ -640,7 +637,3 @@ class Journal:
         else:
             self._next = LogFile(self._disk, unused, reader.header, size=HEADER_BYTES)
             self._next.sync()
-
-
-def _name(file: LogFile) -> str:
-    return os.path.basename(file.path)

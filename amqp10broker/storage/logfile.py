@@ -17,7 +17,7 @@ from zlib import crc32
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.reader import FileReader, parse
+from amqp10broker.storage.reader import FileReader, KnownFile, parse
 from amqp10broker.storage.record import (
     HEADER_BYTES,
     OFFSET_MASK,
@@ -74,6 +74,14 @@ class LogFile:
     @property
     def is_made(self) -> bool:
         return self.written > 0
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def known(self) -> KnownFile:
+        return KnownFile(self.header.file_id, self.synced)
 
     def fileno(self) -> int:
         """Return the descriptor, for a sync; opens the file if it is closed."""

@@ -60,13 +60,9 @@ class Torn:
 
 
 class FileReader:
-    """A reader of one file.
-
-    Attributes:
-        header: None if the file was made and then lost before anything was in it.
-        size: bytes of the file when it was opened.
-        end: end of the last good record read so far, 0 without a header.
-        synced: so many bytes were durable: a fault before is damage, not a torn end.
+    """A reader of one file. `header`: None if the file was made and then lost before anything was in it.
+    `size`: bytes when it was opened. `end`: of the last good record read so far, 0 without a header.
+    `synced`: so many bytes were durable: a fault before is damage, not a torn end.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory, Inventory
 from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import BRING_BACK, FileReader, KnownFile, Torn
+from amqp10broker.storage.reader import BRING_BACK, FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
 
@@ -69,9 +69,8 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 @dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
-    the call can be repeated. `number`: of the stream, 1 to 2**32 - 1. `part`: of the inventory (`part_of`),
-    which must be synced with the stream. `on_torn`: called with a file after its torn end was cut off at the
-    start.
+    the call can be repeated. `_part`: of the inventory (`part_of`), which must be synced with the stream.
+    `_on_torn`: called with a file after its torn end was cut off at the start.
     """
 
     _disk: Disk
@@ -91,9 +90,8 @@ class FileShelf:
         self._folder = folder_of(self._streams, self._number)
 
     def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
-        """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
-        it has been read, and its next records; a segment without records comes with none. Torn ends have been
-        cut off at the end of the iteration.
+        """Iterate over the existing records in steps: first offset of a segment, its size as far as it has
+        been read, and its next records, which may be none. Torn ends have been cut off at the end.
         """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:
@@ -118,7 +116,7 @@ class FileShelf:
 
     def _claim_all(self) -> None:
         # Also files without entries, since a killed broker may not have written them.
-        files = {_name(file): _known(file) for file in self._files.values()}
+        files = {file.name: file.known for file in self._files.values()}
         if files == self._part.known:
             return
         try:
@@ -159,8 +157,8 @@ class FileShelf:
         file = self._next
         assert file is not None, "prepare it first"
         assert file.synced, "sync it first"
-        full = {} if self._newest is None else {_name(self._newest): _known(self._newest)}
-        self._part.put({**full, _name(file): _known(file)})
+        full = {} if self._newest is None else {self._newest.name: self._newest.known}
+        self._part.put({**full, file.name: file.known})
         if self._newest is not None:
             self._touch(self._newest.number)
         self._newest = self._files[first] = file
@@ -177,7 +175,7 @@ class FileShelf:
         """Record the durable length, itself durably before long."""
         if self._newest is not None:
             try:
-                self._part.put({_name(self._newest): _known(self._newest)})
+                self._part.put({self._newest.name: self._newest.known})
             except StorageError:
                 return  # the records themselves are safe
 
@@ -306,14 +304,6 @@ class Segments:
                     )
                 self.following = record.index + int.from_bytes(record.payload[8:12], "big")
             yield records
-
-
-def _name(file: LogFile) -> str:
-    return os.path.basename(file.path)
-
-
-def _known(file: LogFile) -> KnownFile:
-    return KnownFile(file.header.file_id, file.synced)
 
 
 def _remove_folder(disk: Disk, path: str) -> None:

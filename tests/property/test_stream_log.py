@@ -106,7 +106,7 @@ def check(log: StreamLog, one: Scenario) -> None:
             break
         for chunk in chunks:
             assert chunk.first == offset
-            assert all(one.appended[each] == chunk.data for each in range(chunk.first, chunk.end))
+            assert all(one.appended[each] == chunk._content for each in range(chunk.first, chunk.end))
             offset = chunk.end
     assert offset == log.next_offset >= one.committed
 

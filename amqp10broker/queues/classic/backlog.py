@@ -58,19 +58,6 @@ class Window(NamedTuple):
 class Page:
     """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all."""
 
-    __slots__ = (
-        "count",
-        "first",
-        "handle",
-        "may_expire",
-        "positions",
-        "ranks",
-        "redelivered",
-        "size",
-        "soonest_ms",
-        "stored",
-    )
-
     def __init__(
         self,
         first: int,
@@ -213,7 +200,10 @@ class Backlog:
             if self._tail_positions is None:
                 self._page_out(self.next + len(messages) - len(self._tail))
             else:
-                self._pack_out(self._tail_positions)
+                # Such a page is longer than others by one publish at most.
+                positions, count, tail_size = self._tail_positions, len(self._tail), self._tail_size
+                handle = self._store.pack(self._level, self._tail, self._tail_expiries)
+                self._pages.append(Page(positions[0], count, handle, tail_size, positions=positions))
             self._forget_tail()
 
     def _forget_tail(self) -> None:
@@ -221,12 +211,6 @@ class Backlog:
         self._tail_positions = None
         self._tail_expiries = None
         self._tail_size = 0
-
-    def _pack_out(self, positions: list[int]) -> None:
-        # Such a page is longer than others by one publish at most.
-        handle = self._store.pack(self._level, self._tail, self._tail_expiries)
-        count, size = len(self._tail), self._tail_size
-        self._pages.append(Page(positions[0], count, handle, size, positions=positions))
 
     def _page_out(self, first: int) -> None:
         tail, expiries = self._tail, self._tail_expiries

@@ -20,15 +20,9 @@ from amqp10broker.queues.round_robin import RoundRobin, that_fill, turn_within
 
 
 class ClassicConsumer:
-    """A consumer's state in its queue.
-
-    Attributes:
-        room: bytes of contents it may have now; used up, there is no credit either.
-        unsettled: key -> message as delivered; of a settled or browsing consumer only what may still be on
-            its way to the session.
-        counted: false for a fetch of one message, which does not matter for counts and auto-delete.
-        cursor: progress of one that selects or browses; None: it gets the first message.
-        settled_ms: when it last settled a delivery; None: never.
+    """A consumer's state in its queue. `room`: bytes of contents it may have now; used up, there is no credit
+    either. `unsettled`: key -> message as delivered; of a settled or browsing consumer only what may still be
+    on its way. `counted`: false for a fetch of one message. `cursor`: of one that selects or browses.
     """
 
     shown: Final = ()
@@ -202,9 +196,6 @@ class Consumers:
                 self.join_ring(consumer)
                 if in_vain:
                     self._rings[consumer.priority].move_to_end(consumer, last=False)
-
-    def browsing(self) -> list[ClassicConsumer]:
-        return [each for each in self.browsers() if each.credit]
 
     def leave_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = False

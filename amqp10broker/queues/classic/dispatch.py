@@ -117,8 +117,9 @@ class Serving:
         for consumer in aside:
             consumers.join_ring(consumer)
         self.unfinished = bool(aside)
-        for consumer in consumers.browsing():
-            self._browse(consumer, now_ms)
+        for consumer in consumers.browsers():
+            if consumer.credit:
+                self._browse(consumer, now_ms)
         self._looked()
 
     def _select(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:

@@ -23,9 +23,8 @@ _FIRST: Final = attrgetter("first")
 
 
 class Extent:
-    """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with other
-    records between. `weight`: of these, the bytes that count for its messages. `size`: bytes of the messages'
-    contents.
+    """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with others
+    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")

@@ -121,9 +121,6 @@ class _Level:
             self.next = max(self.next, stop)
         return found
 
-    def soonest_in(self, start: int, stop: int) -> int:
-        return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
-
 
 class ClassicStore(Store):
     durable = True
@@ -417,7 +414,8 @@ class ClassicStore(Store):
                     _add_run(pages, number, run, size, level)
             if number == DELAYED:
                 for page in pages:
-                    page.soonest_ms = level.soonest_in(page.first, page.first + page.count)
+                    buckets = range(page.first // _BUCKET, (page.first + page.count - 1) // _BUCKET + 1)
+                    page.soonest_ms = min(level.soonest.get(each, 0) for each in buckets)
                 level.soonest = {}
             backlogs[number] = pages, level.next
         self._last = None

@@ -52,8 +52,9 @@ class Intake:
         self._plain: set[bytes] = set()
 
     @property
-    def first_ticket(self) -> int | None:
-        return self._unsafe[0][0] if self._unsafe else None
+    def waits(self) -> bool:
+        """Whether a publish waits to be safe."""
+        return bool(self._unsafe)
 
     @property
     def unsafe(self) -> tuple[int, int | None]:

@@ -100,7 +100,7 @@ class ClassicQueue(QueueMachine):
         )
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        self._intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
+        self.intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
         self._select = None if selector is None else selection(selector)
         self._now = now_ms
         self._unused_since = now_ms
@@ -153,13 +153,9 @@ class ClassicQueue(QueueMachine):
         held = few(each.unsettled.values() for each in holders)
         return self.waiting.weigh()._replace(unsettled=None if held is None else content_bytes(held))
 
-    @property
-    def unsafe_ticket(self) -> int | None:
-        return self._intake.first_ticket
-
     def queue_status(self) -> QueueStatus:
         consumers, disposal = self._consumers, self._disposal
-        unconfirmed, unconfirmed_ms = self._intake.unsafe
+        unconfirmed, unconfirmed_ms = self.intake.unsafe
         return QueueStatus(
             self.ready,
             self.waiting.arrived,
@@ -234,7 +230,7 @@ class ClassicQueue(QueueMachine):
             self._disposal.remove_delayed(DeadLetterReason.EXPIRED, expired)
             due = [each for each in due if not 0 < each.expiry <= self._now]
         if due:
-            self._intake.release(due)
+            self.intake.release(due)
 
     def deadline(self) -> int | None:
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
@@ -246,17 +242,17 @@ class ClassicQueue(QueueMachine):
         return min([when for when in times if when is not None], default=None)
 
     def safe_up_to(self, ticket: int) -> int | None:
-        return self._intake.safe_up_to(ticket)
+        return self.intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:
         """Refuse all publishes that are not safe, and later ones, since the store has failed."""
-        self._intake.store_failed = True
-        self._intake.refuse_unsafe(failed=True)
+        self.intake.store_failed = True
+        self.intake.refuse_unsafe(failed=True)
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.
-        self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
-        self._intake.refuse_unsafe(failed=True)
+        self._keeps = self.intake.keeps = self._disposal.keeps = self._serving.keeps = False
+        self.intake.refuse_unsafe(failed=True)
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
@@ -308,7 +304,7 @@ class ClassicQueue(QueueMachine):
         consumer = ring.first
         messages = command.messages
         count = len(messages)
-        if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):
+        if len(ring) > 1 or consumer.credit < count or not self.intake.are_plain(messages):
             return False
         size = content_bytes(messages)
         if size > consumer.room:
@@ -370,7 +366,7 @@ class ClassicQueue(QueueMachine):
         if stop - start < len(messages):
             ids, messages = ids[start:stop], messages[start:stop]
         ttl = self.settings.message_ttl_ms
-        self._intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
+        self.intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
 
     def _settle(self, command: Settle) -> None:
         if command.answer:
@@ -564,7 +560,7 @@ class ClassicQueue(QueueMachine):
                 self._answer_drain(consumer)
 
     def _let_go(self) -> None:
-        self._intake.refuse_unsafe(failed=self.failed)
+        self.intake.refuse_unsafe(failed=self.failed)
         for consumer in self._consumers:
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))

@@ -22,16 +22,12 @@ from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.queue_status import QueueWeight, few
 
-# By priority level: the position before which everything was looked at, and behind it the places of messages
-# that came back, or that it wants and had no credit for. So each message is looked at once, however often the
-# consumer is granted credit.
-
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter
 
 
 class Cursor:
-    """The progress of one consumer. `wanted`: filter of its messages; None: all. `at`: by level, the highest
+    """The progress of one consumer, which looks at each message once. `at`: by level, the highest
     priority first: everything before this position was looked at. `behind`: by level: heaps of earlier
     positions, of which some may be empty by now.
     """
@@ -224,10 +220,9 @@ class ReadyMessages:
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order. `count`: at most the number of ready messages. `room`: bytes of
-        contents; the message that uses it up is the last. Returns keys, messages, (key, message) of those
-        that had expired, and the bytes of the messages' contents. Fewer than `count` only if some had
-        expired, or the room is used up; there may be more then.
+        """Take the next messages in order, at most `count`, which are ready. `room`: bytes of contents; the
+        message that uses it up is the last. Returns keys, messages, (key, message) of those that had expired,
+        and bytes of contents. Fewer than `count` only if some had expired, or the room is used up.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
@@ -330,8 +325,7 @@ class ReadyMessages:
 
     def take_expired(self, now_ms: int) -> list[Keyed]:
         """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`. If there are more,
-        `next_expiry` is in the past, and other tasks can run before the next call. Expired messages are not
-        delivered meanwhile, because `take` checks as well.
+        `next_expiry` is in the past, so that other tasks run before the next call.
         """
         gone: list[Keyed] = []
         if not self.may_expire:

@@ -224,7 +224,7 @@ def expiries_of(
     delays = False
     for head in set(map(_HEAD, messages)):
         _, _, ttl, delay = traits_of(head)
-        ttls[head] = _smaller(ttl, queue_ttl_ms)
+        ttls[head] = min((each for each in (ttl, queue_ttl_ms) if each is not None), default=None)
         if delay is not None:
             delays = True
     if len(ttls) == 1:
@@ -240,12 +240,6 @@ def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
     """Return when each newly published message may be delivered, in ms; 0: it requests no delay."""
     delays = [traits_of(head).delay for head, _ in messages]
     return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
-
-
-def _smaller(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
 
 
 def rejects(settings: QueueSettings) -> bool:

@@ -41,15 +41,10 @@ OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 
 
 class Browser:
-    """A browsing consumer.
-
-    Attributes:
-        wanted: filter of its messages; None: all.
-        room: bytes of contents that it may be shown now.
-        delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
-        at: by line of waiting messages (`ReadyIndexes.lines`) the key before which everything was looked at.
-        on_its_way: index -> (line, key) of messages that its session may not have.
-        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
+    """A browsing consumer. `room`: bytes of contents that it may be shown now. `delivery_count`: messages
+    shown, as `Credit` counts them; a drain advances it. `at`: by line (`ReadyIndexes.lines`) the key before
+    which everything was looked at. `on_its_way`: index -> (line, key) of messages that its session may not
+    have. `ends`: of a drain: the keys up to which it must have looked; None: none is under way.
     """
 
     def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:

@@ -15,9 +15,6 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-# A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. The latency of
-# a heartbeat makes the other clock appear late by as much.
-
 AHEAD_MS_MAX: Final = 1_000
 """A leader's time is not further from that of most nodes."""
 

@@ -162,9 +162,8 @@ def decode_commands(payload: bytes) -> EntryCommands:
 
 
 def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
-    """Return the time, first index and raised version of the entry at an offset, without decoding its
-    commands. The version is 0 for all entries but those of a `RaiseVersion`, which stand alone. Raises
-    `BadBytes` if the entry is cut off.
+    """Return the time, first index and raised version of the entry at an offset. The version is 0 for all
+    entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes` if the entry is cut off.
     """
     try:
         now_ms, first, _ = _HEAD.unpack_from(payload, at)

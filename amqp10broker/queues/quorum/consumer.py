@@ -52,18 +52,12 @@ class ConsumerSelection:
 
 
 class QuorumConsumer:
-    """A consumer's state in its queue.
-
-    Attributes:
-        counted: false for a fetch of one message, which counts neither as a consumer nor for single activity.
-        timeout_ms: how long it may hold a delivery; None: as in the queue's settings.
-        room: bytes of contents it may have now; used up, there is no credit either.
-        unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
-            only what may still be on its way to the session.
-        silent: it let a delivery time out and has sent nothing since. It gets nothing.
-        given_up: suspended for so long that its deliveries were returned: another may be the active one.
-        settled_ms: when this process last saw it settle deliveries; None: never.
-        selection: its filters and progress; None: it gets the first message.
+    """A consumer's state in its queue. `counted`: false for a fetch of one message. `timeout_ms`: None: as in
+    the queue's settings. `room`: bytes of contents it may have now; used up, there is no credit either.
+    `unsettled`: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
+    only what may still be on its way. `silent`: it let a delivery time out and has sent nothing since; it
+    gets nothing. `given_up`: suspended for so long that its deliveries were returned: another may be the
+    active one. `selection`: None: it gets the first message.
     """
 
     shown: Final = ()

@@ -44,16 +44,10 @@ from amqp10broker.queues.selecting import encoded
 
 
 class QuorumConsumers:
-    """All consumers of one queue.
-
-    Attributes:
-        timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
-            never.
-        unused_since: when the last consumer went or the last message was fetched, in ms.
-        suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
-            the deliveries of their consumers were returned.
-        give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
-            never.
+    """All consumers of one queue. `timeout_at`, `give_up_at`: lower bounds of the times, in ms, at which a
+    delivery has been held, or an unreachable node been away, for too long; None: never. `unused_since`: when
+    the last consumer went or the last message was fetched. `suspects`: unreachable nodes, by number and
+    incarnation -> since when; None: for so long that the deliveries of their consumers were returned.
     """
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
@@ -73,21 +67,10 @@ class QuorumConsumers:
         self.suspects: dict[tuple[int, int], int | None] = {}
         self.give_up_at: int | None = None
 
-    def restore(
-        self,
-        *,
-        made: int,
-        unused_since: int,
-        turns: list[QuorumConsumer],
-        holder: QuorumConsumer | None,
-        suspects: dict[tuple[int, int], int | None],
-    ) -> None:
-        self.suspects = suspects
+    def restore(self, turns: list[QuorumConsumer], holder: QuorumConsumer | None) -> None:
         for consumer in self.by_ref.values():
             self._suspend(consumer)
         self._find_give_up()
-        self.made = made
-        self.unused_since = unused_since
         self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
         for consumer in turns:
             self.turns.add(consumer)
@@ -132,8 +115,7 @@ class QuorumConsumers:
 
     def give_up(self) -> None:
         """Return the deliveries of nodes that were away for too long, and compute when this is due again.
-        This is not counted as a failed delivery, since the nodes may only be cut off. Deliveries that were
-        sent settled stay with their consumers for as long as these may come back.
+        They do not count as failed, since the nodes may only be cut off; those that were sent settled stay.
         """
         limit = self._messages.settings.consumer_disconnected_timeout_ms
         now = self._messages.now_ms
@@ -174,8 +156,7 @@ class QuorumConsumers:
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
         """Remove the consumers of lost sessions and return their deliveries, as for lost connections. The
-        lease of an unused queue begins anew even if it lost no consumer: while the node was away, no client
-        of it could use the queue.
+        lease of an unused queue begins anew: while the node was away, no client of it could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
@@ -572,9 +553,8 @@ class QuorumConsumers:
                 self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
 
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
-        """Return the deliveries that a consumer's node has not seen, and how many deliveries were taken back
-        since. Deliveries that were taken back without the session's knowledge are the oldest of the consumer:
-        those that it has seen go first.
+        """Return the deliveries that a consumer's node has not seen, and how many were taken back since:
+        without the session's knowledge, these are the oldest, since those that it has seen go first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)

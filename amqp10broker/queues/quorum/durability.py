@@ -262,16 +262,12 @@ class QuorumInLog(QuorumInMemory):
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
         else:
-            if store.version < machine_version.NEWEST and store.version < self._usable():
-                self._raise_version(now_ms)  # before commands that may need it
-            entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
-            try:
-                member.raft.propose([entry.payload])
-            except (NotLeader, NotReady, Full):
-                self._wait(commands, now_ms)
-            else:
+            self._raise_version(now_ms)  # before commands that may need it
+            if self._append(self._without_copies(commands), now_ms):
                 self.due_ms = self._waits_since_ms = None
                 member.advance()
+            else:
+                self._wait(commands, now_ms)
 
     def _wait(self, commands: list[QuorumCommand], now_ms: int) -> None:
         if self._waits_since_ms is None:
@@ -369,7 +365,9 @@ class QuorumInLog(QuorumInMemory):
 
     def _raise_version(self, now_ms: int) -> None:
         # From the next entry on, if all members support a newer version.
-        self._propose(RaiseVersion(self._usable()), now_ms)
+        version = self._store.version
+        if version < machine_version.NEWEST and version < (usable := self._usable()):
+            self._propose(RaiseVersion(usable), now_ms)
 
     def _look(self, now_ms: int) -> None:
         # Not before the last result has been applied.
@@ -380,15 +378,20 @@ class QuorumInLog(QuorumInMemory):
 
     def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
         # For commands without a sender; returns whether it was possible.
-        member = self.member
-        assert member is not None, "it leads"
-        entry = self._store.propose([command], self._time.at(now_ms))
-        try:
-            member.raft.propose([entry.payload])
-        except (NotLeader, NotReady, Full):
+        if not self._append([command], now_ms):
             self.due_ms = now_ms + RETRY_MS
             return False
-        member.advance()
+        assert self.member is not None, "it leads"
+        self.member.advance()
+        return True
+
+    def _append(self, commands: list[QuorumCommand], now_ms: int) -> bool:
+        assert self.member is not None, "it leads"
+        entry = self._store.propose(commands, self._time.at(now_ms))
+        try:
+            self.member.raft.propose([entry.payload])
+        except (NotLeader, NotReady, Full):
+            return False
         return True
 
     def snapshot_for(self, to: int) -> None:
@@ -424,8 +427,7 @@ class QuorumInLog(QuorumInMemory):
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
         if self._leads and not queue.deleted:
-            if store.version < machine_version.NEWEST and store.version < self._usable():
-                self._raise_version(now_ms)
+            self._raise_version(now_ms)
             self._look(now_ms)
             self._show_on()
         if store.ticket > self._seen:

@@ -75,9 +75,8 @@ class JournalBodies(PagedBodies):
             self._extents.clear()
 
     def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
-        """Iterate over runs of messages as they are now, even if they are dropped meanwhile, until
-        `read_done`. `size`: bytes of contents of a run, about. Yields the index of the first of a run, and
-        its messages.
+        """Iterate over (first index, messages) of runs of about `size` bytes, as they are now, even if they
+        are dropped meanwhile, until `read_done`.
         """
         self._readers += 1
         return self._runs(indexes, size)
@@ -110,9 +109,8 @@ class JournalBodies(PagedBodies):
         self.clear()
 
     def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
-        """Apply collected changes after an entry with its record in this file. `places`: of all messages of
-        the entry, also of those that the queue did not accept. Returns runs (first, end) of messages that
-        were put again and are in no record: append them.
+        """Apply collected changes after an entry with its record in this file. `places`: of all its messages,
+        accepted or not. Returns runs (first, end) of messages put again that are in no record: append them.
         """
         place_of = {place.first: place for place in places}
         unplaced: dict[int, None] = {}

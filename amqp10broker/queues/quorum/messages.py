@@ -196,12 +196,12 @@ class Messages:
     def before_later(self, messages: Sequence[Message]) -> int:
         """Return the number of messages before the first that requests later delivery; all, if none does."""
         heads = list(map(_HEAD, messages))
-        later = [head for head in dict.fromkeys(heads) if self._is_later(head)]
+        later = [
+            head
+            for head in dict.fromkeys(heads)
+            if (delay := traits_of(head).delay) is not None and delay.due_ms(self.now_ms) > self.now_ms
+        ]
         return min(map(heads.index, later), default=len(messages))
-
-    def _is_later(self, head: bytes) -> bool:
-        delay = traits_of(head).delay
-        return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
 
     def release(self) -> list[Place]:
         """Make due messages ready, or expire them. At most `DUE_MAX` at a time; the deadline of the queue is

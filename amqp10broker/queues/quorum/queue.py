@@ -243,7 +243,7 @@ class QuorumQueue(QueueMachine):
         indexes += ready.indexes_of_tail()
         for line in ready.lines[1:-1]:
             indexes += line.columns()[0]
-        indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += [entry[2] for entry in ready.delayed_returns]
         indexes += ready.later.indexes()
         indexes += self.messages.pending.entries
         for consumer in self._consumers.by_ref.values():

@@ -47,26 +47,6 @@ Delayed = tuple[int, int, int, int, int]
 class ReadyIndexes:
     """See the module. `levels`: their number. `normal_line`, `tail_line`: positions in `lines`."""
 
-    __slots__ = (
-        "_behind",
-        "_delayed",
-        "_expiries",
-        "_high_turns",
-        "_index_of_return",
-        "_places",
-        "_returns_made",
-        "delayed_bytes",
-        "later",
-        "levels",
-        "lines",
-        "normal",
-        "normal_line",
-        "returns",
-        "size_bytes",
-        "tail",
-        "tail_line",
-    )
-
     def __init__(self, levels: int = FAIR_LEVELS) -> None:
         self.levels = levels
         self.tail_line = levels + 1
@@ -75,20 +55,20 @@ class ReadyIndexes:
         self.size_bytes = 0
         self.delayed_bytes = 0
         self.later = LaterMessages()
-        self._delayed: list[Delayed] = []
+        self.delayed_returns: list[Delayed] = []
         self._index_of_return: dict[int, int] | Numbers = {}
-        self._returns_made = 0
-        self._places: dict[int, int] = {}
+        self.returns_made = 0
+        self.places: dict[int, int] = {}
         """By index of messages that consumers hold: the number of their return, or minus the line of their
         level; absent: normal.
         """
-        self._behind: dict[int, int] | Numbers = {}
+        self.behind: dict[int, int] | Numbers = {}
         """By number of a return to the tail, also while a consumer holds the message: the index of the next
         message at that time, before which it is served.
         """
-        self._expiries: dict[int, int] = {}
+        self.expiries: dict[int, int] = {}
         """By index of messages that consumers hold."""
-        self._high_turns = 0
+        self.high_turns = 0
         """Turns of the high level since the last of the normal one."""
 
     def line_of(self, priority: int | None) -> int:
@@ -109,14 +89,14 @@ class ReadyIndexes:
 
     @property
     def delayed(self) -> int:
-        return len(self._delayed) + self.later.count
+        return len(self.delayed_returns) + self.later.count
 
     @property
     def next_delayed(self) -> int | None:
         later = self.later.next_due if self.later.count else None
-        if not self._delayed:
+        if not self.delayed_returns:
             return later
-        back = self._delayed[0][0]
+        back = self.delayed_returns[0][0]
         return back if later is None else min(back, later)
 
     @property
@@ -141,23 +121,19 @@ class ReadyIndexes:
 
     def ends(self, next_index: int) -> list[int]:
         """Return by line a key above all keys in it."""
-        return [self._returns_made, *[next_index] * self.levels, self._returns_made]
-
-    def behind(self, key: int) -> int:
-        """Return the index before which the message with a key in `tail` is served."""
-        return self._behind[key]
+        return [self.returns_made, *[next_index] * self.levels, self.returns_made]
 
     def places_of(self, indexes: Iterable[int]) -> list[Place]:
         """Return the original places of messages that consumers hold, in the order of the lines."""
         return sorted(map(self._place_of, indexes))
 
     def _place_of(self, index: int) -> Place:
-        place = self._places.get(index)
+        place = self.places.get(index)
         if place is None:
             return self.normal_line, index
         if place < 0:
             return -place, index
-        return (self.tail_line if place in self._behind else RETURNS), place
+        return (self.tail_line if place in self.behind else RETURNS), place
 
     def where(self, index: int) -> Place | None:
         """Return where a message waits; None: it does not. Linear in the number of returns."""
@@ -166,7 +142,7 @@ class ReadyIndexes:
                 return line, index
         for key, at in self._index_of_return.items():
             if at == index:
-                return (self.tail_line if key in self._behind else RETURNS), key
+                return (self.tail_line if key in self.behind else RETURNS), key
         return None
 
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -185,31 +161,28 @@ class ReadyIndexes:
         self.size_bytes += sum(sizes)
 
     def give_return(self, index: int, size: int, expiry: int) -> None:
-        number = self._returns_made
-        self._returns_made = number + 1
+        number = self.returns_made
+        self.returns_made = number + 1
         self._index_of_return[number] = index
         self.returns.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
 
     def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
         """Add a returned message behind all that was published before."""
-        number = self._returns_made
-        self._returns_made = number + 1
+        number = self.returns_made
+        self.returns_made = number + 1
         self._index_of_return[number] = index
-        self._behind[number] = behind
-        if type(self._behind) is dict and len(self._behind) >= NUMBERS_MIN:
-            self._pack_numbers()
+        self.behind[number] = behind
+        if type(self.behind) is dict and len(self.behind) >= NUMBERS_MIN:
+            self._index_of_return = Numbers(self._index_of_return.items())
+            self.behind = Numbers(self.behind.items())
         self.tail.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
 
-    def _pack_numbers(self) -> None:
-        self._index_of_return = Numbers(self._index_of_return.items())
-        self._behind = Numbers(self._behind.items())
-
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
-        number = self._returns_made
-        self._returns_made = number + 1
-        heappush(self._delayed, (due_ms, number, index, size, expiry))
+        number = self.returns_made
+        self.returns_made = number + 1
+        heappush(self.delayed_returns, (due_ms, number, index, size, expiry))
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
@@ -226,9 +199,9 @@ class ReadyIndexes:
         by_line: dict[int, list[tuple[int, int, int]]] = {}
         for index, size in zip(indexes, sizes, strict=True):
             line, key = self._place_of(index)
-            if self._places.pop(index, -1) >= 0:
+            if self.places.pop(index, -1) >= 0:
                 self._index_of_return[key] = index
-            by_line.setdefault(line, []).append((key, size, self._expiries.pop(index, NEVER)))
+            by_line.setdefault(line, []).append((key, size, self.expiries.pop(index, NEVER)))
         for line, entries in by_line.items():
             self.lines[line].put_back(entries)
         self.size_bytes += sum(sizes)
@@ -260,7 +233,7 @@ class ReadyIndexes:
             self._remember_level(number, indexes)
         else:
             indexes = self._take_indexes(keys)
-            self._places.update(zip(indexes, keys, strict=True))
+            self.places.update(zip(indexes, keys, strict=True))
         self._took(indexes, [size for _, size, _ in entries], [expiry for _, _, expiry in entries])
         return indexes
 
@@ -278,17 +251,17 @@ class ReadyIndexes:
             contended = self.normal.length or self.tail.length
             if contended:
                 count = 1
-                if self._high_turns == HIGH_TURNS and high.head_key > self._normal_age():
+                if self.high_turns == HIGH_TURNS and high.head_key > self._normal_age():
                     indexes, sizes, expiries = self._take_normal(count, expired_at, NO_BOUND)
                     if indexes:
-                        self._high_turns = 0
+                        self.high_turns = 0
                     return self._took(indexes, sizes, expiries)
             indexes, sizes, expiries = high.take(count, expired_at, room)
             if indexes:
-                self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if contended else 0
+                self.high_turns = min(self.high_turns + 1, HIGH_TURNS) if contended else 0
             self._remember_level(1, indexes)
         else:
-            self._high_turns = 0
+            self.high_turns = 0
             indexes, sizes, expiries = self._take_normal(count, expired_at, room)
         return self._took(indexes, sizes, expiries)
 
@@ -311,14 +284,14 @@ class ReadyIndexes:
 
     def _remember_level(self, number: int, indexes: Sequence[int]) -> None:
         if number != self.normal_line:
-            self._places.update(dict.fromkeys(indexes, -number))
+            self.places.update(dict.fromkeys(indexes, -number))
 
     def _take_returned(
         self, line: OrderedEntries, count: int, expired_at: int, room: int
     ) -> tuple[list[int], list[int], list[int] | None]:
         numbers, sizes, expiries = line.take(count, expired_at, room)
         indexes = self._take_indexes(numbers)
-        self._places.update(zip(indexes, numbers, strict=True))
+        self.places.update(zip(indexes, numbers, strict=True))
         return indexes, sizes, expiries
 
     def _take_normal(
@@ -329,7 +302,7 @@ class ReadyIndexes:
             return normal.take(count, expired_at, room)
         if not normal.length:
             return self._take_returned(tail, count, expired_at, room)
-        behind = self._behind[tail.head_key]
+        behind = self.behind[tail.head_key]
         if normal.head_key >= behind:
             # Later returns of the tail may be behind what was published meanwhile: one at a time.
             return self._take_returned(tail, 1, expired_at, room)
@@ -340,7 +313,7 @@ class ReadyIndexes:
         normal, tail = self.normal, self.tail
         ages = [normal.head_key] if normal.length else []
         if tail.length:
-            ages.append(self._behind[tail.head_key] - 1)
+            ages.append(self.behind[tail.head_key] - 1)
         return min(ages)
 
     def _took(
@@ -348,24 +321,22 @@ class ReadyIndexes:
     ) -> tuple[list[int], list[int]]:
         self.size_bytes -= sum(sizes)
         if expiries is not None:
-            self._expiries.update(
-                (index, when) for index, when in zip(indexes, expiries, strict=True) if when
-            )
+            self.expiries.update((index, when) for index, when in zip(indexes, expiries, strict=True) if when)
         return indexes, sizes
 
     def expiry_of(self, index: int) -> int:
         """Remove and return the expiry of a message that a consumer holds; `NEVER` if it has none."""
-        self._behind.pop(self._places.pop(index, -1), None)
-        return self._expiries.pop(index, NEVER)
+        self.behind.pop(self.places.pop(index, -1), None)
+        return self.expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
         """Forget messages that consumers held and that do not come back."""
-        if self._places:
+        if self.places:
             for index in indexes:
-                self._behind.pop(self._places.pop(index, -1), None)
-        if self._expiries:
+                self.behind.pop(self.places.pop(index, -1), None)
+        if self.expiries:
             for index in indexes:
-                self._expiries.pop(index, None)
+                self.expiries.pop(index, None)
 
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take the expired messages at the head of each line: indexes and sizes by line."""
@@ -402,8 +373,8 @@ class ReadyIndexes:
 
     def take_due(self, now_ms: int) -> list[Delayed]:
         due: list[Delayed] = []
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            entry = heappop(self._delayed)
+        while self.delayed_returns and self.delayed_returns[0][0] <= now_ms:
+            entry = heappop(self.delayed_returns)
             self.delayed_bytes -= entry[3]
             due.append(entry)
         return due
@@ -412,15 +383,15 @@ class ReadyIndexes:
         indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
         for line in self.lines[1:-1]:
             indexes += line.clear()
-        indexes += [entry[2] for entry in sorted(self._delayed)]
-        self._delayed.clear()
+        indexes += [entry[2] for entry in sorted(self.delayed_returns)]
+        self.delayed_returns.clear()
         indexes += self.later.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
         for number in numbers:
-            self._behind.pop(number, None)
+            self.behind.pop(number, None)
         return self._take_indexes(numbers)
 
     def _take_indexes(self, numbers: Sequence[int]) -> list[int]:
@@ -431,24 +402,11 @@ class ReadyIndexes:
             self._index_of_return.pop(number)
         return indexes
 
-    def numbers(self) -> tuple[int, int]:
-        return self._returns_made, self._high_turns
-
     def indexes_of_returns(self) -> list[int]:
         return [self._index_of_return[number] for number in self.returns.columns()[0]]
 
     def indexes_of_tail(self) -> list[int]:
         return [self._index_of_return[number] for number in self.tail.columns()[0]]
-
-    def returns_to_tail(self) -> list[tuple[int, int]]:
-        """Return the number of each return to the tail, waiting or held, and the next index at that time."""
-        return sorted(self._behind.items())
-
-    def delayed_entries(self) -> list[Delayed]:
-        return sorted(self._delayed)
-
-    def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        return sorted(self._places.items()), sorted(self._expiries.items())
 
     def restore(
         self,
@@ -460,18 +418,18 @@ class ReadyIndexes:
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
-        """Restore the results of the methods above into a new object with lines that are filled already."""
-        self._returns_made, self._high_turns = numbers
+        """Restore the state of a snapshot into a new object with lines that are filled already."""
+        self.returns_made, self.high_turns = numbers
         kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
         returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)
         self._index_of_return = kind([*returned, *zip(self.tail.columns()[0], indexes_of_tail, strict=True)])
-        self._behind = kind(returns_to_tail)
-        self._delayed = list(delayed)
-        heapify(self._delayed)
-        self._places = dict(places)
-        self._expiries = dict(expiries)
+        self.behind = kind(returns_to_tail)
+        self.delayed_returns = list(delayed)
+        heapify(self.delayed_returns)
+        self.places = dict(places)
+        self.expiries = dict(expiries)
         self.size_bytes = sum(sum(line.columns()[1]) for line in self.lines)
-        self.delayed_bytes = sum(entry[3] for entry in self._delayed)
+        self.delayed_bytes = sum(entry[3] for entry in self.delayed_returns)
 
 
 _BITS: Final = 6

@@ -288,7 +288,7 @@ class _Sight:
         if number != ready.normal_line:
             return self._line(number, ends[number])
         while (keys := ready.tail.look(self.at[tail], 1)[0]) != []:
-            if not (self._line(number, ready.behind(keys[0])) and self._line(tail, keys[0] + 1)):
+            if not (self._line(number, ready.behind[keys[0]]) and self._line(tail, keys[0] + 1)):
                 return False
         return self._line(number, ends[number]) and self._line(tail, ends[tail])
 

@@ -166,10 +166,6 @@ class StreamConsumer:
     def settle(self, count: int) -> None:
         self.unsettled = max(0, self.unsettled - count)
 
-    def forfeit(self) -> None:
-        self.delivery_count = (self.delivery_count + self.credit) & MASK
-        self.credit = 0
-
     def rewind(self, keys: Sequence[int], seen: int) -> None:
         """Move the position back to the first delivery that did not reach the client."""
         self.settle(len(keys) + self.handed_out - seen)

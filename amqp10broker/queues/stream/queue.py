@@ -20,7 +20,7 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
-from amqp10broker.protocols.serial import limit_left
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -363,7 +363,8 @@ class StreamQueue(QueueMachine):
     def _end_drain(self, consumer: StreamConsumer) -> None:
         if consumer.draining:
             consumer.draining = False
-            consumer.forfeit()
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+            consumer.credit = 0
             self._reply(consumer, drain=True)
 
     def _reply(self, consumer: StreamConsumer, *, drain: bool) -> None:

@@ -48,14 +48,11 @@ class Committer:
         on_mark: Callable[[], None] = lambda: None,
         inline: InlineSteps | None = None,
     ) -> None:
-        """Commit a journal, once `run` runs.
-
-        Args:
-            sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
-            also: other files; they are written by their owners, who then call `wake`.
-            on_full: called with True when the disk is full, and with False when it takes writes again.
-            held: whether another file must be durable before the journal is written.
-            on_mark: called to record in the inventory how much of other files is synced.
+        """Commit a journal, once `run` runs. `sync`: makes files durable, or raises `StorageFailed`:
+        `Syncer.sync`. `also`: other files; their owners write them and call `wake`. `on_full`: called with
+        True when the disk is full, and with False when it takes writes again. `held`: whether another file
+        must be durable before the journal is written. `on_mark`: called to record in the inventory how much
+        of other files is synced.
         """
         self.journal = journal
         self.commits = 0
@@ -78,10 +75,11 @@ class Committer:
         self._unmarked = False
         self._to_mark = trio.Event()
         self._mark_due = False
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self._for_room: list[Callable[[], None]] = []
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+        self._for_room: list[Callable[[], object]] = []
         self._events: set[trio.Event] = set()
-        self._to_clean = trio.Event()
+        self.to_clean = trio.Event()
+        """Set, and replaced, when a commit, or a try while the disk is full, leaves a file to clean."""
 
     # --- for callers that append --------------------------------------------------------------------
 
@@ -98,7 +96,7 @@ class Committer:
             self._wanted = True
             self._lot.unpark()
 
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+    def when_durable(self, ticket: int, callback: Callable[[], object]) -> None:
         """Have a function called when a ticket is durable; also wakes the committer. Ask for the newest
         ticket once, and for the next when that was called: a queue waits in one place at most. It is called
         in the committer's task, or before this returns if it is durable already; never, if storage fails.
@@ -109,7 +107,7 @@ class Committer:
             self._waiting.append((ticket, callback))
             self.wake()
 
-    def when_room(self, callback: Callable[[], None]) -> None:
+    def when_room(self, callback: Callable[[], object]) -> None:
         """Have a function called when the journal has no `shortage`; also wakes the committer. It is called
         once, in the committer's task; never, if storage fails.
         """
@@ -131,10 +129,6 @@ class Committer:
         if ticket > self.journal.durable:
             assert self.failure is not None
             raise self.failure
-
-    async def wait_cleaning(self) -> None:
-        """Wait until a commit, or what is tried again while the disk is full, leaves a file to clean."""
-        await self._to_clean.wait()
 
     def stop(self) -> None:
         self._stopping = True
@@ -216,8 +210,8 @@ class Committer:
         if done:
             self._tell()
         if self.journal.to_clean() is not None:
-            self._to_clean.set()
-            self._to_clean = trio.Event()
+            self.to_clean.set()
+            self.to_clean = trio.Event()
         return done
 
     async def _sync_all(self, ticket: int | None, also: Sequence[tuple[AlsoSynced, Sequence[int]]]) -> None:

@@ -131,8 +131,7 @@ class Data:
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
         """Load the declarations into a new catalog, and record every change from now on. Returns the argument
-        of `furnished`; None if no broker has come up with this folder. Raises `ConfigError` if a part needs a
-        missing package.
+        of `furnished`; None if the folder is new. Raises `ConfigError` if a part needs a missing package.
         """
         log = self.catalog_log
         started = perf_counter()
@@ -234,8 +233,7 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
 class Afterwards:
     """The change of a node's folder after its broker has stopped, since a folder in use cannot be emptied. A
     crash in between leaves it as it was: a node that was to join goes on alone, one that has left is refused
-    at its next start. `membership`: of the cluster that has let the node in, whose broker goes on as its
-    member; None: the node is blank, and ends.
+    at its next start. `membership`: of the cluster that has let the node in; None: it is blank, and ends.
     """
 
     membership: ClusterIdentity | None

@@ -119,11 +119,6 @@ class JournalTask:
             self._soon = trio.Event()
             self.committer.wake()
 
-    def classic(self, group: int) -> ClassicStore:
-        store = ClassicStore(group, self.journal, self.spool)
-        self._kept[group] = store
-        return store
-
     def stream(self, number: int) -> FileShelf:
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
@@ -223,7 +218,7 @@ class JournalTask:
     async def _clean_always(self) -> None:
         try:
             while True:
-                await self.committer.wait_cleaning()
+                await self.committer.to_clean.wait()
                 while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:
@@ -302,16 +297,9 @@ async def opened_journal(
     on_failed: Callable[[BrokerError], None],
     inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
-    """Keep what durable queues give, as long as the block lasts; then commit what there is.
-
-    Args:
-        data: the data folder; None: nothing is kept.
-        file_bytes: of a file of the journal, at most.
-        on_full: called when the disk is full, and when it has room again.
-        inline: by which queues run inline when their records are durable.
-
-    Raises:
-        StorageFailed: the helper that syncs cannot be started.
+    """Keep what durable queues give, as long as the block lasts; then commit what there is. `data`: None:
+    nothing is kept. `file_bytes`: of a file of the journal, at most. `inline`: by which queues run inline
+    when their records are durable. Raises `StorageFailed` if the helper that syncs cannot be started.
     """
     if data is None:
         yield None

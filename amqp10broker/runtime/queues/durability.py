@@ -76,7 +76,8 @@ class Backends:
     ) -> DurabilityBackend[Any]:
         if journal_task is None:
             return DurabilityBackend(self._classic_queue(spec, None), wake, publish)
-        store = journal_task.classic(spec.number)
+        store = ClassicStore(spec.number, journal_task.journal, journal_task.spool)
+        journal_task.add(store)
         return ClassicInJournal(
             lambda before: self._classic_queue(spec, store, before),
             wake,

@@ -48,6 +48,13 @@ class OwnQueue(BatchHandle):
     def unsettled(self) -> int:
         return self.queue.unsettled
 
+    @property
+    def counters(self) -> QueueCounters:
+        return self.queue.counters
+
+    def figures(self) -> QueueStats:
+        return self.queue.figures()
+
     def weight(self) -> QueueWeight | None:
         return self.queue.weight()
 
@@ -86,13 +93,6 @@ class InlineQueue(OwnQueue):
 
     def progress(self) -> QueueProgress:
         return UP_TO_DATE
-
-    @property
-    def counters(self) -> QueueCounters:
-        return self._queue.counters
-
-    def figures(self) -> QueueStats:
-        return self._queue.figures()
 
 
 UnsentCommands = list[tuple["BatchHandle", list[Command]]]

@@ -13,11 +13,10 @@ from typing import Any
 import trio
 
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueProgress, QueueStats, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
@@ -64,18 +63,14 @@ class QueueTask(OwnQueue, Participant):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Create a queue that is ready to run.
-
-        Args:
-            start_worker: called once, when the first message is to be handed on at least once.
-            journal_task: has the journal that must be read first; None: nothing of the queue is in one.
-            own_files: only commits of the queue are there; its own files are read meanwhile.
-            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
-                disk.
+        """Create a queue that is ready to run. `start_worker`: called for the first message to be handed on
+        at least once. `journal_task`: has the journal that must be read first. `own_files`: only commits of
+        the queue are there; its own files are read meanwhile. `confirm_delay_ms`: fault injection: every
+        batch takes this long to commit, as if each waited for a disk.
         """
         self.begun = trio.Event()
-        # Commits that wait until it can take part.
-        self._awaiting: list[Callable[[], None]] = []
+        # Called when it can take part in a commit, or never will.
+        self.awaiting: list[Callable[[], object]] = []
         # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -125,13 +120,6 @@ class QueueTask(OwnQueue, Participant):
 
     def progress(self) -> QueueProgress:
         return self.backend.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
-
-    @property
-    def counters(self) -> QueueCounters:
-        return self.queue.counters
-
-    def figures(self) -> QueueStats:
-        return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
 
@@ -240,7 +228,7 @@ class QueueTask(OwnQueue, Participant):
 
     def _tell(self) -> None:
         self.backend.publish()
-        if self._awaiting:
+        if self.awaiting:
             self._tell_awaiting()
         self._queue_status = None
         self._at_work = []
@@ -267,18 +255,14 @@ class QueueTask(OwnQueue, Participant):
                 return
             if self._mailbox.waiting:
                 self._decide(self.take_put())
-            self._catch_up_backend()
+            self.backend.catch_up()
+            self._look_after_dead_letters([])
+            if self.backend.queue.deleted:
+                self._forget()
             self._tell()
         except Exception as error:
             self._fault = error
         self._wake()
-
-    def _catch_up_backend(self) -> None:
-        backend = self.backend
-        backend.catch_up()
-        self._look_after_dead_letters([])
-        if backend.queue.deleted:
-            self._forget()
 
     @property
     def starting(self) -> bool:
@@ -286,13 +270,9 @@ class QueueTask(OwnQueue, Participant):
             return False
         return not self.begun.is_set() or self.backend.starting
 
-    def when_started(self, then: Callable[[], None]) -> None:
-        """Have a function called when it can take part in a commit, or never will."""
-        self._awaiting.append(then)
-
     def _tell_awaiting(self) -> None:
         if not self.starting:
-            awaiting, self._awaiting = self._awaiting, []
+            awaiting, self.awaiting = self.awaiting, []
             for then in awaiting:
                 then()
 

@@ -125,7 +125,7 @@ def test_a_stream_begins_again_where_it_ended_when_nothing_is_left_in_its_newest
     assert (log.first_offset, log.next_offset) == (5, 5)
     assert everything(log) == []
     write(log, 2)
-    assert [chunk[:2] for chunk in everything(log)] == [(5, 7)]
+    assert [(chunk.first, chunk.end) for chunk in everything(log)] == [(5, 7)]
 
 
 def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn() -> None:
@@ -162,7 +162,7 @@ def test_a_torn_end_is_cut_off() -> None:
     log = opened(disk)
     assert log.next_offset == 5
     write(log, 1)
-    assert [chunk[:2] for chunk in everything(opened(disk))] == [(0, 5), (5, 6)]
+    assert [(chunk.first, chunk.end) for chunk in everything(opened(disk))] == [(0, 5), (5, 6)]
 
 
 def segments_of(disk: SimDisk, count: int) -> list[str]:
@@ -264,7 +264,7 @@ def test_a_write_without_room_is_tried_again_and_nothing_is_lost() -> None:
         log.write()
     assert log.committed == 1
     log.commit(log.write())
-    assert [chunk[:2] for chunk in everything(opened(disk))] == [(0, 1), (1, 3)]
+    assert [(chunk.first, chunk.end) for chunk in everything(opened(disk))] == [(0, 1), (1, 3)]
 
 
 def test_a_segment_for_which_there_is_no_room_is_tried_again() -> None:
@@ -282,4 +282,4 @@ def test_a_segment_for_which_there_is_no_room_is_tried_again() -> None:
             else:
                 log.commit(log.write())
         disk.fail.clear()
-        assert [chunk[:2] for chunk in everything(opened(disk))] == [(0, 1), (1, 2)]
+        assert [(chunk.first, chunk.end) for chunk in everything(opened(disk))] == [(0, 1), (1, 2)]
