@@ -145,7 +145,6 @@ class NodeAnswer:
     name: str
     cluster: str | None
     taken: bool = False
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,15 +91,12 @@ class GroupState:
     config: Configuration
     settled: bool = True
     caught_up: Collection[int] = ()
-    made: Collection[int] = ()
     reached: Collection[int] = ()
 
 
 def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
-    """Return the state of a node's member.
-
-    A node without its member reports that to the leader, which suspects it until the member exists: so every
-    declared member counts as existing.
+    """Return the state of a node's member. Every declared one counts as existing: a node without its member
+    reports that to the leader, which suspects it until the member exists.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -110,7 +107,6 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
         config=config,
         settled=raft.settled,
         caught_up=[each for each in config.learners if matches.get(each, 0) >= commit],
-        made=declared,
         reached=[each for each in matches if node_of(each) not in suspected],
     )
 
@@ -158,7 +154,7 @@ def _adding(goal: Adding, standing: GroupState) -> Step:
     if member in config.voters:
         return MembershipAction.DONE
     if member not in config.learners:
-        return Add(member) if member in standing.made else MembershipAction.WAIT
+        return Add(member)
     if not goal.as_voter:
         return MembershipAction.DONE
     return Promote(member) if member in standing.caught_up else MembershipAction.WAIT
@@ -244,8 +240,8 @@ def next_change(
 
 
 class Schedule:
-    """When the next round comes. `interval_ms`: between two rounds. `trigger_interval_ms`: from a trigger, or
-    from a round that had something to do, to the next.
+    """When the next round comes. `interval_ms`: between two. `trigger_interval_ms`: from a trigger, or a
+    round that had something to do, to the next.
     """
 
     def __init__(self, interval_ms: int, trigger_interval_ms: int, now_ms: int) -> None:

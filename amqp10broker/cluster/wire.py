@@ -147,10 +147,6 @@ class Decoder:
         self._kept = bytearray()
         self._wanted = FRAME_BYTES_MIN
 
-    @property
-    def waiting_bytes(self) -> int:
-        return len(self._kept)
-
     def feed(self, data: bytes) -> list[PeerFrame]:
         """Take what was read, and return the frames that are whole now. Raises `BadFrame` for a length that
         no frame has, a wrong checksum, or an unknown kind: frames before it are lost with the connection.

@@ -47,8 +47,8 @@ def _fields(record: object, *names: str) -> Entry:
 
 
 def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
-    """A user. `exported`: as a file has it: RabbitMQ refuses one in which a hash is of a kind unknown to
-    RabbitMQ.
+    """A user. `exported`: for a file: RabbitMQ refuses one in which a hash is of a kind that it does not
+    know.
     """
     entry = {
         "name": user.name,

@@ -10,8 +10,29 @@ from dataclasses import replace
 from typing import Any
 
 from amqp10broker.protocols.serial import MASK
-from amqp10broker.queues.commands import Cancel, Command, ConsumerRef, Credit, GiveBack, Settle, Subscribe
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, TimedOut
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Credit,
+    DetachPublisher,
+    GiveBack,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Settled,
+    SubscribeRefused,
+    TimedOut,
+)
 from amqp10broker.queues.selecting import encoded
 
 
@@ -149,3 +170,56 @@ def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
     """Forget a consumer of which neither the queue nor the session says anything any more."""
     if consumers[ref].gone:
         del consumers[ref]
+
+
+class HomeUsers:
+    """The consumers and publishers at one node of a queue at another one only, as both ends count them."""
+
+    __slots__ = ("consumers", "publishers")
+
+    def __init__(self) -> None:
+        self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
+        self.publishers: dict[PublisherRef, None] = {}
+
+    def note(self, command: Command) -> None:
+        match command:
+            case Subscribe():
+                self.consumers[command.consumer] = HeldByConsumer(command)
+            case Settle() | GiveBack() | Cancel():
+                held = self.consumers.get(command.consumer)
+                if held is not None:
+                    held.note(command)
+                    drop_gone(self.consumers, command.consumer)
+            case Unsubscribe():
+                self.consumers.pop(command.consumer, None)
+            case AttachPublisher():
+                self.publishers[command.publisher] = None
+            case DetachPublisher():
+                self.publishers.pop(command.publisher, None)
+            case _:
+                return
+
+    def counts(self, effect: Effect) -> bool:
+        """Count an effect; return whether it is for one of them."""
+        match effect:
+            case Deliver() | Settled():
+                held = self.consumers.get(effect.consumer)
+                if held is None:
+                    return False
+                if type(effect) is Deliver:
+                    held.delivered(effect)
+                else:
+                    held.answered()
+                    drop_gone(self.consumers, effect.consumer)
+                return True
+            case SubscribeRefused():
+                return self.consumers.pop(effect.consumer, None) is not None
+            case QueueDeleted():
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    return self.consumers.pop(ref, None) is not None
+                known = ref in self.publishers
+                self.publishers.pop(ref, None)
+                return known
+            case _:
+                return getattr(effect, "consumer", None) in self.consumers

@@ -29,9 +29,9 @@ from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
 
 A, B, C, D = (member_id(node, 1) for node in (1, 2, 3, 4))
-THREE = GroupState(A, True, (A, B, C), Configuration((A, B, C)), made=(A, B, C), reached=(B, C))
+THREE = GroupState(A, True, (A, B, C), Configuration((A, B, C)), reached=(B, C))
 FOUR = replace(THREE, declared=(A, B, C, D))
-LEARNING = replace(FOUR, config=Configuration((A, B, C), (D,)), made=(A, B, C, D))
+LEARNING = replace(FOUR, config=Configuration((A, B, C), (D,)))
 VOTING = replace(FOUR, config=Configuration((A, B, C, D)))
 
 
@@ -39,8 +39,7 @@ VOTING = replace(FOUR, config=Configuration((A, B, C, D)))
     ("goal", "standing", "step"),
     [
         (Adding(D), THREE, DeclareMembers((A, B, C, D))),
-        (Adding(D), FOUR, MembershipAction.WAIT),
-        (Adding(D), replace(FOUR, made=(D,)), Add(D)),
+        (Adding(D), FOUR, Add(D)),
         (Adding(D), LEARNING, MembershipAction.DONE),
         (Adding(D, as_voter=True), LEARNING, MembershipAction.WAIT),
         (Adding(D, as_voter=True), replace(LEARNING, caught_up=(D,)), Promote(D)),
@@ -159,7 +158,6 @@ class Queue:
             config=raft.config,
             settled=raft.point(raft.hard.commit).config == raft.config,
             caught_up=[each for each in raft.config.learners if matches.get(each, 0) >= raft.hard.commit],
-            made=[each for each in self.group.nodes if self.node(each).up],
             reached=[each for each in matches if self.node(each).up],
         )
 
