@@ -27,9 +27,9 @@ class Usage:
 
     def __init__(self) -> None:
         self.queues_declared = 0
-        self._vhost_connections: Counter[str] = Counter()
-        self._user_connections: Counter[str] = Counter()
-        self._user_channels: Counter[str] = Counter()
+        self.vhost_connections: Counter[str] = Counter()
+        self.user_connections: Counter[str] = Counter()
+        self.user_channels: Counter[str] = Counter()
         self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
         # By virtual host and container-id: its connections, and whether there may be no other.
         self._containers: Counter[tuple[str, str]] = Counter()
@@ -42,7 +42,7 @@ class Usage:
         limit = vhost.limits.max_connections
         if (
             limit is not None
-            and self._vhost_connections[vhost.name] + self._others(VHOSTS, vhost.name) >= limit
+            and self.vhost_connections[vhost.name] + self._others(VHOSTS, vhost.name) >= limit
         ):
             raise NotAllowed(
                 f"vhost '{vhost.name}'",
@@ -50,18 +50,18 @@ class Usage:
                 f"vhost connection limit ({limit}) is reached",
             )
         limit = user.limits.max_connections
-        if limit is not None and self._user_connections[user.name] + self._others(USERS, user.name) >= limit:
+        if limit is not None and self.user_connections[user.name] + self._others(USERS, user.name) >= limit:
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"connection refused for user '{user.name}': user connection limit ({limit}) is reached",
             )
-        self._vhost_connections[vhost.name] += 1
-        self._user_connections[user.name] += 1
+        self.vhost_connections[vhost.name] += 1
+        self.user_connections[user.name] += 1
 
     def close_connection(self, vhost: str, user: str) -> None:
         """Forget a connection that `open_connection` counted."""
-        _count_down(self._vhost_connections, vhost)
-        _count_down(self._user_connections, user)
+        _count_down(self.vhost_connections, vhost)
+        _count_down(self.user_connections, user)
 
     def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
         """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
@@ -90,17 +90,17 @@ class Usage:
         nothing was counted.
         """
         limit = user.limits.max_channels
-        if limit is not None and self._user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
+        if limit is not None and self.user_channels[user.name] + self._others(CHANNELS, user.name) >= limit:
             raise NotAllowed(
                 f"user '{user.name}'",
                 f"number of channels opened for user '{user.name}' has reached the maximum allowed user "
                 f"limit of ({limit})",
             )
-        self._user_channels[user.name] += 1
+        self.user_channels[user.name] += 1
 
     def close_channel(self, user: str) -> None:
         """Forget a channel or session that `open_channel` counted."""
-        _count_down(self._user_channels, user)
+        _count_down(self.user_channels, user)
 
     # --- other nodes --------------------------------------------------------------------------------
 
@@ -111,17 +111,17 @@ class Usage:
             VHOSTS: {
                 vhost.name: count
                 for vhost in vhosts
-                if vhost.limits.max_connections is not None and (count := self._vhost_connections[vhost.name])
+                if vhost.limits.max_connections is not None and (count := self.vhost_connections[vhost.name])
             },
             USERS: {
                 user.name: count
                 for user in users
-                if user.limits.max_connections is not None and (count := self._user_connections[user.name])
+                if user.limits.max_connections is not None and (count := self.user_connections[user.name])
             },
             CHANNELS: {
                 user.name: count
                 for user in users
-                if user.limits.max_channels is not None and (count := self._user_channels[user.name])
+                if user.limits.max_channels is not None and (count := self.user_channels[user.name])
             },
         }
 
@@ -138,15 +138,6 @@ class Usage:
 
     def _others(self, kind: str, name: str) -> int:
         return sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
-
-    def connections_of_vhost(self, vhost: str) -> int:
-        return self._vhost_connections[vhost]
-
-    def connections_of_user(self, user: str) -> int:
-        return self._user_connections[user]
-
-    def channels_of_user(self, user: str) -> int:
-        return self._user_channels[user]
 
 
 def _count_down(counter: Counter[str], name: str) -> None:

@@ -157,7 +157,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
         assert len(broker.reply_registry) == askers_before, "somebody who asked queues is left"
-        assert broker.catalog.usage.channels_of_user("guest") == 2, "a channel is counted still"
+        assert broker.catalog.usage.user_channels["guest"] == 2, "a channel is counted still"
         await check_messages(broker, bystander, confirmed, acked)
     assert log.of("error") == []
     return killer.done

@@ -115,8 +115,8 @@ async def test_nonsense_never_shows_a_fault_of_ours(log: LogRecorder, seed: int)
         await trio.sleep(60)
         assert log.of("error") == []
         assert broker.connections == {}
-        assert broker.catalog.usage.channels_of_user("guest") == 0
-        assert broker.catalog.usage.connections_of_user("guest") == 0
+        assert broker.catalog.usage.user_channels["guest"] == 0
+        assert broker.catalog.usage.user_connections["guest"] == 0
         # And an honest client is served.
         await _talk(broker, b"".join(conversation()), 1)
         assert log.of("error") == []

@@ -105,7 +105,7 @@ async def test_a_second_connection_of_a_container_that_wants_to_be_alone_is_refu
     for free in ({"container_id": "d"}, {"container_id": "c", "hostname": "vhost:other"}):
         _, answer = await opened(broker, SOLE, **free)
         assert "amqp:connection-establishment-failed" not in (answer.properties or {})
-    assert broker.catalog.usage.connections_of_vhost("/") == 2
+    assert broker.catalog.usage.vhost_connections["/"] == 2
     await leave(first)
     plain, _ = await opened(broker, container_id="c")
     _, answer = await opened(broker, container_id="c")

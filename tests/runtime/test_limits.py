@@ -26,10 +26,10 @@ async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_r
     assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
     assert "user limit of (1)" in end.error.description
     await settle_down()
-    assert broker.catalog.usage.channels_of_user("guest") == 1
+    assert broker.catalog.usage.user_channels["guest"] == 1
     await client.send(frame(0, End()))
     await settle_down()
-    assert broker.catalog.usage.channels_of_user("guest") == 0
+    assert broker.catalog.usage.user_channels["guest"] == 0
 
 
 @pytest.mark.parametrize("size", [FRAME_MIN_SIZE + 1, 131_072, 2**32 - 1])

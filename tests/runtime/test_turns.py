@@ -94,7 +94,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
         at_once: list[int] = []
 
         def look() -> None:
-            at_once.append(broker.catalog.usage.channels_of_user("guest"))
+            at_once.append(broker.catalog.usage.user_channels["guest"])
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(neighbour.run, look)
@@ -106,7 +106,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
         assert neighbour.most <= HEAVY_A_TURN
         assert 1 < max(at_once) <= 8
         await settle_down()
-        assert broker.catalog.usage.channels_of_user("guest") == 0
+        assert broker.catalog.usage.user_channels["guest"] == 0
 
 
 async def test_a_begin_that_waits_for_an_ended_session_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +188,7 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
         assert (kinds.count(ChannelOpenOk), kinds.count(ChannelCloseOk)) == (1000, 1000)
         assert neighbour.most <= READS_MAX * HEAVY_A_TURN
         await settle_down()
-        assert broker.catalog.usage.channels_of_user("guest") == 0
+        assert broker.catalog.usage.user_channels["guest"] == 0
 
 
 async def test_frames_of_one_write_are_also_read_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:

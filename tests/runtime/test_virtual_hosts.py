@@ -206,7 +206,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(broker: Broker
         text,
     )
     assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
-    assert broker.catalog.usage.connections_of_user(user) == 0
+    assert broker.catalog.usage.user_connections[user] == 0
     set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
     await (await knock(broker, user, hostname="vhost:closed limit")).expect(Open)
 
@@ -236,7 +236,7 @@ async def test_the_connection_limit_of_a_virtual_host(broker: Broker) -> None:
     for user in ("ann", "bob"):
         add_user(broker, user, "/", "small")
     newer, older = await both(broker, "ann", "small")
-    assert broker.catalog.usage.connections_of_vhost("small") == 2
+    assert broker.catalog.usage.vhost_connections["small"] == 2
     text = "access to vhost 'small' refused for user 'bob': vhost connection limit (2) is reached"
     assert await refused(broker, "bob", hostname="vhost:small") == ("amqp:resource-limit-exceeded", text)
     assert await refused091(broker, "bob", "small") == (530, f"NOT_ALLOWED - {text}")
@@ -264,7 +264,7 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(broker: Bro
             connection.close("test", node_stops=False)
     await newer.expect(Close)
     await older.next_or_end()
-    assert broker.catalog.usage.connections_of_user("ann") == 0
+    assert broker.catalog.usage.user_connections["ann"] == 0
     await both(broker, "ann", "/")
 
 
@@ -287,12 +287,12 @@ async def test_a_refused_connection_is_not_counted(broker: Broker) -> None:
     for _ in range(3):
         await refused(broker, "ann")
     await settle_down()
-    assert broker.catalog.usage.connections_of_user("ann") == 1
-    assert broker.catalog.usage.connections_of_vhost("/") == 1
+    assert broker.catalog.usage.user_connections["ann"] == 1
+    assert broker.catalog.usage.vhost_connections["/"] == 1
     await client.vanish()
     await settle_down()
-    assert broker.catalog.usage.connections_of_user("ann") == 0
-    assert broker.catalog.usage.connections_of_vhost("/") == 0
+    assert broker.catalog.usage.user_connections["ann"] == 0
+    assert broker.catalog.usage.vhost_connections["/"] == 0
 
 
 async def test_the_user_is_deleted_between_login_and_open(broker: Broker) -> None:

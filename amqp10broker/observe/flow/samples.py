@@ -197,19 +197,11 @@ def _publisher(part: LinkPublisher) -> tuple[int, int]:
     return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
 
 
-def _publishing(part: Publishing) -> tuple[int, int]:
-    return part.published, part.published - part.waiting
-
-
-def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
-    return part.credit.written, part.credit.written - part.unacked
-
-
 _PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
     LinkPublisher: _publisher,
     LinkConsumer: lambda part: (part.sent, part.settled),
-    Publishing: _publishing,
-    ChannelConsumer: _channel_consumer,
+    Publishing: lambda part: (part.published, part.published - part.waiting),
+    ChannelConsumer: lambda part: (part.credit.written, part.credit.written - part.unacked),
 }
 _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
     LinkPublisher: lambda part: True,

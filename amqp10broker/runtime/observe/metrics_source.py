@@ -32,7 +32,7 @@ async def source_of(broker: Administered, client_version: str = "") -> MetricSou
 
 
 class _Source(MetricSource):
-    coordination = None
+    coordination: MemberState | None = None
 
     def __init__(self, broker: Administered, client_version: str) -> None:
         self._broker = broker

@@ -54,8 +54,8 @@ def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     assert caught.value.description == (
         "access to vhost 'v' refused for user 'b': vhost connection limit (1) is reached"
     )
-    assert usage.connections_of_vhost("v") == 1
-    assert usage.connections_of_user("b") == 0
+    assert usage.vhost_connections["v"] == 1
+    assert usage.user_connections["b"] == 0
     usage.close_connection("v", "a")
     usage.open_connection(vhost, User("b"))
     usage.open_connection(catalog.vhosts["/"], User("a"))
@@ -82,7 +82,7 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     assert caught.value.description == (
         "connection refused for user 'a': user connection limit (1) is reached"
     )
-    assert usage.connections_of_vhost("v") == 0
+    assert usage.vhost_connections["v"] == 0
 
 
 @pytest.mark.rabbitmq(
@@ -103,7 +103,7 @@ def test_a_users_channel_limit() -> None:
     )
     usage.close_channel("a")
     usage.open_channel(user)
-    assert usage.channels_of_user("a") == 2
+    assert usage.user_channels["a"] == 2
 
 
 @pytest.mark.rabbitmq(
