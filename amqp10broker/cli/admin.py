@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli import broker_url
 from amqp10broker.cli.exits import RefusedByBroker
-from amqp10broker.client.url import PORT, BrokerUrl
+from amqp10broker.client.url import PORT
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AdminSocketError, ConfigError
@@ -61,7 +61,14 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
         path = environ.get(SETTINGS["admin_socket"].variable) or None
         url = broker_url.from_environment(environ)
         if path is None and url is not None:
-            return _place_of_url(url)
+            if not broker_url.is_here(url):
+                raise ConfigError(
+                    broker_url.SOURCE,
+                    f"names {url.host}, and this command talks to a broker on the machine it runs on",
+                    "run it there, or say which broker of this machine with --port or --admin-socket",
+                )
+            # A broker with TLS has a plain port besides, which names the socket.
+            return Place(PORT if url.tls else url.port, None)
         port = environ.get(setting.variable)
         source = f"variable {setting.variable}"
     else:
@@ -69,17 +76,6 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
     number = setting.parse(port if port is not None else "5672", source)
     assert isinstance(number, int)
     return Place(number, path)
-
-
-def _place_of_url(url: BrokerUrl) -> Place:
-    if not broker_url.is_here(url):
-        raise ConfigError(
-            broker_url.SOURCE,
-            f"names {url.host}, and this command talks to a broker on the machine it runs on",
-            "run it there, or say which broker of this machine with --port or --admin-socket",
-        )
-    # A broker with TLS has a plain port besides, which names the socket.
-    return Place(PORT if url.tls else url.port, None)
 
 
 def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:

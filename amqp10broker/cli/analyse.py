@@ -45,11 +45,6 @@ def _arguments(parser: Parser) -> None:
         help="with --follow: wait so long for files that come late; a window is told that much later "
         "(default: 15)",
     )  # fmt: skip
-    _add_spark(parser)
-    parser.add_argument("--quiet", action="store_true", help="tell no progress")
-
-
-def _add_spark(parser: Parser) -> None:
     spark = parser.add_argument_group("Spark")
     spark.add_argument(
         "--master",
@@ -59,14 +54,7 @@ def _add_spark(parser: Parser) -> None:
     spark.add_argument(
         "--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (default: 2g)"
     )
-
-
-def _check_spark(arguments: argparse.Namespace) -> None:
-    """Refuse a master on another machine, and a JVM that does not fit into this machine."""
-    if not _MASTER.fullmatch(arguments.master):
-        allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
-        raise ConfigError("--master", f"is {arguments.master!r}", allowed)
-    _check_memory(arguments.memory)
+    parser.add_argument("--quiet", action="store_true", help="tell no progress")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -94,7 +82,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--keep", f"is given with --aim {aim}", "it belongs to --aim memory")
     if keep is not None and not 0 < keep <= 1:
         raise ConfigError("--keep", f"is {keep:g}", "must be above 0, and 1 at most")
-    _check_spark(arguments)
+    if not _MASTER.fullmatch(arguments.master):
+        allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
+        raise ConfigError("--master", f"is {arguments.master!r}", allowed)
+    _check_memory(arguments.memory)
     if arguments.late is not None and not arguments.follow:
         raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
     if arguments.late is not None and arguments.late < 0:

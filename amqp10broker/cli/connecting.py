@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.cli.commands import Parser, seconds
@@ -17,8 +17,6 @@ from amqp10broker.cli.passwords import first_line
 from amqp10broker.dataclass import dataclass
 
 if TYPE_CHECKING:
-    import ssl
-
     from amqp10broker.client.blocking import Client
 
 TIMEOUT_S: Final = 30.0
@@ -67,14 +65,25 @@ class Login:
     vhost: str | None
     tls: bool
 
-    @property
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """The context that verifies the broker's certificate by the authorities that this machine trusts."""
-        if not self.tls:
-            return None
-        import ssl
+    def connect(self, timeout_s: float) -> Client:
+        """Connect; a certificate is verified by the authorities that this machine trusts."""
+        from amqp10broker.client.blocking import connect
+        from amqp10broker.client.options import ClientOptions
 
-        return ssl.create_default_context()
+        context = None
+        if self.tls:
+            import ssl
+
+            context = ssl.create_default_context()
+        return connect(
+            self.host,
+            self.port,
+            user=self.user or None,
+            password=self.password,
+            timeout_s=timeout_s,
+            options=ClientOptions(hostname=None if self.vhost is None else f"vhost:{self.vhost}"),
+            ssl_context=context,
+        )
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
@@ -105,24 +114,13 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 def connect(arguments: argparse.Namespace) -> Client:
     """Connect and log in by the options."""
-    from amqp10broker.client.blocking import connect
     from amqp10broker.client.errors import ConnectError, TimedOutError
-    from amqp10broker.client.options import ClientOptions
 
     login = login_of(arguments)
-    password = login.password
     if arguments.password_file is not None:
-        password = first_line(arguments.password_file)
+        login = replace(login, password=first_line(arguments.password_file))
     try:
-        return connect(
-            login.host,
-            login.port,
-            user=login.user or None,
-            password=password,
-            timeout_s=arguments.timeout,
-            options=ClientOptions(hostname=None if login.vhost is None else f"vhost:{login.vhost}"),
-            ssl_context=login.ssl_context,
-        )
+        return login.connect(arguments.timeout)
     except (ConnectError, TimedOutError) as error:
         raise Unreachable(str(error)) from error
 

@@ -14,7 +14,7 @@ from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of,
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.cli.frames import recording, time_text
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.observe.frames.records import Record, read_lines
+from amqp10broker.observe.frames.records import read_lines
 from amqp10broker.operations.operation import counted
 from amqp10broker.tools.lint.findings import Finding
 from amqp10broker.tools.lint.lint import Lint
@@ -51,7 +51,9 @@ def _run(arguments: argparse.Namespace) -> int:
             flag = "--for" if arguments.what is None else arguments.what
             raise ConfigError(f"lint {flag}", "is given with --file", "give either")
         with recording(arguments.file) as records:
-            findings = _taken(lint, records)
+            for record in records:
+                lint.take(record)
+            findings = lint.finish(0)
     if arguments.format == "json":
         print(json.dumps([_document(each) for each in findings], indent=2))
     else:
@@ -59,12 +61,6 @@ def _run(arguments: argparse.Namespace) -> int:
         seen = f"{counted(lint.frames, 'frame')} of {counted(lint.connections, 'connection')}"
         print(f"{counted(len(findings), 'finding')} in {seen}")
     return EXIT_FAILED if findings else EXIT_OK
-
-
-def _taken(lint: Lint, records: Iterator[Record], now_ns: int = 0) -> list[Finding]:
-    for record in records:
-        lint.take(record)
-    return lint.finish(now_ns)
 
 
 def _look_on(arguments: argparse.Namespace, lint: Lint) -> list[Finding]:

@@ -87,11 +87,6 @@ class Listing:
         return f"{self.noun.removesuffix('s')} list" if command is None else command.words
 
     @property
-    def takes_vhost(self) -> bool:
-        """Whether the command can be limited to one virtual host."""
-        return self.operation is None or self.operation.in_vhost or self.names_vhost
-
-    @property
     def names_vhost(self) -> bool:
         return any(each.name == "vhost" for each in self._arguments)
 
@@ -103,10 +98,6 @@ class Listing:
     @property
     def _arguments(self) -> tuple[Argument, ...]:
         return () if self.operation is None else self.operation.arguments
-
-    @property
-    def help(self) -> str:
-        return f"List {self.what}." if self.operation is None else self.operation.help
 
 
 _OWNER: Final = """
@@ -399,7 +390,7 @@ def _arguments(listing: Listing, parser: Parser) -> None:
     )
     # For shell completion; argparse itself cannot check an empty list against choices.
     columns.completions = tuple(listing.columns)  # type: ignore[attr-defined]
-    if listing.takes_vhost:
+    if listing.operation is None or listing.operation.in_vhost or listing.names_vhost:
         add_vhost(parser)
     for each in listing.flags:
         parser.add_argument(f"--{each.name}", action="store_true", help=each.help)
@@ -445,7 +436,8 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
 def _description(listing: Listing) -> str:
     room = max(map(len, listing.columns))
     lines = [f"  {name:{room}}  {what}".rstrip() for name, (what, _) in listing.columns.items()]
-    return "\n".join([f"{listing.help} Columns:", "", *lines])
+    help = f"List {listing.what}." if listing.operation is None else listing.operation.help
+    return "\n".join([f"{help} Columns:", "", *lines])
 
 
 COMMANDS: Final = tuple(

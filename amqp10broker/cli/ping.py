@@ -51,20 +51,8 @@ def _ping_arguments(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the check, and print one line for the answer and one for the message."""
-    from amqp10broker.client.blocking import connect
-    from amqp10broker.client.options import ClientOptions
-
     started = time.perf_counter()
-    login = login_of(arguments)
-    with connect(
-        login.host,
-        login.port,
-        user=login.user or None,
-        password=login.password,
-        timeout_s=arguments.timeout,
-        options=ClientOptions(hostname=None if login.vhost is None else f"vhost:{login.vhost}"),
-        ssl_context=login.ssl_context,
-    ) as client:
+    with login_of(arguments).connect(arguments.timeout) as client:
         took = _since(started)
         opened = client.core.remote_open
         assert opened is not None

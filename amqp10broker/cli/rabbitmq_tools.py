@@ -170,10 +170,6 @@ def _command(call: Written) -> str:
     return command.words
 
 
-def _same(call: Written) -> int:
-    return _ours(_command(call))(call)
-
-
 def _result(call: Written) -> int:
     """Run a command of a cluster, whose text is its result."""
     from amqp10broker.cli.main import main
@@ -384,7 +380,7 @@ _RESULTS: Final = """
     force_shrink_member_to_current_member force_all_queues_shrink_member_to_current_member
 """
 COMMANDS: Final[Mapping[str, Run]] = {
-    **dict.fromkeys(_SAME.split(), _same),
+    **dict.fromkeys(_SAME.split(), lambda call: _ours(_command(call))(call)),
     **dict.fromkeys(_RESULTS.split(), _result),
     "add_user": _add_user,
     "change_password": _change_password,
@@ -473,9 +469,7 @@ def _admin_words(given: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
             words.append(word)
             continue
         name = (_SHORT.get(name, name) if word.startswith("-") else name).replace("-", "_")
-        login = (
-            word.startswith("-") and name in ("username", "password", "host", "port", "format") and not words
-        )
+        login = word.startswith("-") and name in _LOGIN and not words
         if not equals and waiting and not waiting[0].startswith("-") and name != "quiet":
             value = waiting.pop(0)
         if login:  # for publish and get; the broker's own socket, which all else uses, needs none

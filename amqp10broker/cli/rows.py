@@ -55,46 +55,37 @@ def connection_rows(connections: Connections) -> Iterator[Row]:
 
 
 def session_rows(connections: Connections) -> Iterator[Row]:
-    for connection in connections:
-        for session in connection["sessions"]:
-            yield {
-                **_owner(connection),
-                **session,
-                "links": len(session["links"]),
-                "transactions": len(session.get("transactions", ())),
-                **_counted(session),
-            }
+    for owner, session in _parts(connections, "sessions"):
+        yield {
+            **owner,
+            **session,
+            "links": len(session["links"]),
+            "transactions": len(session.get("transactions", ())),
+            **_counted(session),
+        }
 
 
 def link_rows(connections: Connections) -> Iterator[Row]:
-    for connection in connections:
-        for session in connection["sessions"]:
-            for link in session["links"]:
-                yield {
-                    **_owner(connection),
-                    "channel": session["channel"],
-                    **link,
-                    **_counted(link),
-                }
+    for owner, session in _parts(connections, "sessions"):
+        for link in session["links"]:
+            yield {**owner, "channel": session["channel"], **link, **_counted(link)}
 
 
 def transaction_rows(connections: Connections) -> Iterator[Row]:
-    for connection in connections:
-        for session in connection["sessions"]:
-            for transaction in session.get("transactions", ()):
-                yield {**_owner(connection), "channel": session["channel"], **transaction}
+    for owner, session in _parts(connections, "sessions"):
+        for transaction in session.get("transactions", ()):
+            yield {**owner, "channel": session["channel"], **transaction}
 
 
 def channel_rows(connections: Connections) -> Iterator[Row]:
-    for connection in connections:
-        for channel in connection.get("channels", ()):
-            yield {
-                **_owner(connection),
-                **channel,
-                "channel": channel["number"],
-                "consumers": len(channel["consumers"]),
-                **_counted(channel),
-            }
+    for owner, channel in _parts(connections, "channels"):
+        yield {
+            **owner,
+            **channel,
+            "channel": channel["number"],
+            "consumers": len(channel["consumers"]),
+            **_counted(channel),
+        }
 
 
 def consumer_rows(connections: Connections) -> Iterator[Row]:
@@ -111,15 +102,9 @@ def consumer_rows(connections: Connections) -> Iterator[Row]:
                 "prefetch": link["credit"],
                 "unacknowledged": link["unsettled"],
             }
-    for connection in connections:
-        for channel in connection.get("channels", ()):
-            for consumer in channel["consumers"]:
-                yield {
-                    **_owner(connection),
-                    "channel": channel["number"],
-                    **consumer,
-                    "protocol": "AMQP 0-9-1",
-                }
+    for owner, channel in _parts(connections, "channels"):
+        for consumer in channel["consumers"]:
+            yield {**owner, "channel": channel["number"], **consumer, "protocol": "AMQP 0-9-1"}
 
 
 def _counted(thing: Document) -> Row:
@@ -130,10 +115,10 @@ def _counted(thing: Document) -> Row:
     return {**thing["counters"], "last_error": text}
 
 
-def _owner(connection: Document) -> Row:
-    return {
-        "node": connection["node"],
-        "connection": connection["id"],
-        "user": connection["user"],
-        "vhost": connection["vhost"],
-    }
+def _parts(connections: Connections, kind: str) -> Iterator[tuple[Row, Document]]:
+    for connection in connections:
+        owner = {name: connection[name] for name in ("node", "user", "vhost")} | {
+            "connection": connection["id"]
+        }
+        for part in connection.get(kind, ()):
+            yield owner, part

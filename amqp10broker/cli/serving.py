@@ -7,62 +7,36 @@ import gc
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS, Config
 from amqp10broker.config.settings import Setting
 
-_FIRST: Final = (
-    "host",
-    "port",
-    "data_dir",
-    "log_level",
-    "log_format",
-    "trace_frames",
-    "admin_socket",
-    "ready_file",
-    "container_id",
-)
-_CLUSTER: Final = (
-    "node_name",
-    "cluster_port",
-    "cluster_nodes",
-    "cluster_target_size",
-    "cluster_secret_file",
-    "cluster_suspect_ms",
-    "cluster_decide_ms",
-    "cluster_plaintext",
-    "cluster_tls_cert_file",
-    "cluster_tls_key_file",
-    "cluster_tls_ca_file",
-    "discard_my_data",
-)
-_HTTP: Final = (
-    "http",
-    "http_port",
-    "http_optional",
-    "http_host",
-    "http_tls",
-    "http_path_prefix",
-    "http_cors_origins",
-    "http_body_bytes_max",
-    "collect_statistics_interval_ms",
-    "http_connection_max",
-    "websocket",
-    "websocket_on_port",
-    "websocket_origins",
-    "prometheus",
-    "prometheus_port",
-    "prometheus_optional",
-)
-_OTEL: Final = tuple(name for name in SETTINGS if name.startswith("otel_"))
-_OAUTH2: Final = tuple(name for name in SETTINGS if name.startswith("oauth2_"))
+_FIRST: Final = """
+    host port data_dir log_level log_format trace_frames admin_socket ready_file container_id
+"""
+_CLUSTER: Final = """
+    node_name cluster_port cluster_nodes cluster_target_size cluster_secret_file cluster_suspect_ms
+    cluster_decide_ms cluster_plaintext cluster_tls_cert_file cluster_tls_key_file cluster_tls_ca_file
+    discard_my_data
+"""
+_HTTP: Final = """
+    http http_port http_optional http_host http_tls http_path_prefix http_cors_origins http_body_bytes_max
+    collect_statistics_interval_ms http_connection_max websocket websocket_on_port websocket_origins
+    prometheus prometheus_port prometheus_optional
+"""
+_GROUPS: Final = {
+    "HTTP API": _HTTP.split(),
+    "OpenTelemetry": [name for name in SETTINGS if name.startswith("otel_")],
+    "tokens (OAuth 2)": [name for name in SETTINGS if name.startswith("oauth2_")],
+    "cluster": _CLUSTER.split(),
+}
 HTTP_PORT_ABOVE: Final = 10_000
 """The default distance of the HTTP port from that of AMQP: RabbitMQ's 15672 beside 5672."""
 PROMETHEUS_PORT_ABOVE: Final = 10_020
 """The default distance of the port of metrics from that of AMQP: RabbitMQ's 15692."""
-_TESTING: Final = ("test_mode",)
 # Descriptions of defaults that read badly: an empty or missing value with a meaning.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
@@ -91,33 +65,25 @@ def _arguments(parser: Parser) -> None:
         help="who may log in, repeatable; replaces all other users. Others on this machine can see it in "
         "the process list: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
     )
-    for name in _FIRST:
+    for name in _FIRST.split():
         _add_setting(parser, SETTINGS[name], getattr(defaults, name))
     flow = parser.add_argument_group("flow control")
     for name, setting in FLOW_SETTINGS.items():
         _add_setting(flow, setting, getattr(defaults.flow, name))
+    elsewhere = {*_FIRST.split(), *chain.from_iterable(_GROUPS.values()), "test_mode", *FLOW_SETTINGS}
     limits = parser.add_argument_group("limits and behaviour")
     for name, setting in SETTINGS.items():
-        if name not in (*_FIRST, *_HTTP, *_OTEL, *_OAUTH2, *_CLUSTER, *_TESTING, *FLOW_SETTINGS):
+        if name not in elsewhere:
             _add_setting(limits, setting, getattr(defaults, name))
-    http = parser.add_argument_group("HTTP API")
-    for name in _HTTP:
-        _add_setting(http, SETTINGS[name], getattr(defaults, name))
-    otel = parser.add_argument_group("OpenTelemetry")
-    for name in _OTEL:
-        _add_setting(otel, SETTINGS[name], getattr(defaults, name))
-    oauth2 = parser.add_argument_group("tokens (OAuth 2)")
-    for name in _OAUTH2:
-        _add_setting(oauth2, SETTINGS[name], getattr(defaults, name))
-    cluster = parser.add_argument_group("cluster")
-    for name in _CLUSTER:
-        _add_setting(cluster, SETTINGS[name], getattr(defaults, name))
+    for title, names in _GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            _add_setting(group, SETTINGS[name], getattr(defaults, name))
     testing = parser.add_argument_group(
         "for tests only",
         "With --test-mode, 'amqp10broker fault inject' commits faults; its group lists and lifts them.",
     )
-    for name in _TESTING:
-        _add_setting(testing, SETTINGS[name], getattr(defaults, name))
+    _add_setting(testing, SETTINGS["test_mode"], defaults.test_mode)
     testing.add_argument(
         "--confirm-delay",
         action="append",

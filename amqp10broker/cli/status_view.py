@@ -174,8 +174,10 @@ def _broker(broker: Document, width: int) -> list[str]:
         f"up {duration(broker.get('uptime_s'))}",
         f"on {listeners or 'no port'}",
         f"memory {size(broker.get('rss_bytes'))}",
-        *([_where(broker["data_dir"])] if "data_dir" in broker else []),
     ]
+    if "data_dir" in broker:
+        folder = broker["data_dir"]
+        facts.append("in memory only" if folder is None else f"data in {clean(folder)}")
     lines = _wrapped(facts, width, "")
     lines += _wrapped(_journal(broker.get("journal")), width, "")
     flow = broker.get("flow", {})
@@ -210,10 +212,6 @@ def _suspended(link: Document) -> list[str]:
         f"for {duration(link.get('age_s'))}",
         "until its session or connection ends" if left is None else f"ends in {duration(left)}",
     ]
-
-
-def _where(data_dir: object) -> str:
-    return "in memory only" if data_dir is None else f"data in {clean(data_dir)}"
 
 
 def _journal(journal: Document | None) -> list[str]:

@@ -40,7 +40,7 @@ def render(
             unlimited, for programs.
     """
     if form == "json":
-        return _json(columns, rows)
+        return as_json([{column: row.get(column) for column in columns} for row in rows])
     if form == "csv":
         return _csv(columns, rows, header)
     lines = [[cell(row.get(column)) for column in columns] for row in rows]
@@ -108,10 +108,6 @@ def _in_pieces(text: str, width: int) -> list[str]:
         pieces.append(text[:cut].rstrip())
         text = text[cut:].lstrip()
     return [*pieces, text]
-
-
-def _json(columns: Sequence[str], rows: Sequence[Row]) -> str:
-    return as_json([{column: row.get(column) for column in columns} for row in rows])
 
 
 def as_json(document: object) -> str:

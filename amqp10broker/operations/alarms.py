@@ -127,7 +127,9 @@ class Alarms:
             limit = reading.limit_bytes
             if self.measured(resource) and state.judged_by_bytes == limit:
                 limit = end_bytes(resource, limit)
-            on = _is_low(resource, reading.value_bytes, limit)
+            # As RabbitMQ: used memory above the limit, free disk below it.
+            value = reading.value_bytes
+            on = value > limit if resource is Resource.MEMORY else value < limit
             state.judged_by_bytes = reading.limit_bytes
         if not self.put(resource, AlarmCause.MEASURED, on=on, now_ms=now_ms):
             return None
@@ -152,11 +154,6 @@ def end_bytes(resource: Resource, limit_bytes: int) -> int:
     """Where a measured alarm ends: memory at or below it, free disk at or above it."""
     slack = limit_bytes // SLACK_DIVISOR
     return limit_bytes - slack if resource is Resource.MEMORY else limit_bytes + slack
-
-
-def _is_low(resource: Resource, value_bytes: int, limit_bytes: int) -> bool:
-    # As RabbitMQ: used memory above the limit, free disk below it.
-    return value_bytes > limit_bytes if resource is Resource.MEMORY else value_bytes < limit_bytes
 
 
 def _is_tight(memory: Measurement) -> bool:

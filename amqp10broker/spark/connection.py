@@ -226,8 +226,10 @@ def translated(
                 "username, password and saslMechanism"
             )
         case LinkError() | SessionEndedError() if error.condition == Condition.NOT_FOUND:
+            vhost = options.vhost
+            named = "the default virtual host" if vhost is None else f"virtual host '{vhost}'"
             return QueueUnusable(
-                f"there is no queue or stream '{queue}' in {_vhost(options)} of {where}: declare it first, "
+                f"there is no queue or stream '{queue}' in {named} of {where}: declare it first, "
                 "or correct the name"
             )
         case LinkError() if error.condition != Condition.UNAUTHORIZED_ACCESS:
@@ -240,7 +242,3 @@ def translated(
             return BrokerUnreachable(f"{where} went away and did not come back{again}: {error}")
         case _:
             return SparkSourceError(f"{where}: {error}")
-
-
-def _vhost(options: ConnectionOptions) -> str:
-    return "the default virtual host" if options.vhost is None else f"virtual host '{options.vhost}'"

@@ -7,7 +7,7 @@ option belongs to which use; `docs/spark.md` explains each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Flag
 from typing import Any, Final
@@ -292,11 +292,7 @@ def _suggestion(written: str, use: Use) -> str:
     near = get_close_matches(written.lower(), [name.lower() for name in usable], n=1)
     if near:
         return f"did you mean {_WRITTEN[near[0]]}?"
-    return f"known here: {_listed(usable)}"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names, key=str.lower))
+    return f"known here: {', '.join(sorted(usable, key=str.lower))}"
 
 
 def _connection(values: _Values) -> ConnectionOptions:

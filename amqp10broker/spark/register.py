@@ -23,7 +23,7 @@ def register(spark: SparkSession) -> None:
     require("pyspark", "pyarrow", "numpy")
     import pyspark
 
-    if _version(pyspark.__version__) < PYSPARK_MIN:
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < PYSPARK_MIN:
         needed = ".".join(map(str, PYSPARK_MIN))
         raise MissingExtraError(f"pyspark {needed} or newer (not {pyspark.__version__})", "spark")
     from amqp10broker.spark.datasource import Amqp10DataSource
@@ -38,7 +38,3 @@ def require(*packages: str) -> None:
             importlib.import_module(package)
         except ModuleNotFoundError as error:
             raise MissingExtraError(error.name or package, "spark") from error
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2])

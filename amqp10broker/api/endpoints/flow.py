@@ -105,7 +105,9 @@ async def get_timeline(call: EndpointCall) -> HttpResponse:
     if since is not None:
         del found["watched"]
     if frames and not (user == call.user.name or call.has(Tag.ADMINISTRATOR)):
-        found["steps"] = [_outlined(step) for step in found["steps"]]
+        found["steps"] = [
+            {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""} for step in found["steps"]
+        ]
     return HttpResponse.of_json(found)
 
 
@@ -123,7 +125,3 @@ def _only(call: EndpointCall) -> str | None:
 def _which(call: EndpointCall) -> dict[str, Any]:
     watch = integer(call.values, "watch", 0)
     return {"watch": watch, "node": call.request.query.get("node"), "user": _only(call)}
-
-
-def _outlined(step: Mapping[str, Any]) -> dict[str, Any]:
-    return {**step, "frame": step["frame"].partition(" ")[0], "bytes": ""}

@@ -50,7 +50,10 @@ async def run_operation(
     if nothing was changed.
     """
     if name == "declare-queue" and actor.types:
-        _refuse_slip(given)
+        arguments = given.get("arguments")
+        slip = misspelt(arguments) if isinstance(arguments, dict) else None
+        if slip is not None:
+            raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
     plain = passwords_in(name, given)
     found = _vhost(broker, name, vhost)
     replies = _Replies(broker.reply_registry)
@@ -70,13 +73,6 @@ async def run_operation(
         return await _finished(perform(caller, name, given), replies)
     finally:
         replies.close()
-
-
-def _refuse_slip(given: Mapping[str, Any]) -> None:
-    arguments = given.get("arguments")
-    slip = misspelt(arguments) if isinstance(arguments, dict) else None
-    if slip is not None:
-        raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
 
 
 def _log_operation(vhost: VirtualHost, by: str, operation: str, subject: str, refusal: str | None) -> None:

@@ -68,7 +68,11 @@ def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
             names = os.listdir(directory)
         except OSError:
             continue
-        ports |= {int(stem) for stem, dot, end in (n.partition(".") for n in names) if _is_port(stem, end)}
+        ports |= {
+            int(stem)
+            for stem, dot, end in (n.partition(".") for n in names)
+            if end == "sock" and stem.isascii() and stem.isdigit()
+        }
     return tuple(sorted(ports))
 
 
@@ -207,7 +211,3 @@ def _owned_by_us(directory: str) -> bool:
         return portable.is_ours(os.stat(directory))
     except OSError:
         return False
-
-
-def _is_port(stem: str, end: str) -> bool:
-    return end == "sock" and stem.isascii() and stem.isdigit()

@@ -164,7 +164,8 @@ class Recorder:
         self._looks.detach()
         if self.failed is None:
             try:
-                with trio.move_on_after(_end_s(self._node_context)) as limit:
+                end_s = max(1.0, self._node_context.config.shutdown_timeout_ms / 1000)
+                with trio.move_on_after(end_s) as limit:
                     self._put_events()
                     self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
                     while self._backlog:
@@ -373,10 +374,6 @@ def machine_text() -> str:
         f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "
         f"{implementation}"
     )
-
-
-def _end_s(node_context: Occupied) -> float:
-    return max(1.0, node_context.config.shutdown_timeout_ms / 1000)
 
 
 __all__ = ["END", "EVENTS", "NOTE", "RUN", "RecorderProcess"]

@@ -58,12 +58,8 @@ class Scribe:
         self._protocols: list[str] = []
         self._name = ""
         self._number = 0
-        self._complete = 0
-
-    @property
-    def complete(self) -> int:
+        self.complete = 0
         """Events of the run that are in complete files."""
-        return self._complete
 
     def begin(self, row: dict[str, Any]) -> dict[str, Any]:
         """Begin a run; the one before is at its end.
@@ -83,7 +79,7 @@ class Scribe:
         number = self._number + 1 if run.run_id == self._name else 1
         self._name = run.run_id
         self._last_ts_ns = run.began_ns
-        self.dropped = self._complete = 0
+        self.dropped = self.complete = 0
         self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves nothing
         self._run, self._number = claim_run(self._recording, run, number)
         self._writer = EventWriter(self._recording, self._run.run_id, "broker")
@@ -184,7 +180,7 @@ class Scribe:
 
     def _count(self) -> None:
         if self._writer is not None:
-            self._complete = self._writer.complete
+            self.complete = self._writer.complete
 
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:

@@ -55,7 +55,11 @@ class ResourceMonitor:
         self._node_context = node_context
         self._meter = meter
         self._http_clients = http_clients
-        self._readings = ResourceReadings(meter, self.alarms)
+        self._limits: dict[Resource, int | None] = dict.fromkeys(Resource)
+        """Bytes; None: there is none, or what it is a share of is not known."""
+        self._total_bytes: int | None = None
+        self._give_back_after = 0.0
+        self._unknown: set[Resource] = set()
         self._woken = trio.Event()
         self._asleep = False
         self._tidying = Tidying(meter)
@@ -67,7 +71,7 @@ class ResourceMonitor:
     def start(self) -> None:
         """Compute the limits and measure for the first time, before clients may connect."""
         for resource in Resource:
-            self._readings.learn_limit(resource, self._node_context.config)
+            self._learn_limit(resource)
         self.check()
         self._tidying.look(trio.current_time(), self._used_bytes, 0)
 
@@ -99,7 +103,7 @@ class ResourceMonitor:
         now_ms = self._node_context.clock.now_ms()
         pauses = []
         for resource in Resource:
-            reading = self._readings.read(resource, self._node_context.config)
+            reading = self._read(resource)
             change = self.alarms.judge(resource, reading, now_ms)
             if change is not None:
                 self._tell(change)
@@ -147,11 +151,61 @@ class ResourceMonitor:
         setting.check(written, source)
         changes: dict[str, Any] = {name: written}
         self._node_context.config = replace(self._node_context.config, **changes)
-        self._readings.learn_limit(resource, self._node_context.config)
-        _log.info("setting changed", name=name, value=written, limit_bytes=self._readings.limits[resource])
+        self._learn_limit(resource)
+        _log.info("setting changed", name=name, value=written, limit_bytes=self._limits[resource])
         self.check()
         self._woken.set()  # the next measurement may be due earlier
-        return self._readings.limits[resource]
+        return self._limits[resource]
+
+    # --- measuring ------------------------------------------------------------------------------
+
+    def _learn_limit(self, resource: Resource) -> None:
+        config = self._node_context.config
+        self._total_bytes = total = self._meter.memory_total()
+        if resource is Resource.MEMORY:
+            limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
+            setting: str | None = config.vm_memory_high_watermark
+        else:
+            setting = disk_setting(config)
+            limit = None if setting is None else disk_limit(setting).bytes_of(total)
+        self._limits[resource] = limit
+        if limit is not None:
+            _log.debug("alarm limit", name=resource.value, limit_bytes=limit, memory_total_bytes=total)
+        elif setting is not None:
+            _log.warning(
+                "no alarm can be raised: the system does not say how much memory there is; give the limit as "
+                "an amount",
+                name=resource.value,
+                setting=setting,
+            )
+
+    def _read(self, resource: Resource) -> Measurement:
+        limit = self._limits[resource]
+        if limit is None:
+            return Measurement(None, None)
+        value = self._memory_used(limit) if resource is Resource.MEMORY else self._disk_free()
+        if value is None and resource not in self._unknown:
+            self._unknown.add(resource)
+            _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
+        elif value is not None and resource in self._unknown:
+            self._unknown.discard(resource)
+            _log.info("can be measured again", name=resource.value)
+        return Measurement(value, limit)
+
+    def _disk_free(self) -> int | None:
+        return self._meter.disk_free(disk_path(self._node_context.config))
+
+    def _memory_used(self, limit: int) -> int | None:
+        used = self._meter.memory_used()
+        if used is None or not (used > limit or self.alarms.measured(Resource.MEMORY)):
+            return used
+        began = time.perf_counter()
+        if began < self._give_back_after:
+            return used
+        self._meter.give_back()
+        ended = time.perf_counter()
+        self._give_back_after = ended + GIVING_BACK_SHARE * (ended - began)
+        return self._meter.memory_used()
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -160,12 +214,12 @@ class ResourceMonitor:
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
         disk = self._view_of(Resource.DISK, disk_setting(config))
         return ResourcesView(
-            MemoryView(self._meter.memory_used(), self._readings.total_bytes, memory),
-            DiskView(self._readings.disk_free(config), disk_path(config), disk),
+            MemoryView(self._meter.memory_used(), self._total_bytes, memory),
+            DiskView(self._disk_free(), disk_path(config), disk),
         )
 
     def _view_of(self, resource: Resource, setting: str | None) -> ResourceView:
-        limit = self._readings.limits[resource]
+        limit = self._limits[resource]
         since_ms = self.alarms.since_ms(resource)
         since = None if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
         return ResourceView(
@@ -218,74 +272,6 @@ DISK_FREE_LIMIT: Final = "50MB"
 """The limit of a broker with a data folder that was given none; RabbitMQ's."""
 GIVING_BACK_SHARE: Final = 20
 """Giving memory back holds up everybody, 40 to 80 ms for a gigabyte: after it, 20 times as long passes."""
-
-
-class ResourceReadings:
-    """Measures for one broker. `limits`: bytes; None: there is none, or what it is a share of is not known.
-    `total_bytes`: memory that there is; None if it is not known.
-    """
-
-    def __init__(self, meter: Meter, alarms: Alarms) -> None:
-        """Measure nothing yet. `alarms`: while that of memory is on, what is only held free is given back
-        before it is counted.
-        """
-        self._meter = meter
-        self._alarms = alarms
-        self._give_back_after = 0.0
-        self._unknown: set[Resource] = set()
-        self.limits: dict[Resource, int | None] = dict.fromkeys(Resource)
-        self.total_bytes: int | None = None
-
-    def learn_limit(self, resource: Resource, config: Config) -> None:
-        self.total_bytes = total = self._meter.memory_total()
-        if resource is Resource.MEMORY:
-            limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
-            setting: str | None = config.vm_memory_high_watermark
-        else:
-            setting = disk_setting(config)
-            limit = None if setting is None else disk_limit(setting).bytes_of(total)
-        self.limits[resource] = limit
-        if limit is not None:
-            _log.debug("alarm limit", name=resource.value, limit_bytes=limit, memory_total_bytes=total)
-        elif setting is not None:
-            _log.warning(
-                "no alarm can be raised: the system does not say how much memory there is; give the limit as "
-                "an amount",
-                name=resource.value,
-                setting=setting,
-            )
-
-    def read(self, resource: Resource, config: Config) -> Measurement:
-        limit = self.limits[resource]
-        if limit is None:
-            return Measurement(None, None)
-        value = self._memory_used(limit) if resource is Resource.MEMORY else self.disk_free(config)
-        self._complain(resource, unknown=value is None)
-        return Measurement(value, limit)
-
-    def _memory_used(self, limit: int) -> int | None:
-        used = self._meter.memory_used()
-        if used is None or not (used > limit or self._alarms.measured(Resource.MEMORY)):
-            return used
-        began = time.perf_counter()
-        if began < self._give_back_after:
-            return used
-        self._meter.give_back()
-        ended = time.perf_counter()
-        self._give_back_after = ended + GIVING_BACK_SHARE * (ended - began)
-        return self._meter.memory_used()
-
-    def disk_free(self, config: Config) -> int | None:
-        """Free bytes; None if the system has no figure."""
-        return self._meter.disk_free(disk_path(config))
-
-    def _complain(self, resource: Resource, *, unknown: bool) -> None:
-        if unknown and resource not in self._unknown:
-            self._unknown.add(resource)
-            _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
-        elif not unknown and resource in self._unknown:
-            self._unknown.discard(resource)
-            _log.info("can be measured again", name=resource.value)
 
 
 def disk_path(config: Config) -> str:

@@ -231,15 +231,33 @@ class Watches:
         self, connection: Connection10, role: str, session: SessionTask, end: LinkConsumer | LinkPublisher
     ) -> tuple[WatchView, FrameRing, SessionTask]:
         number = self._last + 1
-        beginning = number, self._now_ns, lambda: self._look_after(number)
-        return *watch_of_link(*beginning, connection, role, session, end), session
+        engine, link = session.service.session, end.link
+        look = look_at_link(session, end, connection)
+        ring = FrameRing(
+            engine, link, look, self._now_ns, describe_performative, lambda: self._look_after(number)
+        )
+        queue = None if end.queue is None else end.queue.name
+        whose = number, connection.number, connection.user, engine.channel
+        times = self._now_ns(), time.time_ns(), connection.client_name
+        view = WatchView(*whose, link.name, role, link.remote_handle, end.address, queue, *times)
+        return view, ring, session
 
     def _channel(
         self, connection: ConnectionTask091, part: ChannelTask, consumer: Consumer091 | None
     ) -> tuple[WatchView, ChannelRing, ChannelTask]:
         number = self._last + 1
-        beginning = number, self._now_ns, lambda: self._look_after(number)
-        return *watch_of_channel(*beginning, connection, part, consumer), part
+        look = look_at_channel(part, connection, consumer)
+        ring = ChannelRing(
+            part.service, consumer, look, self._now_ns, describe_method, lambda: self._look_after(number)
+        )
+        tag, role, queue = (
+            (None, "channel", None)
+            if consumer is None
+            else (consumer.terms.tag, "consumer", consumer.queue.name)
+        )
+        whose = number, connection.number, connection.user, part.service.number
+        times = self._now_ns(), time.time_ns(), connection.client_name
+        return WatchView(*whose, tag, role, None, None, queue, *times), ring, part
 
 
 def _all(turns: list[Callable[[], None]]) -> Callable[[], None]:
@@ -335,52 +353,9 @@ def look_at_channel(
         return lambda: (reader.credit, writer.waiting_bytes, output.blocked, 0, 0, False)
     credit = consumer.credit
     return lambda: (
-        reader.credit,
-        writer.waiting_bytes,
-        output.blocked,
-        credit.granted,
-        credit.waiting,
-        credit.closed,
+        *(reader.credit, writer.waiting_bytes, output.blocked),
+        *(credit.granted, credit.waiting, credit.closed),
     )
-
-
-def watch_of_link(
-    watch: int,
-    now_ns: Callable[[], int],
-    on_segment: Callable[[], None],
-    connection: Connection10,
-    role: str,
-    session: SessionTask,
-    end: LinkConsumer | LinkPublisher,
-) -> tuple[WatchView, FrameRing]:
-    """Return the view of a new watch of this number, and the receiver of the link's frames."""
-    engine, link = session.service.session, end.link
-    ring = FrameRing(
-        engine, link, look_at_link(session, end, connection), now_ns, describe_performative, on_segment
-    )
-    queue = None if end.queue is None else end.queue.name
-    whose = watch, connection.number, connection.user, engine.channel
-    times = now_ns(), time.time_ns(), connection.client_name
-    return WatchView(*whose, link.name, role, link.remote_handle, end.address, queue, *times), ring
-
-
-def watch_of_channel(
-    watch: int,
-    now_ns: Callable[[], int],
-    on_segment: Callable[[], None],
-    connection: ConnectionTask091,
-    channel: ChannelTask,
-    consumer: Consumer091 | None,
-) -> tuple[WatchView, ChannelRing]:
-    """The same of a channel, or of one consumer of it."""
-    look = look_at_channel(channel, connection, consumer)
-    ring = ChannelRing(channel.service, consumer, look, now_ns, describe_method, on_segment)
-    tag, role, queue = (
-        (None, "channel", None) if consumer is None else (consumer.terms.tag, "consumer", consumer.queue.name)
-    )
-    whose = watch, connection.number, connection.user, channel.service.number
-    times = now_ns(), time.time_ns(), connection.client_name
-    return WatchView(*whose, tag, role, None, None, queue, *times), ring
 
 
 FOLLOWED_MAX: Final = 256

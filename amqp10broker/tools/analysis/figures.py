@@ -234,7 +234,7 @@ class Sums:
     def waits(self, kind: EventKind) -> dict[int, int]:
         found: dict[int, int] = {}
         for cell in self._of(kind):
-            reason = general_reason(cell.reason)
+            reason = GENERAL.get(cell.reason, cell.reason)
             found[reason] = found.get(reason, 0) + cell.elapsed_ns
         return found
 
@@ -311,11 +311,6 @@ def _stalls(own: _Own, sums: Sums) -> Iterator[Stall]:
             held = [(NO_REASON, 0)]
         for reason, elapsed in held:
             yield Stall(*own, side, reason_name(reason), elapsed / _NS, elapsed / total)
-
-
-def general_reason(reason: int) -> int:
-    """Return the reason that this one is a case of, or itself; an unknown number stays as it is."""
-    return GENERAL.get(reason, reason)
 
 
 def reason_name(reason: int) -> str:

@@ -129,10 +129,6 @@ def named(found: Sequence[tuple[str, str]]) -> str:
     return f"{names} and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else names
 
 
-def beside_bound(mean: float, bound: float) -> float:
-    return abs(mean / bound - 1) if bound else math.inf
-
-
 def held_back(
     swept: Sequence[Settings], chosen: Settings, waits: Mapping[tuple[str, str], float]
 ) -> list[str]:
@@ -258,10 +254,6 @@ class Recommendation:
     notes: tuple[str, ...] = ()
 
     @property
-    def is_default(self) -> bool:
-        return self.chosen.settings == DEFAULTS
-
-    @property
     def command_line(self) -> str:
         return " ".join(["amqp10broker serve", *(f"--{n.replace('_', '-')} {v}" for n, v in self._known())])
 
@@ -363,7 +355,11 @@ def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommen
 
 def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | NoRecommendation:
     wanted = aim.rate_per_s or 0.0
-    at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
+    at_rate = [
+        one
+        for one in measured
+        if one.rate_limit_per_s and abs(one.rate_limit_per_s - wanted) <= SAME_RATE * wanted
+    ]
     sustain = [one for one in at_rate or measured if _THROUGHPUT.mean(one) >= SUSTAINED * wanted]
     able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _THROUGHPUT.mean(one)) - wanted))
     unsure = _unsure_of_rate(at_rate or measured, wanted)
@@ -419,7 +415,7 @@ def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> lis
         (one.name(), f"{mean / most:.0%} of it")
         for one in pool
         # The best keeps all of its own throughput, however far it scatters.
-        if (mean := _THROUGHPUT.mean(one)) < most and beside_bound(mean, keep * most) < known.typical
+        if (mean := _THROUGHPUT.mean(one)) < most and abs(mean / (keep * most) - 1) < known.typical
     ]
     text = f"noise hides whether these keep {keep:.0%} of the best throughput (it hides {known.typical:.1%})"
     return [f"{text}: {named(unsure)}"] if unsure else []
@@ -534,10 +530,6 @@ def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
         "session then wait; where sessions have several links, keep twice max_link_credit below it"
     )
     return [text]
-
-
-def _near(value: float, wanted: float) -> bool:
-    return abs(value - wanted) <= SAME_RATE * wanted
 
 
 def all_told(found: Sequence[Recommendation | NoRecommendation]) -> str:

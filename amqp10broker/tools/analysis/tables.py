@@ -16,6 +16,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
 from amqp10broker.observe.recording.link_names import LinkNameIndex
 from amqp10broker.tools.analysis.configurations import (
+    DEFAULTS,
     GROUP,
     METRICS,
     SETTINGS,
@@ -268,7 +269,7 @@ def recommendation_row(one: Recommendation | NoRecommendation, member: Configura
         "best": one.best.name(),
         "best_mean": one.best_figure.mean,
         "proven": one.unproven is None,
-        "default": one.is_default,
+        "default": one.chosen.settings == DEFAULTS,
         "as_good": "; ".join(each.name() for each in one.as_good),
         "command_line": one.command_line,
         "reasons": "; ".join(one.reasons),

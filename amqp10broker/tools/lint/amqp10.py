@@ -115,16 +115,13 @@ class Client10:
         elif isinstance(body, Flow | Transfer):
             session = self._state.session(direction, record.frame.channel)
             if session is not None:
-                self._look_at_window(session, record)
+                left = session.windows["out"].left
+                if left:
+                    self._shut.pop(session, None)
+                elif left == 0 and isinstance(record.frame.body, Transfer) and record.direction == "out":
+                    self._shut.setdefault(session, evidence_of(record))
         for event in events:
             self._take(event, body, record)
-
-    def _look_at_window(self, session: ObservedSession, record: RecordedFrame) -> None:
-        left = session.windows["out"].left
-        if left:
-            self._shut.pop(session, None)
-        elif left == 0 and isinstance(record.frame.body, Transfer) and record.direction == "out":
-            self._shut.setdefault(session, evidence_of(record))
 
     def _take(self, event: LinkEvent, body: Any, record: RecordedFrame) -> None:
         came = record.direction == "in"

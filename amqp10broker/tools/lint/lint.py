@@ -26,7 +26,10 @@ class Lint:
     def take(self, record: Record) -> None:
         self._now_ns = max(self._now_ns, record.at_ns)
         if isinstance(record, Listening):
-            self._begin(record)
+            self._end(record.connection)
+            kind = Client10 if record.protocol is Protocol.AMQP_10 else Client091
+            self._clients[record.connection] = kind(record.connection, self._book)
+            self.connections += 1
             return
         client = self._clients.get(record.connection)
         if client is None:
@@ -47,12 +50,6 @@ class Lint:
         for connection in list(self._clients):
             self._end(connection)
         return list(self._book.findings())
-
-    def _begin(self, record: Listening) -> None:
-        self._end(record.connection)
-        kind = Client10 if record.protocol is Protocol.AMQP_10 else Client091
-        self._clients[record.connection] = kind(record.connection, self._book)
-        self.connections += 1
 
     def _end(self, connection: int) -> None:
         client = self._clients.pop(connection, None)

@@ -40,15 +40,8 @@ class ConsumerModel:
     sizes: Sequence[int]
 
 
-def deliver(habits: ConsumerModel, *, credit: int, round_trip_s: float, messages: int) -> SimulationResult:
-    """Simulate a broker that always has a message, at its pace, until it has delivered `messages` messages.
-    `messages`: at least 2.
-    """
-    return Delivering(habits, credit, round_trip_s / 2).run(messages)
-
-
 class Delivering:
-    """The simulation of one link, as `deliver` describes it."""
+    """Simulates one link of a broker that always has a message, at its pace."""
 
     def __init__(self, habits: ConsumerModel, credit: int, way_s: float) -> None:
         self._habits = habits
@@ -74,6 +67,7 @@ class Delivering:
         """
 
     def run(self, messages: int) -> SimulationResult:
+        """Deliver so many messages, at least 2."""
         self._grant(0.0, self._credit)
         while self._events and len(self._sent) < messages:
             now, _, kind, content = heappop(self._events)
@@ -307,12 +301,6 @@ def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]
     return found, without
 
 
-def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:
-    """Return a forecast for each publisher and consumer, and sentences on those without one."""
-    found, without = known(script)
-    return [forecast for each in found for forecast in each.forecasts(asked)], without
-
-
 def _of_session(
     part: RecordedConnection, session: RecordedSession, round_trip: float | None, without: list[str]
 ) -> Iterator[KnownSession]:
@@ -352,12 +340,10 @@ def _of_consumer(
 
 
 def _delivered(consumer: RecordedConsumer, work: Work, credit: int, round_trip: float) -> SimulationResult:
-    return deliver(
-        ConsumerModel(work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes),
-        credit=credit,
-        round_trip_s=round_trip + work.reaction_s,
-        messages=_messages(credit),
+    habits = ConsumerModel(
+        work.own_s, work.supply_s, work.renew_at, work.bound, work.by_finish, consumer.sizes
     )
+    return Delivering(habits, credit, (round_trip + work.reaction_s) / 2).run(_messages(credit))
 
 
 def _messages(credit: int) -> int:
@@ -374,22 +360,14 @@ def _simulated(
     # A wait for an answer includes the reaction of the other side, by its average.
     reaction = fmean(pace.reaction_s for pace in paces)
     return simulate(
-        [_habits(publisher, pace) for publisher, pace in zip(spoken, paces, strict=True)],
+        [
+            Habits(*(pace.own_s, pace.limit, each.confirm_s, each.frames, each.sizes), settled=each.settled)
+            for each, pace in zip(spoken, paces, strict=True)
+        ],
         max_link_credit=credit,
         window=window,
         round_trip_s=round_trip + reaction,
         messages=_messages(credit),
-    )
-
-
-def _habits(publisher: RecordedPublisher, pace: Pace) -> Habits:
-    return Habits(
-        pace.own_s,
-        pace.limit,
-        publisher.confirm_s,
-        publisher.frames,
-        publisher.sizes,
-        settled=publisher.settled,
     )
 
 

@@ -240,7 +240,15 @@ class Player091(Player):
         self._frame_max = FRAME_MIN_SIZE
         self._heartbeat_s = 0
         self._publishing: dict[int, bool] = {}
-        self.controls = _look_through(part)
+        # The places of frames that begin or end something, and of answers, and whether the client sent each.
+        self.controls: list[tuple[int, bool]] = []
+        ledger = Ledger091()
+        for step in part.steps:
+            before, body = ledger.answers, step.frame.body
+            ledger.apply(step.direction, step.frame.channel, body)
+            asks = body is not None and not isinstance(body, _MESSAGES)
+            if asks if step.sent else ledger.answers > before:
+                self.controls.append((step.index, step.sent))
 
     def heartbeat_s(self) -> float:
         return self._heartbeat_s / 2
@@ -518,17 +526,3 @@ def _same(consumer: LedgerConsumer, was: LedgerChannel, now: LedgerChannel) -> L
         return now.got
     place, others = list(was.consumers.values()).index(consumer), list(now.consumers.values())
     return others[place] if place < len(others) else LedgerConsumer(consumer.state, consumer.queue)
-
-
-def _look_through(part: RecordedConnection) -> list[tuple[int, bool]]:
-    # Returns the places of frames that begin or end something, and of answers, and whether the client sent
-    # each.
-    ledger = Ledger091()
-    controls: list[tuple[int, bool]] = []
-    for step in part.steps:
-        before, body = ledger.answers, step.frame.body
-        ledger.apply(step.direction, step.frame.channel, body)
-        asks = body is not None and not isinstance(body, _MESSAGES)
-        if asks if step.sent else ledger.answers > before:
-            controls.append((step.index, step.sent))
-    return controls

@@ -92,7 +92,13 @@ class Player10(Player):
             case _:
                 events = self._now.apply("out", frame.channel, body)
                 if isinstance(body, Close):
-                    self._answer_close(body)
+                    if "in" not in self._now.state.closed:
+                        self._say(0, Close())
+                        why = f"the broker closed the connection with {self._now.error or 'no error'}"
+                        if body.error is not None and body.error.description:
+                            why = f"{why}: {body.error.description}"
+                        self.over = None if self.broker_closes(Close) else why
+                    self.closed = True
                 for event in events:
                     self._answer(event, body)
 
@@ -108,15 +114,6 @@ class Player10(Player):
         response = b"\0" + login.user.encode() + b"\0" + login.password.encode() if login.user else b"replay"
         init = SaslInit(mechanism=Symbol(mechanism), initial_response=response)
         self.write(encode_frame(0, init.encode(), TYPE_SASL))
-
-    def _answer_close(self, body: Close) -> None:
-        if "in" not in self._now.state.closed:
-            self._say(0, Close())
-            why = f"the broker closed the connection with {self._now.error or 'no error'}"
-            if body.error is not None and body.error.description:
-                why = f"{why}: {body.error.description}"
-            self.over = None if self.broker_closes(Close) else why
-        self.closed = True
 
     def _answer(self, event: LinkEvent, body: Any) -> None:
         # A detach or end of the broker is answered at once; the recorded answer is omitted then.

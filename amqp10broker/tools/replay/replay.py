@@ -129,7 +129,10 @@ class Replay:
                 else:
                     at = self._due(player.part.steps[0].at_ns, now)
                     if at <= now and not self._order.is_turn(player.part.steps[0].index):
-                        self._push(player, now)
+                        # A connection begins if the others before it do not continue.
+                        if now >= self._moved_at + self._patience_s:
+                            self._order.give_up(player.part.steps[0].index)
+                            self._moved_at = now
                         at = self._moved_at + self._patience_s
                 wake = min(wake, at)
         return None if self.done else max(wake, now)
@@ -186,12 +189,6 @@ class Replay:
             self._moved[player] = self._moved_at = now
             played = True
         return played, at
-
-    def _push(self, player: Player, now: float) -> None:
-        # A connection begins if the others before it do not continue.
-        if now >= self._moved_at + self._patience_s:
-            self._order.give_up(player.part.steps[0].index)
-            self._moved_at = now
 
     def _leave(self, player: Player, now: float, *, at_once: bool = False) -> None:
         self._order.leave(player)

@@ -108,15 +108,12 @@ def _take(part: RecordedConnection | None, index: int, record: RecordedFrame) ->
         return
     frame = record.frame
     if frame.data and frame.channel >= 0:
-        if frame.body is not None or frame.payload_bytes or not _silent(part, frame):
+        # Else an empty frame or heartbeat; without a body it may also be a content header or body.
+        silent = part.protocol is Protocol.AMQP_10 or frame.said == "heartbeat"
+        if frame.body is not None or frame.payload_bytes or not silent:
             part.steps.append(Step(index, record.at_ns, record.direction == "in", frame))
     elif record.direction == "in" and " undecodable: " in (frame.said or ""):
         part.unreadable += 1
-
-
-def _silent(part: RecordedConnection, frame: TracedFrame) -> bool:
-    # An empty frame or heartbeat; without a body it may also be a content header or body.
-    return part.protocol is Protocol.AMQP_10 or frame.said == "heartbeat"
 
 
 def _opens(part: RecordedConnection) -> bool:

@@ -102,7 +102,10 @@ class Simulation:
         while self._events and not any(len(link.arrivals) >= messages for link in self._links):
             now, _, kind, number, content = heappop(self._events)
             self._take(now, kind, number, content)
-        return [_run_of(link) for link in self._links]
+        return [
+            SimulationResult(rate_of(link.arrivals), link.waits, link.held_max, link.held_bytes_max)
+            for link in self._links
+        ]
 
     def _later(self, at: float, kind: str, number: int, content: tuple[int, int] = (0, 0)) -> None:
         heappush(self._events, (at, next(self._numbers), kind, number, content))
@@ -197,7 +200,3 @@ class Simulation:
             self.told(now, "credit", number, granting.granted)
             self._later(now + self._way_s, "credit", number, granting.granted)
             granting.granted = None
-
-
-def _run_of(link: _SimulatedLink) -> SimulationResult:
-    return SimulationResult(rate_of(link.arrivals), link.waits, link.held_max, link.held_bytes_max)

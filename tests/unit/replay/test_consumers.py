@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.tools.replay.forecast import ConsumerModel, Forecast, Settings, deliver, forecasts
+from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering, Forecast, Settings
 from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
 from amqp10broker.tools.replay.simulation import SimulationResult
+from tests.support.forecasts import forecasts
 from tests.support.tape import Tape
 from tests.support.taped_consumer import taped_consumer
 
@@ -24,7 +25,7 @@ EACH = ConsumerModel(0.0, 0.0, 1.0, 1.0, True, (100,))
 def one(
     habits: ConsumerModel = BUSY, *, credit: int = 50, trip_s: float = 0.1, messages: int = 4000
 ) -> SimulationResult:
-    return deliver(habits, credit=credit, round_trip_s=trip_s, messages=messages)
+    return Delivering(habits, credit, trip_s / 2).run(messages)
 
 
 def forecast(tape: Tape, asked: Settings) -> Forecast:

@@ -13,10 +13,11 @@ from amqp10broker.cli.main import main
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.framing import method_frame
 from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.forecast import Forecast, Settings, forecasts
+from amqp10broker.tools.replay.forecast import Forecast, Settings
 from amqp10broker.tools.replay.pace import PublisherWait
 from amqp10broker.tools.replay.script import read_script
 from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
+from tests.support.forecasts import forecasts
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_publisher import BUSY, taped
