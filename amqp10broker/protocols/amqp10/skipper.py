@@ -57,7 +57,7 @@ def _by_reading(reader: Reader) -> Skipper:
     return lambda data, pos, end, depth: reader(data, pos, end, depth)[1]
 
 
-def _binary(extent: Extent) -> Skipper:
+def _skip_binary(extent: Extent) -> Skipper:
     return lambda data, pos, end, depth: extent(data, pos, end, "binary")[1]
 
 
@@ -72,7 +72,7 @@ def _text8(what: str, reader: Reader) -> Skipper:
     return skip
 
 
-def _compound(opened: Opener, what: str, walk: Callable[[bytes, int, int, int, int], int]) -> Skipper:
+def _skip_compound(opened: Opener, what: str, walk: Callable[[bytes, int, int, int, int], int]) -> Skipper:
     def skip(data: bytes, pos: int, end: int, depth: int) -> int:
         pos, stop, count = opened(data, pos, end, what)
         return walk(data, pos, stop, count, depth)
@@ -134,16 +134,16 @@ def _skip_array(data: bytes, pos: int, stop: int, count: int, depth: int) -> int
 
 _SKIPPERS: Final[list[Skipper]] = [_by_reading(reader) for reader in READERS]
 _SKIPPERS[0x00] = _skip_described
-_SKIPPERS[0xA0] = _binary(extent8)
+_SKIPPERS[0xA0] = _skip_binary(extent8)
 _SKIPPERS[0xA1] = _text8("string", READERS[0xA1])
 _SKIPPERS[0xA3] = _text8("symbol", READERS[0xA3])
-_SKIPPERS[0xB0] = _binary(extent32)
-_SKIPPERS[0xC0] = _compound(open8, "list", _skip_items)
-_SKIPPERS[0xC1] = _compound(open8, "map", _skip_pairs)
-_SKIPPERS[0xD0] = _compound(open32, "list", _skip_items)
-_SKIPPERS[0xD1] = _compound(open32, "map", _skip_pairs)
-_SKIPPERS[0xE0] = _compound(open8, "array", _skip_array)
-_SKIPPERS[0xF0] = _compound(open32, "array", _skip_array)
+_SKIPPERS[0xB0] = _skip_binary(extent32)
+_SKIPPERS[0xC0] = _skip_compound(open8, "list", _skip_items)
+_SKIPPERS[0xC1] = _skip_compound(open8, "map", _skip_pairs)
+_SKIPPERS[0xD0] = _skip_compound(open32, "list", _skip_items)
+_SKIPPERS[0xD1] = _skip_compound(open32, "map", _skip_pairs)
+_SKIPPERS[0xE0] = _skip_compound(open8, "array", _skip_array)
+_SKIPPERS[0xF0] = _skip_compound(open32, "array", _skip_array)
 
 # The width of content without invalid values, or -1 where a skipper must check it.
 _OPAQUE_WIDTHS: Final = [
