@@ -18,8 +18,6 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
 class Admission:
-    """The admission of one queue."""
-
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
     def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
@@ -30,9 +28,7 @@ class Admission:
         self._since_ms = 0
 
     def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
-        """Return the commands that may be applied now, including those that had to wait before. Raises
-        `StorageError` if the journal cannot be written.
-        """
+        """Return the commands that may be applied now, those that waited included. Raises `StorageError`."""
         room = self._room
         if room is None or not room.journal.reserve:
             return commands
@@ -82,7 +78,6 @@ class Admission:
             self._wake()
 
     def with_waiting(self, queue_status: QueueStatus) -> QueueStatus:
-        """Add the waiting publishes to a queue's report."""
         if not self.waiting:
             return queue_status
         since_ms = queue_status.unconfirmed_ms

@@ -33,9 +33,8 @@ NO_BOUND: Final = 2**63
 
 
 class PeerId(NamedTuple):
-    """The id of a session, channel or other client of queues, valid on every node.
-
-    Equal ids mean the same client, also after encoding. Only its own node maps the id to a mailbox.
+    """The id of a session, channel or other client of queues, valid on every node. Equal ids mean the same
+    client, also after encoding. Only its own node maps the id to a mailbox.
     """
 
     node: int
@@ -69,9 +68,7 @@ class RequestRef(NamedTuple):
 
 
 class ReplyTo:
-    """The reply address of a client of queues on its own node, which also makes references. `label`: for
-    display: ``connection 3, session 1``.
-    """
+    """The reply address of a client here, which makes references. `label`: ``connection 3, session 1``."""
 
     __slots__ = ("_handles", "id", "label")
 
@@ -131,12 +128,8 @@ class DetachPublisher:
 
 @dataclass(slots=True, eq=False)
 class Publish:
-    """Publish messages of one link, in order.
-
-    Attributes:
-        publisher: receiver of the confirmation.
-        ids: one number a message, returned when it is confirmed.
-        settled: the client wants no outcome; returned unchanged.
+    """Publish messages of one link, in order. `publisher`: receiver of the confirmation. `ids`: one number a
+    message, returned when it is confirmed. `settled`: the client wants no outcome; returned unchanged.
     """
 
     publisher: PublisherRef
@@ -187,9 +180,8 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop deliveries to a consumer, which may still settle those that it has.
-
-    Deliveries that did not reach the client must be returned before, by `GiveBack`.
+    """Stop deliveries to a consumer, which may still settle those that it has. Deliveries that did not reach
+    the client must be returned before, by `GiveBack`.
     """
 
     consumer: ConsumerRef
@@ -198,13 +190,10 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
     """Remove a consumer: unsettled deliveries get the outcome `delivery_outcome`, those that were never sent
-    are in `unsent`.
-
-    Attributes:
-        unsent: keys that did not reach the client: requeued as if never delivered.
-        unsent_messages: their messages; of a settled consumer's the queue may have no copy.
-        seen: deliveries that reached the session so far. Deliveries beyond them are still on their way, never
-            reached the client either, and are requeued in the same manner.
+    are in `unsent`. `unsent`: keys that did not reach the client: requeued as if never delivered.
+    `unsent_messages`: their messages; of a settled consumer's the queue may have no copy. `seen`: deliveries
+    that reached the session so far. Deliveries beyond them are still on their way, never reached the client
+    either, and are requeued in the same manner.
     """
 
     consumer: ConsumerRef
@@ -239,15 +228,11 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class Settle:
-    """Settle deliveries. Unknown keys are ignored.
-
-    Attributes:
-        keys: of the deliveries; none: the client has settled deliveries that the queue took back, and is
-            alive.
-        annotations: an encoded AMQP 1.0 map to merge into the message-annotations (`modified`); empty: none.
-            Queues that store messages as published ignore it.
-        answer: send `Settled` when the outcome cannot be lost any more. There is one for each such `Settle`,
-            in order, with all its keys, unknown ones included.
+    """Settle deliveries. Unknown keys are ignored. `keys`: of the deliveries; none: the client has settled
+    deliveries that the queue took back, and is alive. `annotations`: an encoded AMQP 1.0 map to merge into
+    the message-annotations (`modified`); empty: none. Queues that store messages as published ignore it.
+    `answer`: send `Settled` when the outcome cannot be lost any more. There is one for each such `Settle`, in
+    order, with all its keys, unknown ones included.
     """
 
     consumer: ConsumerRef
@@ -296,12 +281,9 @@ class Purge:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages, and notify all attached links.
-
-    Attributes:
-        request: answered with the number of ready messages that went, or the reason of a refusal.
-        if_unused: only without consumers.
-        if_empty: only without ready messages.
+    """Delete the queue with its messages, and notify all attached links. `request`: answered with the number
+    of ready messages that went, or the reason of a refusal. `if_unused`: only without consumers. `if_empty`:
+    only without ready messages.
     """
 
     request: RequestRef | None = None
@@ -323,10 +305,7 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Apply the passing of time: expiries, time-outs of deliveries.
-
-    Sent by the queue's own task only.
-    """
+    """Apply the passing of time: expiries, time-outs of deliveries. Sent by the queue's own task only."""
 
 
 Change = (
@@ -359,9 +338,8 @@ T = TypeVar("T")
 
 
 def joined(commands: Iterable[T]) -> list[T | Publish]:
-    """Join consecutive publishes of one publisher to the same queue.
-
-    They are equivalent for the queue, and each command costs as much as some tens of messages.
+    """Join consecutive publishes of one publisher to the same queue. They are equivalent for the queue, and
+    each command costs as much as some tens of messages.
     """
     result: list[T | Publish] = []
     last: Publish | None = None

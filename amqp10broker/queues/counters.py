@@ -41,10 +41,8 @@ AT_LEAST_ONCE: Final = "at_least_once"
 
 
 class Consumption:
-    """Counters of deliveries and their outcomes.
-
-    Attributes:
-        credit_requests: requests of messages to the queue. For metrics only, and not in `document`.
+    """Counters of deliveries and their outcomes. `credit_requests`: requests of messages to the queue. For
+    metrics only, and not in `document`.
     """
 
     __slots__ = (*CONSUMING, "credit_requests")
@@ -115,13 +113,10 @@ class QueueConsumption:
 
 
 class QueueCounters:
-    """Counters of a queue's own decisions.
-
-    Attributes:
-        lost: messages that it gave up, by reason, whether or not they were dead-lettered.
-        given_up: messages that it gave up, by reason and strategy. For metrics only, and not in `document`.
-        settled_elsewhere: of those of `AT_LEAST_ONCE`, the number that their targets have confirmed.
-            Likewise.
+    """Counters of a queue's own decisions. `lost`: messages that it gave up, by reason, whether or not they
+    were dead-lettered. `given_up`: messages that it gave up, by reason and strategy. For metrics only, and
+    not in `document`. `settled_elsewhere`: of those of `AT_LEAST_ONCE`, the number that their targets have
+    confirmed. Likewise.
     """
 
     __slots__ = ("dead_lettered", "given_up", "lost", "published", "rejected", "settled_elsewhere")
@@ -177,9 +172,7 @@ class QueuesGone:
 
 
 def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], int]:
-    """Return the messages that a queue gave up, by kind of queue, reason and strategy; `CONFIRMED` is one of
-    the reasons.
-    """
+    """Return the messages given up, by kind of queue, reason (or `CONFIRMED`) and strategy."""
     found = {(kind, reason.value, strategy): n for (reason, strategy), n in counters.given_up.items()}
     if counters.settled_elsewhere:
         found[kind, CONFIRMED, AT_LEAST_ONCE] = counters.settled_elsewhere
@@ -187,8 +180,6 @@ def given_up(kind: str, counters: QueueCounters) -> dict[tuple[str, str, str], i
 
 
 def tally(counters: QueueCounters, consumption: QueueConsumption) -> dict[str, int]:
-    """Return all counters of one queue. Messages that it gave up because consumers rejected them are
-    ``discarded``.
-    """
+    """Return all counters of one queue; messages that consumers rejected are ``discarded``."""
     got = consumption.counted()
     return {name: getattr(got, name) for name in CONSUMING} | counters.document()

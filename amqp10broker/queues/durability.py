@@ -41,16 +41,10 @@ PublishEffects = Callable[[EffectBatch], None]
 
 
 class DurabilityBackend(Generic[MachineT]):
-    """A backend without storage: effects are sent at once.
-
-    Attributes:
-        by_log: commands are applied in `flush`, in the order of a log; until then the backend holds them.
-        durable: what it stores survives a restart.
-        recovered: the machine has its former state.
-        due_ms: when `flush` must be called without a command; None: not needed.
+    """A backend without storage: effects are sent at once. `by_log`: commands are applied in `flush`, in the
+    order of a log; until then the backend holds them. `durable`: what it stores survives a restart.
+    `recovered`: the machine has its former state. `due_ms`: when `flush` must be called without a command.
     """
-
-    __slots__ = ("_publish", "admission", "due_ms", "durable", "queue", "recovered", "wake")
 
     by_log: ClassVar[bool] = False
 
@@ -109,9 +103,7 @@ class DurabilityBackend(Generic[MachineT]):
         return not self.admission.holds
 
     def apply_part(self, commands: list[Command], now_ms: int) -> None:
-        """Apply and store the queue's part of a commit at once: the journal joins it with the other queues'
-        parts.
-        """
+        """Apply and store the queue's part of a commit: the journal joins it with the others."""
         self.apply(commands, now_ms)
         self.flush(now_ms)
 
@@ -131,9 +123,7 @@ class DurabilityBackend(Generic[MachineT]):
         return due_ms
 
     def applied_in_step(self, commands: list[Command]) -> Sequence[Command] | None:
-        """Return the commands that were applied in this step, of those that it was given; None: another node
-        sends their effects.
-        """
+        """Return those of the commands that were applied now; None: another node sends their effects."""
         return commands
 
     def queue_status(self) -> QueueStatus:
@@ -156,8 +146,5 @@ class DurabilityBackend(Generic[MachineT]):
         return []
 
     def restart(self) -> None:
-        """Replace the machine after a fault by another, which `recover` fills.
-
-        Used only for kinds of `runtime.queues.queues.AFTER_FAULT`.
-        """
+        """Replace the machine after a fault by another, which `recover` fills (`queues.AFTER_FAULT`)."""
         raise AssertionError("a queue of this kind stays down after a fault")

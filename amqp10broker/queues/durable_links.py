@@ -53,8 +53,6 @@ class _DurableLink:
 
 
 class ResumableLinksInJournal:
-    """The durable links of a node."""
-
     def __init__(self, log: RecordLog, write_soon: Callable[[], None]) -> None:
         self.group = GROUP
         self._log = log

@@ -24,10 +24,8 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue was deleted before it could take responsibility for published messages.
-
-    Attributes:
-        failed: it was not deleted by a command, but broke down.
+    """The queue was deleted before it could take responsibility for published messages. `failed`: it was not
+    deleted by a command, but broke down.
     """
 
     publisher: PublisherRef
@@ -69,13 +67,9 @@ class DeadLetterReason(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class DeadLetters:
-    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time.
-
-    They are sent to no peer: `take_dead_letters` returns them to the queue's runtime.
-
-    Attributes:
-        exchange: the queue's dead-letter exchange, which need not exist.
-        routing_key: instead of the messages' own; None keeps those.
+    """Messages that the queue gave up, in queue order, for its dead-letter exchange at that time. They are
+    sent to no peer: `take_dead_letters` returns them to the queue's runtime. `exchange`: the queue's
+    dead-letter exchange, which need not exist. `routing_key`: instead of the messages' own; None keeps those.
     """
 
     reason: DeadLetterReason
@@ -86,14 +80,11 @@ class DeadLetters:
 
 @dataclass(slots=True, eq=False)
 class Deliver:
-    """Messages for a consumer, within its credit, in queue order.
-
-    Attributes:
-        keys: the queue's number for each delivery, for `Settle`.
-        epoch: of the last `GiveBack`; a session ignores deliveries of an older one.
-        spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
-        again: some of the messages may have been handed out before, which their heads state.
-        shown: progress of a browser of a quorum queue after these (`Subscribe.shown`).
+    """Messages for a consumer, within its credit, in queue order. `keys`: the queue's numbers, for `Settle`.
+    `epoch`: of the last `GiveBack`; a session ignores deliveries of an older one. `spent`: the room of the
+    last `Credit` is used up: no more until the next, whatever credit is left. `again`: some may have been
+    handed out before, which their heads state. `shown`: progress of a browser of a quorum queue after these
+    (`Subscribe.shown`).
     """
 
     consumer: ConsumerRef
@@ -115,14 +106,9 @@ class Settled:
 
 @dataclass(slots=True, eq=False)
 class CreditReply:
-    """The answer to one `Credit`, after the deliveries it caused.
-
-    Attributes:
-        delivery_count: of the queue for this consumer; a drain has advanced it.
-        credit: what is left; 0 after a drain.
-        available: number of ready messages.
-        drain: as in the `Credit`.
-        epoch: of the last `GiveBack`; an answer of an older one is outdated.
+    """The answer to one `Credit`, after the deliveries it caused. `delivery_count`: of the queue for this
+    consumer; a drain has advanced it. `credit`: what is left; 0 after a drain. `available`: number of ready
+    messages. `epoch`: of the last `GiveBack`; an answer of an older one is outdated.
     """
 
     consumer: ConsumerRef
@@ -160,11 +146,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRefused:
-    """The consumer is not accepted.
-
-    Attributes:
-        why: conflict of exclusive use; or the queue has no leader.
-    """
+    """The consumer is not accepted. `why`: conflict of exclusive use; or the queue has no leader."""
 
     consumer: ConsumerRef
     queue: str
@@ -190,13 +172,9 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to `Inspect`, `Purge` or `Delete`.
-
-    Attributes:
-        ready: ready messages; for `Purge` and `Delete` those that were removed.
-        consumers: consumers that are counted.
-        refused: the reason of a refusal; None: success.
-        next_offset: of a stream: of the next message that is published; those before it are ready.
+    """The answer to `Inspect`, `Purge` or `Delete`. `ready`: ready messages; for the others those that were
+    removed. `consumers`: those that are counted. `refused`: None: success. `next_offset`: of a stream: of the
+    next message that is published; those before it are ready.
     """
 
     request: RequestRef

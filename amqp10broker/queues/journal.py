@@ -44,7 +44,6 @@ class Commits(Protocol):
 
     def write_early(self) -> int:
         """Write appended records as far as possible now, and return the ticket up to which they are written.
-
         `write_soon` must be called too, or they stay unsynced until the next request. Raises `StorageError`
         if the journal cannot be written.
         """

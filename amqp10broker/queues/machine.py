@@ -155,10 +155,8 @@ class QueueMachine(ABC):
 
     @abstractmethod
     def apply(self, command: Any, now_ms: int) -> None:
-        """Apply a command; `take_effects` returns the effects.
-
-        Args:
-            now_ms: wall clock. A time before that of the last command counts as that.
+        """Apply a command; `take_effects` returns the effects. `now_ms`: wall clock. A time before that of
+        the last command counts as that.
         """
 
     @abstractmethod

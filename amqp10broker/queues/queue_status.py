@@ -67,9 +67,7 @@ class StreamReading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """A queue's waiting messages and consumers. `arrived`: messages that ever came; of a recovered queue at
-    least those that it found.
-    """
+    """A queue's waiting messages and consumers. `arrived`: messages that ever came, as far as known."""
 
     ready: int
     arrived: int
@@ -90,7 +88,8 @@ class QueueStatus:
     next_offset: int | None = None
     readings: Mapping[ConsumerRef, StreamReading] = field(default_factory=dict)
     # Computed once for all consumers that may need it, of which there may be thousands.
-    _holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
+    holders: list[ConsumerStatus] = field(init=False, repr=False, compare=False)
+    """Consumers with unsettled deliveries, the one with the most first."""
     _foremost: ConsumerStatus | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -102,12 +101,8 @@ class QueueStatus:
             if each.credit and not (each.silent or each.away or each.looking is not None)
         )
         foremost = max(takers, key=lambda each: each.priority, default=None)
-        object.__setattr__(self, "_holders", holders)
+        object.__setattr__(self, "holders", holders)
         object.__setattr__(self, "_foremost", foremost)
-
-    def holders(self) -> list[ConsumerStatus]:
-        """Return the consumers with unsettled deliveries, the one with the most first."""
-        return self._holders
 
     def ahead_of(self, ref: ConsumerRef) -> ConsumerStatus | None:
         """Return a consumer of higher priority that would take the next message."""
@@ -119,10 +114,7 @@ class QueueStatus:
 
 
 class QueueProgress(NamedTuple):
-    """Reasons that keep a queue from going on.
-
-    All times are in ms: since when.
-    """
+    """Reasons that keep a queue from going on. All times are in ms: since when."""
 
     busy: bool = False
     """It has commands that it has not applied yet."""
@@ -147,9 +139,7 @@ LOOKED_THROUGH_MAX: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class LengthLimits:
-    """The limits of a queue's length. `messages`: ready messages at most, None: any number. `bytes`: bytes of
-    them at most, None: any number.
-    """
+    """The limits of a queue's length: ready messages, and bytes of them; None: any number."""
 
     messages: int | None
     bytes: int | None
@@ -158,14 +148,9 @@ class LengthLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStats:
-    """The figures of one queue. Those that a kind of queue does not have are None.
-
-    Attributes:
-        messages_delayed: waiting for their time: of a quorum queue returned ones, of a classic one those that
-            publishers delayed.
-        messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        single_active_consumer_tag: None: there is no such consumer.
-        limits: limits of length, None: there are none.
+    """The figures of one queue; None: its kind does not have them. `messages_delayed`: waiting for their
+    time: of a quorum queue returned ones, of a classic one those that publishers delayed. `messages_dlx`: of
+    a quorum queue: dead letters that are not yet at their target. `limits`: None: there are none.
     """
 
     messages_ready: int = 0
@@ -185,7 +170,6 @@ class QueueStats:
 
 class QueueWeight(NamedTuple):
     """Bytes of the contents of a queue's messages, as far as they are known without looking at each of many.
-
     None: counting would take too long, or this kind of queue does not support it.
     """
 
@@ -216,7 +200,6 @@ def length_limits(settings: QueueSettings) -> LengthLimits | None:
 
 
 def is_full(limits: LengthLimits | None, messages: int, size_bytes: int) -> bool:
-    """Return whether no further message has room."""
     if limits is None:
         return False
     return (limits.messages is not None and messages >= limits.messages) or (

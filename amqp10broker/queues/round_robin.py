@@ -58,15 +58,12 @@ class RoundRobin(OrderedDict[T, None]):
         self.move_to_end(next(iter(self)))
 
     def turn_by(self, takers: Sequence[T], count: int) -> None:
-        """Rotate after the first consumers, these, were given `count` messages one each: the one behind the
-        last is next.
-        """
+        """Rotate after these first ones got `count` messages one each: the one behind the last is next."""
         for taker in takers[: count % len(takers) or len(takers)]:
             self.move_to_end(taker)
 
 
 def turn_within(credit: int) -> int:
-    """Return the deliveries in a turn of a consumer with this grant."""
     return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
 
 

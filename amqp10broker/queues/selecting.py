@@ -14,9 +14,7 @@ Select = Callable[[Sequence[Message]], Sequence[int]]
 
 
 def selection(selector: str) -> Select:
-    """Compile a JMS selector. Raises `ValueError` if the selector is not valid; the message contains the
-    position.
-    """
+    """Compile a JMS selector. Raises `ValueError`, with the position, if it is not valid."""
     wanted = MessageFilter.of_sql(compile_selector(selector))
     return lambda messages: wanted.matching(messages, 0)
 

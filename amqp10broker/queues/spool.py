@@ -16,8 +16,6 @@ FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Place(NamedTuple):
-    """The place of a page."""
-
     file: int
     offset: int
     length: int

@@ -152,9 +152,7 @@ class VolatileQueue(QueueMachine):
 
 class RelayedQueue(VolatileQueue):
     """A volatile queue of another node of the cluster: published messages are forwarded to the requester's
-    node.
-
-    Publishes are confirmed at once as well; messages may be lost on the way.
+    node. Publishes are confirmed at once as well; messages may be lost on the way.
     """
 
     def __init__(self, name: str, hand_on: Callable[[Publish], None]) -> None:

@@ -55,9 +55,7 @@ Change = Add | Promote | Remove
 
 
 def changed(config: Configuration, change: Change) -> Configuration:
-    """The configuration after a change. Raises `ChangeRefused` if it changes nothing, or no voter would be
-    left.
-    """
+    """The configuration after a change. Raises `ChangeRefused` if it changes nothing or leaves no voter."""
     member = change.member
     voters, learners = set(config.voters), set(config.learners)
     match change:

@@ -57,42 +57,11 @@ YIELD_MS: Final = 1_000
 
 
 class Raft(MemberState):
-    """One member of one group.
-
-    Args:
-        me: its id in the group, 1 to 2**64 - 1.
-        now_ms: milliseconds of a clock that never runs back; the same in all calls.
-        chance: gives numbers from 0 to below 1.
-        commit_wait_ms: how long the commit index may wait for an append to go with, which saves a message
-            where followers do not need it at once.
-
-    Attributes:
-        backward: it shall not lead: it takes over from no leader, and waits longer than others would.
+    """One member of one group. `now_ms`: of a clock that never runs back; the same in all calls.
+    `random_source`: gives numbers from 0 to below 1. `commit_wait_ms`: how long the commit index may wait for
+    an append to go with, which saves a message where followers do not need it at once. `backward`: it shall
+    not lead: it takes over from no leader, and waits longer than others would.
     """
-
-    __slots__ = (
-        "_after",
-        "_asked_ms",
-        "_due",
-        "_first_ms",
-        "_first_token",
-        "_hard_due",
-        "_late",
-        "_leading",
-        "_owed",
-        "_patience",
-        "_random_source",
-        "_role",
-        "_snapshot",
-        "_tally",
-        "_token",
-        "_told_commit",
-        "_told_status",
-        "_took_ms",
-        "_yields",
-        "backward",
-        "leader",
-    )
 
     def __init__(
         self,
@@ -131,13 +100,11 @@ class Raft(MemberState):
 
     @property
     def status(self) -> Status:
-        """Return role, term and leader."""
         opened = self._leading is not None and self._leading.open
         return Status(self._role, self.term, self.leader, opened)
 
     @property
     def stands(self) -> bool:
-        """Whether an election is under way."""
         return self._role is Role.PRE_CANDIDATE or self._role is Role.CANDIDATE
 
     @property
@@ -165,37 +132,24 @@ class Raft(MemberState):
     # -- what people want
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append commands to the log.
-
-        Returns:
-            The index of the first. It is committed when an entry of this index *and this term* is applied.
-
-        Raises:
-            NotLeader: ask its `leader`.
-            NotReady: it leads, and has committed nothing of its term, or is handing over; try again.
-            Full: 64 MiB are not committed; wait until some are.
+        """Append commands; return the index of the first. It is committed when an entry of this index *and
+        this term* is applied. Raises `NotLeader`; `NotReady`: nothing of its term is committed, or it is
+        handing over; `Full`: 64 MiB are not committed.
         """
         return self._must_lead().propose(payloads)
 
     def has_room(self, size: int) -> bool:
-        """Whether `propose` would append a command of so many bytes now."""
         return self._leading is not None and self._leading.has_room(size)
 
     def change(self, change: Change, now_ms: int) -> int:
-        """Begin a change of members; it is in force at once, and holds when it is committed.
-
-        Raises:
-            NotLeader, NotReady: as `propose`.
-            ChangeRefused: the last change is not committed, or this one cannot be.
+        """Begin a change of members, in force at once; it holds when it is committed. Raises as `propose`,
+        and `ChangeRefused` if the last change is not committed, or this one cannot be.
         """
         return self._must_lead().change(change, now_ms)
 
     def transfer(self, to: int, now_ms: int) -> None:
-        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most.
-
-        Raises:
-            NotLeader, NotReady: as `propose`.
-            ChangeRefused: `to` is no other voter that can be reached.
+        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most. Raises as `propose`, and
+        `ChangeRefused` if `to` is no other voter that can be reached.
         """
         self._must_lead().transfer_to(to, now_ms)
 
@@ -217,9 +171,8 @@ class Raft(MemberState):
             self._due = min(self._due, now_ms)
 
     def force_alone(self, now_ms: int) -> None:
-        """Make this member the only one of the group, when the others are lost for good, with their data.
-
-        An operator decides this, without a vote.
+        """Make this member the only one of the group, when the others are lost for good, with their data. An
+        operator decides this, without a vote.
         """
         self._follow(self.term + 1, None, now_ms)
         alone = CONFIG.encode(Configuration((self.me,)))
@@ -227,12 +180,11 @@ class Raft(MemberState):
         self._stand(now_ms)
 
     def suspect(self, peer: int, now_ms: int) -> None:
-        """The node of another member cannot be reached, or cannot reach this one."""
         self.suspected |= {peer}
         if self._leading is not None:
             self._leading.suspect(peer, now_ms)
         elif self.leader == peer:
-            self._be_patient_no_more()
+            self._patience = self._took_ms = 0
             self._lose_leader(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
@@ -241,7 +193,7 @@ class Raft(MemberState):
             self._leading.heard(peer, now_ms)
         elif self.leader is None:
             # More can be won now than when the time was last drawn.
-            self._be_patient_no_more()
+            self._patience = self._took_ms = 0
             self._await_election(now_ms)
 
     def tick(self, now_ms: int) -> None:
@@ -262,7 +214,6 @@ class Raft(MemberState):
     # -- what the disk says
 
     def persisted(self, ticket: int, now_ms: int) -> None:
-        """This ticket and earlier ones are durable."""
         self.log.persist(ticket)
         if self._after is not None:
             self._speak(self._after, now_ms)
@@ -282,9 +233,7 @@ class Raft(MemberState):
             self._after = None
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """A state was sent to a member of `Ready.snapshots_to`. `index`: of the snapshot; None: it did not
-        arrive.
-        """
+        """A state was sent to a member of `Ready.snapshots_to`. `index`: of it; None: it did not arrive."""
         if self._leading is not None:
             self._leading.snapshot_done(to, index)
 
@@ -364,12 +313,9 @@ class Raft(MemberState):
             if self._role is not Role.FOLLOWER:
                 self._follow(self.term, None, now_ms)
             return
-        self._be_patient_no_more()
+        self._patience = self._took_ms = 0
         self._yields = False
         self._follow(self.term, sender, now_ms)
-
-    def _be_patient_no_more(self) -> None:
-        self._patience = self._took_ms = 0
 
     def _lose_leader(self, now_ms: int) -> None:
         self.leader = None
@@ -514,7 +460,7 @@ class Raft(MemberState):
         self.leader = self.me
         self._tally = None
         self._due = None
-        self._be_patient_no_more()
+        self._patience = self._took_ms = 0
         self._leading = Leadership(self, now_ms)
 
     def _on_timeout_now(self, now_ms: int) -> None:
@@ -582,9 +528,7 @@ class Raft(MemberState):
     # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
-        """Return the output since the last call; None if there is none. Call it once after all inputs of a
-        step.
-        """
+        """Return the output since the last call, None if there is none; once after all inputs of a step."""
         log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
         if leading is not None and not leading.quiet:
@@ -652,9 +596,7 @@ class Tally:
         self._denied: set[int] = set()
 
     def count(self, member: int, *, granted: bool) -> None:
-        """An answer, which takes the place of an earlier one. That of a member that is no voter counts for
-        nothing.
-        """
+        """An answer, in place of an earlier one; that of a member that is no voter does not count."""
         if member in self.config.voters:
             now, before = (self._granted, self._denied) if granted else (self._denied, self._granted)
             now.add(member)

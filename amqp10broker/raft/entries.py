@@ -113,10 +113,9 @@ class Stored:
 
 
 def new_group(config: Configuration) -> Stored:
-    """Return the initial state of each first member of a group; all start from the same.
-
-    It counts as a snapshot at index 1. So a member that is added later, and is empty, gets a snapshot first,
-    and with it a configuration: its log always has a known initial configuration.
+    """Return the initial state of each first member of a group; all start from the same. It counts as a
+    snapshot at index 1. So a member that is added later, and is empty, gets a snapshot first, and with it a
+    configuration: its log always has a known initial configuration.
     """
     return Stored(Point(1, 0, config), Hard(0, None, 0), 1)
 
@@ -129,6 +128,4 @@ class LogStore(Protocol):
     """Where entries are that are durable."""
 
     def read(self, first: int, last: int, size: int, /) -> Sequence[Run]:
-        """Consecutive entries from the index `first` on. `size`: bytes of payloads to read, about; one entry
-        at least.
-        """
+        """Entries from index `first` on. `size`: bytes of payloads to read, about; one entry at least."""

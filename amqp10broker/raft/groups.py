@@ -79,22 +79,6 @@ class GroupMachine(Protocol):
 class Member:
     """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
-    __slots__ = (
-        "_again",
-        "_first",
-        "_runs",
-        "_store",
-        "config",
-        "due",
-        "group",
-        "groups",
-        "leads",
-        "machine",
-        "me",
-        "raft",
-        "stopped",
-    )
-
     def __init__(
         self,
         group: int,
@@ -107,9 +91,7 @@ class Member:
         first: bool = False,
         commit_wait_ms: int = 0,
     ) -> None:
-        """Start from the stored state; call `advance` when the node has registered the member.
-        `random_source`: gives numbers from 0 to below 1.
-        """
+        """Start from the stored state; call `advance` when the node has registered the member."""
         assert store.stored is not None, "its log must have been read"
         self.group = group
         self.me = me
@@ -171,9 +153,7 @@ class Member:
         self.raft.suspect(peer, self.groups.now_ms())
 
     def heard(self, peer: int) -> None:
-        """As `Raft.heard`. The preferred first leader of a new group stands for election at once, ahead of
-        the random delays of others.
-        """
+        """As `Raft.heard`; the preferred first leader of a new group stands for election at once."""
         self.raft.heard(peer, self.groups.now_ms())
         if self.new:
             self.campaign_at_tick()
@@ -227,23 +207,18 @@ class Member:
 
 
 class Groups:
-    """See the module.
-
-    Attributes:
-        now_ms: milliseconds of a clock that never runs back.
-        on_unknown: called with node, group and message for a member that this node does not have. The sender
-            must come to suspect it (see `raft.core`).
-        lost: other nodes with numbers up to this one are lost for good: a group with members there is made
-            that of this node alone when its member here begins (`cluster force-standalone`).
-        elects: members of queues that are not new may ask for votes. Not while those of this node begin: that
-            comes first, and until it is over they and those of other nodes have none to ask.
+    """See the module. `on_unknown`: called with node, group and message for a member that is not here; the
+    sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are lost
+    for good: a group with members there is made that of this node alone when its member here begins (`cluster
+    force-standalone`). `elects`: members of queues that are not new may ask for votes: not while those of
+    this node begin, and have none to ask; call `on_deadline` then.
     """
 
     def __init__(self, now_ms: Callable[[], int], send: Send) -> None:
         self.now_ms = now_ms
         self.suspected: set[int] = set()
         self.lost = 0
-        self._elects = True
+        self.elects = True
         self.on_unknown: Callable[[int, int, Message], None] = lambda *_: None
         self.on_deadline: Callable[[], None] = lambda: None
         self.on_removed: Callable[[int], None] = lambda group: None
@@ -296,15 +271,6 @@ class Groups:
         return self._members.get(group)
 
     @property
-    def elects(self) -> bool:
-        return self._elects
-
-    @elects.setter
-    def elects(self, elects: bool) -> None:
-        self._elects = elects
-        self.on_deadline()
-
-    @property
     def elections(self) -> int:
         return len(self._asking)
 
@@ -334,7 +300,6 @@ class Groups:
         self._tell(node, lambda member, peer: member.suspect(peer))
 
     def heard(self, node: int) -> None:
-        """A node is reachable again. For a restarted node, call `suspect` first."""
         self.suspected.discard(node)
         self._tell(node, lambda member, peer: member.heard(peer))
 
@@ -410,7 +375,7 @@ class Groups:
     def _may_ask(self) -> bool:
         if not self._line or len(self._asking) >= ELECTIONS_MAX:
             return False
-        return self._elects or ((first := self._members.get(self._line[0])) is not None and first.new)
+        return self.elects or ((first := self._members.get(self._line[0])) is not None and first.new)
 
     def _tick(self, member: Member) -> None:
         member.due = None
@@ -428,15 +393,12 @@ class Groups:
     # --- what members ask ---------------------------------------------------------------------------
 
     def later(self, callback: Callable[[], None]) -> None:
-        """Call a function in `LATER_MS`, or at the next look at the groups behind that. `on_deadline` is not
-        called, so that nothing wakes for it.
-        """
+        """Call a function in `LATER_MS`, or at the next look behind that; nothing wakes for it."""
         if not self._later:
             self._later_due = self.now_ms() + LATER_MS
         self._later.append(callback)
 
     def send(self, group: int, messages: Sequence[Message]) -> None:
-        """Send messages of a group, or lose them."""
         for message in messages:
             self._send(node_of(message.to), group, MESSAGE.encode(message))
 

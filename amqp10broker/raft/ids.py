@@ -16,13 +16,9 @@ NODE_MAX: Final = 2**32 - 1
 
 
 def member_id(node: int, serial: int = 0) -> int:
-    """The id of a member.
-
-    Args:
-        node: where it is, 1 to `NODE_MAX`.
-        serial: tells apart the members that a node has had in a group, 0 to 2**32 - 1. 0: one of those
-            with which the group began. One that was added to it has another: it begins with nothing, and gets
-            the state from the leader.
+    """The id of a member. `node`: where it is, 1 to `NODE_MAX`. `serial`: tells apart the members that a node
+    has had in a group, 0 to 2**32 - 1. 0: one of those with which the group began. One that was added to it
+    has another: it begins with nothing, and gets the state from the leader.
     """
     return node << 32 | serial
 

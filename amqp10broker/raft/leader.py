@@ -34,31 +34,12 @@ UNCOMMITTED_BYTES_MAX: Final = 64 << 20
 
 @dataclass(slots=True)
 class Transfer:
-    """The leadership is being handed over."""
-
     to: int
     due: int
     told: bool = False
 
 
 class Leadership:
-    __slots__ = (
-        "_member",
-        "_passing",
-        "_proposed",
-        "_proposed_bytes",
-        "_retries",
-        "_told_last",
-        "_untold_since",
-        "commit_due",
-        "first",
-        "peers",
-        "quorum_due",
-        "retry_due",
-        "told",
-        "transfer",
-    )
-
     def __init__(self, member: MemberState, now_ms: int) -> None:
         self._member = member
         log = member.log
@@ -112,12 +93,10 @@ class Leadership:
     # -- what is asked of a leader
 
     def has_room(self, size: int) -> bool:
-        """Whether `propose` would append a command of so many bytes."""
         takes = self._member.commit >= self.first and self.transfer is None and not self.leaving
         return takes and (not self._proposed_bytes or self._proposed_bytes + size <= UNCOMMITTED_BYTES_MAX)
 
     def propose(self, payloads: Sequence[bytes]) -> int:
-        """Append commands; the index of the first."""
         self._must_take()
         member = self._member
         run = run_of(member.log.last + 1, member.term, Kind.COMMAND, tuple(payloads))
@@ -131,7 +110,6 @@ class Leadership:
         return run.first
 
     def change(self, change: Change, now_ms: int) -> int:
-        """Append a configuration, which is in force at once; its index."""
         self._must_take()
         member = self._member
         if member.configs.index > member.commit:
@@ -163,7 +141,6 @@ class Leadership:
 
     @property
     def quiet(self) -> bool:
-        """There is no member to send anything to."""
         return not (self.peers or self.retry_due or self.commit_due)
 
     def _must_take(self) -> None:
@@ -175,7 +152,6 @@ class Leadership:
     # -- answers
 
     def on_append_answer(self, answer: AppendAnswer) -> None:
-        """A follower has more, or does not agree."""
         peer = self.peers.get(answer.sender)
         if peer is None:
             return
@@ -199,7 +175,6 @@ class Leadership:
             peer.probe()
 
     def snapshot_done(self, to: int, index: int | None) -> None:
-        """The shell has sent a state, or could not."""
         peer = self.peers.get(to)
         if peer is not None and peer.flow is Flow.SNAPSHOT:
             peer.probe(bare=True)
@@ -211,7 +186,6 @@ class Leadership:
     # -- what the node knows
 
     def suspect(self, peer: int, now_ms: int) -> None:
-        """A follower's node cannot be reached."""
         progress = self.peers.get(peer)
         if progress is not None:
             progress.alive = False
@@ -219,7 +193,6 @@ class Leadership:
         self.check_quorum(now_ms)
 
     def heard(self, peer: int, now_ms: int) -> None:
-        """A follower's node can be reached again."""
         progress = self.peers.get(peer)
         if progress is not None:
             progress.alive = True

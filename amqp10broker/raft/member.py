@@ -5,11 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Final
 
 from amqp10broker.raft.codec import CONFIG
 from amqp10broker.raft.config import ConfigLog, Configuration
 from amqp10broker.raft.entries import Hard, Kind, LogStore, Point, Run, Stored
 from amqp10broker.raft.messages import Message
+
+_FIRST: Final = itemgetter(0)
 
 
 class MemberState:
@@ -17,8 +21,6 @@ class MemberState:
     committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
     with.
     """
-
-    __slots__ = ("commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote")
 
     def __init__(self, me: int, stored: Stored, store: LogStore) -> None:
         self.me = me
@@ -34,7 +36,6 @@ class MemberState:
 
     @property
     def hard(self) -> Hard:
-        """The state that must be durable."""
         return Hard(self.term, self.vote, self.commit)
 
     @property
@@ -52,10 +53,8 @@ class MemberState:
 
     @property
     def may_campaign(self) -> bool:
-        """Whether it may stand for election.
-
-        A member whose removal is not known to be committed may: the others may not be able to win without it
-        (the dissertation, section 4.2.2). It does not count its own vote then.
+        """Whether it may stand for election. One whose removal is not known to be committed may: the others
+        may not be able to win without it (the dissertation, section 4.2.2); its own vote does not count then.
         """
         return self.votes or self.me in self.configs.at(self.commit).voters
 
@@ -71,7 +70,6 @@ class MemberState:
                 self.configs.append(index, CONFIG.decode(payload))
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are another leader's, and were never committed."""
         assert first > self.commit, (first, self.commit)
         self.log.truncate(first)
         self.configs.truncate(first)
@@ -124,17 +122,16 @@ class LogView:
         terms = self._terms
         if index >= terms[-1][0]:
             return terms[-1][1]
-        return terms[bisect_right(terms, index, key=_first) - 1][1]
+        return terms[bisect_right(terms, index, key=_FIRST) - 1][1]
 
     def up_to_date(self, last_index: int, last_term: int) -> bool:
         """A log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last)
 
     def agreement(self, index: int, term: int) -> int:
-        """Return the largest index up to `index` at which no entry has a term above `term`.
-
-        Where two logs differ at an index, they cannot agree behind the result for the other's term. It skips
-        a term at a time (the paper, end of section 5.3).
+        """Return the largest index up to `index` at which no entry has a term above `term`. Where two logs
+        differ at an index, they cannot agree behind the result for the other's term. It skips a term at a
+        time (the paper, end of section 5.3).
         """
         index = min(index, self.last)
         for first, of in reversed(self._terms):
@@ -164,7 +161,6 @@ class LogView:
         self.last = run.last
 
     def truncate(self, first: int) -> None:
-        """Entries from this index on are no part of the log."""
         assert first > self.base, (first, self.base)
         last = first - 1
         while self._terms[-1][0] > last:
@@ -183,7 +179,6 @@ class LogView:
         return _some(self._unstable, first, size)
 
     def hand_out(self) -> tuple[Run, ...]:
-        """Entries that are to be written and were not handed out yet."""
         if self._handed == self.last:
             return ()
         first = self._handed + 1
@@ -194,7 +189,6 @@ class LogView:
         return tuple(run.since(first) for run in self._unstable if run.last >= first)
 
     def issue(self) -> int:
-        """A ticket for what was handed out so far."""
         self.ticket += 1
         if self._tickets is None:
             self._tickets = deque()
@@ -202,7 +196,6 @@ class LogView:
         return self.ticket
 
     def persist(self, ticket: int) -> None:
-        """This ticket and earlier ones are durable."""
         assert ticket <= self.ticket, f"ticket {ticket} was not handed out"
         self.persisted = max(self.persisted, ticket)
         tickets = self._tickets
@@ -217,7 +210,6 @@ class LogView:
             self._unstable = [run.since(self.stable + 1) for run in unstable if run.last > self.stable]
 
     def compact(self, index: int) -> None:
-        """A snapshot covers entries up to this one, which is durable."""
         assert self.base <= index <= self.stable, (self.base, index, self.stable)
         term = self.term(index)
         assert term is not None
@@ -239,12 +231,8 @@ class LogView:
             self._tickets = deque((ticket, min(until, last)) for ticket, until in self._tickets)
 
     def _end_of_term(self, index: int) -> int:
-        behind = bisect_right(self._terms, index, key=_first)
+        behind = bisect_right(self._terms, index, key=_FIRST)
         return self._terms[behind][0] - 1 if behind < len(self._terms) else self.last
-
-
-def _first(stretch: tuple[int, int]) -> int:
-    return stretch[0]
 
 
 def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:

@@ -29,12 +29,9 @@ class Status:
 
 
 class Ready(NamedTuple):
-    """Output to execute now. Returned once; all but `messages` in the order of the fields.
-
-    A tuple, because two are made an entry.
-
-    Messages that depend on `Raft.persisted` are already held back: `messages` may be sent at once, and may be
-    lost, doubled and reordered.
+    """Output to execute now. Returned once; all but `messages` in the order of the fields. A tuple, because
+    two are made an entry. Messages that depend on `Raft.persisted` are already held back: `messages` may be
+    sent at once, and may be lost, doubled and reordered.
     """
 
     ticket: int | None

@@ -19,8 +19,6 @@ NAME: Final = "catalog.log"
 
 
 class CatalogLog(EntryLog):
-    """The catalog's entries."""
-
     def __init__(
         self, disk: Disk, folder: str, part: FolderInventory, when_written: Callable[[], None] = lambda: None
     ) -> None:
@@ -29,9 +27,7 @@ class CatalogLog(EntryLog):
         self._ahead = 0
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Store entries, all of them or none, in place of those of the same keys. Raises `LimitExceeded` if
-        they cannot be stored now.
-        """
+        """Store entries, all of them or none. Raises `LimitExceeded` if they cannot be stored now."""
         try:
             self.store(entries)
         except StorageError as error:

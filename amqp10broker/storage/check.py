@@ -20,7 +20,7 @@ from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.reader import FileReader, KnownFile, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL, STREAM, FolderSurvey, Naming, SequenceFile, survey
+from amqp10broker.storage.sequence import JOURNAL, STREAM, Naming, SequenceFile, survey
 from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_of
 
 
@@ -43,8 +43,6 @@ class Contents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of one file."""
-
     path: str
     bytes: int
     records: int
@@ -70,10 +68,8 @@ def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
 
 def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator[Checked]:
     """Read everything, and yield a result for each file, missing ones included, and for other faults.
-
-    Args:
-        contents: decodes the records. Leftovers of streams that are not declared are not read, since the next
-            start removes them.
+    `contents`: decodes the records. Leftovers of streams that are not declared are not read, since the next
+    start removes them.
     """
     return _Check(disk, folder, contents).run()
 
@@ -86,7 +82,8 @@ class _Check:
 
     def run(self) -> Iterator[Checked]:
         folder = self._folder
-        yield from self._inventory()
+        if folder.inventory.reader is not None:
+            yield self._checked(folder.inventory.reader)
         log = CatalogLog(self._disk, folder.catalog, folder.inventory.part("catalog"))
         catalog = self._catalog(log)
         yield from catalog
@@ -108,12 +105,8 @@ class _Check:
             if declared is None or number in declared:
                 yield from self._sequence(path, part, number)
             else:
-                yield from self._missing(survey(self._disk, path, STREAM, part.known))
-
-    def _inventory(self) -> Iterator[Checked]:
-        found = self._folder.inventory
-        if found.reader is not None:
-            yield self._checked(found.reader)
+                for fault in survey(self._disk, path, STREAM, part.known).missing:
+                    yield self._fault(fault.path, fault)
 
     def _catalog(self, log: CatalogLog) -> list[Checked]:
         folder = self._folder
@@ -132,7 +125,8 @@ class _Check:
         except StorageError as error:
             yield self._fault(error.path, error)
             return
-        yield from self._missing(found)
+        for fault in found.missing:
+            yield self._fault(fault.path, fault)
         segments = None if stream is None else Segments(stream)
         for member in found.files:
             reader: FileReader | None = None
@@ -151,10 +145,6 @@ class _Check:
                     segments.following = None
             else:
                 yield self._checked(reader)
-
-    def _missing(self, found: FolderSurvey) -> Iterator[Checked]:
-        for fault in found.missing:
-            yield self._fault(fault.path, fault)
 
     def _checked(self, reader: FileReader) -> Checked:
         path = os.path.relpath(reader.path, self._folder.path)
@@ -178,7 +168,6 @@ class _Check:
 
 
 def streams_in(disk: Disk, folder: DataFolder) -> list[int]:
-    """Return the streams that have a folder, or should have one."""
     names = {os.path.basename(name) for name in folder.inventory.parts(FOLDER)}
     try:
         if disk.is_folder(folder.streams):
@@ -195,12 +184,10 @@ CATALOG: Final = Naming(16, Purpose.CATALOG, gapless=False)
 
 
 def accept_folder(disk: Disk, folder: DataFolder) -> Iterator[str]:
-    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss.
-
-    For an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays
-    so, and a start reports where. Raises `DamagedFile` if the catalog is missing, which is needed to
-    interpret the other files, and `StorageError` if a file cannot be read, or the inventory cannot be
-    written.
+    """Set each inventory entry to the present state of its file, durably; yield a clause for each loss. For
+    an operator without a copy of what got lost. Files are not touched: one that is damaged inside stays so,
+    and a start reports where. Raises `DamagedFile` if the catalog is missing, which is needed to interpret
+    the other files, and `StorageError` if a file cannot be read, or the inventory cannot be written.
     """
     part = folder.inventory.part("catalog")
     if catalog_log.is_there(disk, folder, part):

@@ -57,7 +57,6 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, FILE_MODE)
 
     def open(self, path: str, *, write: bool = False) -> int:
-        """Open an existing file, and return its descriptor."""
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | BINARY)
 
     def open_folder(self, path: str) -> int:
@@ -65,13 +64,10 @@ class Disk:
         return portable.open_folder(path)
 
     def close(self, fd: int) -> None:
-        """Close a descriptor, which becomes invalid."""
         os.close(fd)
 
     def write(self, fd: int, offset: int, pieces: Sequence[bytes]) -> None:
-        """Write all pieces in order from `offset` on. After an error any number of the first bytes may have
-        been written.
-        """
+        """Write all pieces from `offset` on. After an error any number of the first bytes may be there."""
         # Goes on after a short write, until an error explains it.
         # Python itself goes on after EINTR (PEP 475).
         for start in range(0, len(pieces), _PIECES_MAX):
@@ -103,14 +99,12 @@ class Disk:
         return b"".join(parts)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, end: int) -> bool:
-        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it.
-
-        The size of the file does not change; truncating it releases the room behind its new end. Returns
-        False if the system cannot allocate. After an error some of the room may have been taken.
+        """Allocate room for all bytes before `end`, so that writing them cannot fail for want of it. The size
+        of the file does not change; truncating it releases the room behind its new end. Returns False if the
+        system cannot allocate. After an error some of the room may have been taken.
         """
         if _fallocate is None:
             return False
@@ -128,11 +122,9 @@ class Disk:
         sync_file(fd)
 
     def size(self, fd: int) -> int:
-        """Return the size of the file."""
         return os.fstat(fd).st_size
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file, replacing an existing one."""
         os.replace(old, new)
 
     def unlink(self, path: str) -> None:
@@ -140,11 +132,9 @@ class Disk:
         os.unlink(path)
 
     def list_folder(self, path: str) -> list[str]:
-        """Return the sorted names in a folder."""
         return sorted(os.listdir(path))
 
     def is_folder(self, path: str) -> bool:
-        """Return whether there is a folder of that name."""
         return os.path.isdir(path)
 
     def make_folder(self, path: str) -> None:
@@ -152,7 +142,6 @@ class Disk:
         os.mkdir(path, FOLDER_MODE)
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder, which must be empty."""
         os.rmdir(path)
 
     def lock(self, fd: int) -> bool:
@@ -164,7 +153,6 @@ class Disk:
         return shutil.disk_usage(path).free
 
     def total_bytes(self, path: str) -> int:
-        """Return the size of the file system of `path`."""
         return shutil.disk_usage(path).total
 
     def fresh_id(self) -> int:

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.logfile import LogFile
@@ -51,40 +50,21 @@ Key = tuple[str, ...]
 Value = Any
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntries:
-    """The result of opening a file. `torn_bytes`: bytes that were cut off its end: changes that were never
-    durable.
-    """
-
-    entries: int
-    records: int
-    bytes: int
-    torn_bytes: int
-
-
 class EntryLog:
-    """The entries of one file.
-
-    Attributes:
-        durable_changes: number of the last change that is known to survive a loss of power.
-        reader: the reader of the opened file; None before.
-        when_written: called after each change that has been written, which has to be synced.
-        trouble: why the last write failed; None if it did not.
-        failed: why nothing can be written any more: the broker must stop.
+    """The entries of one file. `durable_changes`: number of the last change known to survive a loss of power.
+    `reader`: of the opened file; None before. `when_written`: called after each change that has been written,
+    which has to be synced. `trouble`: why the last write failed. `failed`: why nothing can be written any
+    more: the broker must stop.
     """
 
     def __init__(
         self, disk: Disk, path: str, purpose: Purpose, when_written: Callable[[], None] = lambda: None
     ) -> None:
-        """Create an empty log without a file; call `open` or `make` next. `when_written`: called after each
-        change that has been written, which has to be synced.
-        """
+        """Create an empty log without a file; call `open` or `make` next."""
         self.path = path
         self.changes = 0
         self.durable_changes = 0
         self.reader: FileReader | None = None
-        self.found = FoundEntries(0, 0, 0, 0)
         self.trouble: StorageError | None = None
         self.failed: StorageFailed | None = None
         self._disk = disk
@@ -110,9 +90,7 @@ class EntryLog:
         return len(self._live)
 
     def get(self, key: Key) -> Value:
-        """Return the entry of a key; None if there is none. Raises `StorageError` if it was written by a
-        newer version.
-        """
+        """Return the entry of a key, or None. Raises `StorageError` if a newer version wrote it."""
         encoded = self._live.get(key)
         if encoded is None:
             return None
@@ -127,9 +105,7 @@ class EntryLog:
             yield key, self.get(key)
 
     def store(self, entries: Sequence[tuple[Key, Value]]) -> None:
-        """Put entries, all of them or none, in place of those of the same keys. Raises `StorageError` if they
-        cannot be written; none of them is stored.
-        """
+        """Put entries, all of them or none. Raises `StorageError` if they cannot be written."""
         changed: list[tuple[Key, bytes]] = []
         for key, value in dict(entries).items():
             encoded = _encoded([key, value])
@@ -146,9 +122,8 @@ class EntryLog:
         self.when_written()
 
     def forget(self, keys: Sequence[Key]) -> None:
-        """Remove entries atomically; missing keys are ignored.
-
-        If that cannot be written now, it is written with the next change, or by `flush`.
+        """Remove entries atomically; missing keys are ignored. If that cannot be written now, it is written
+        with the next change, or by `flush`.
         """
         gone = [key for key in dict.fromkeys(keys) if key in self._live]
         if not gone:
@@ -181,7 +156,6 @@ class EntryLog:
         self.when_written()
 
     def flush(self) -> None:
-        """Write changes that could not be written before."""
         if self.failed is not None:
             raise self.failed
         try:
@@ -222,9 +196,8 @@ class EntryLog:
             raise
 
     def when_durable(self, told: Callable[[], None]) -> None:
-        """Call a function once when all changes so far survive a loss of power.
-
-        It is called by `synced`, in the order of these calls; never, if storage fails.
+        """Call a function once when all changes so far survive a loss of power. It is called by `synced`, in
+        the order of these calls; never, if storage fails.
         """
         self._waiting.append((self.changes, told))
 
@@ -251,10 +224,9 @@ class EntryLog:
         return fds
 
     def synced(self) -> None:
-        """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays.
-
-        Writing blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s. Raises `StorageFailed` if it
-        is unknown which of the two files is on the disk.
+        """Note that the descriptors of `fds_to_sync` were synced, and rewrite the file if it pays. Writing
+        blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s. Raises `StorageFailed` if it is
+        unknown which of the two files is on the disk.
         """
         size, aside_size, changes = self._syncing
         self._opened.synced_to(size)
@@ -286,7 +258,6 @@ class EntryLog:
 
     @property
     def place(self) -> tuple[int, int]:
-        """The id of the file, and its synced length."""
         return self._opened.header.file_id, self._opened.synced
 
     @property
@@ -384,7 +355,6 @@ class EntryLog:
         self._written_changes = self.durable_changes = self.changes
 
     def remove_aside(self) -> None:
-        """Remove the rest of an attempt to rewrite the file."""
         try:
             if os.path.basename(self.path) + ASIDE in self._disk.list_folder(self._folder):
                 self._disk.unlink(self.path + ASIDE)
@@ -419,14 +389,11 @@ class EntryLog:
         self._live[key] = encoded
 
     def make(self) -> None:
-        """Make an empty file, and remove one aside."""
         self.remove_aside()
         self._rewrite()
 
     def open(self, known: KnownFile | None = None) -> None:
-        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile` if it is not as
-        it was written.
-        """
+        """Open the existing file: read it, cut a torn end off, sync it. Raises `DamagedFile`."""
         self.remove_aside()
         reader = self.read(known)
         assert reader.header is not None
@@ -456,9 +423,7 @@ class EntryLog:
         self._allocate()
 
     def read(self, known: KnownFile | None = None) -> FileReader:
-        """Read the entries of the existing file without changing it. Raises `DamagedFile` if it is not as it
-        was written.
-        """
+        """Read the existing file without changing it. Raises `DamagedFile`."""
         self.reader = reader = FileReader(self._disk, self.path, purpose=self._purpose, number=0, last=True)
         if reader.header is None:
             raise DamagedFile(
@@ -473,8 +438,6 @@ class EntryLog:
         for batch in reader.batches():
             for record in batch:
                 self._take(record)
-        torn_bytes = 0 if reader.torn is None else reader.torn.bytes
-        self.found = FoundEntries(len(self._live), reader.records, reader.end, torn_bytes)
         return reader
 
     def _take(self, record: Record) -> None:

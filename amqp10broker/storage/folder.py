@@ -50,10 +50,7 @@ _LOCK_BYTES_MAX: Final = 200
 
 
 class DataFolder:
-    """A data folder that this process holds until `close`."""
-
     def __init__(self, disk: Disk, path: str, locks: list[int], inventory: Inventory) -> None:
-        """Name the parts; use `open_data_folder`. `inventory`: of its files."""
         self.inventory = inventory
         self.path = path
         self.journal = os.path.join(path, "journal")
@@ -71,22 +68,15 @@ class DataFolder:
             return self._disk.total_bytes(self.path)
 
     def close(self) -> None:
-        """Release the folder to other processes, without a sync; idempotent."""
         self.inventory.let_go()
         _let_go(self._disk, self._locks)
 
 
 def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
-    """Open a data folder for this process, and make it if there is none.
-
-    Args:
-        path: the folder; its parent must exist.
-        holder: description of this process for others: "process 123".
-
-    Raises:
-        FolderInUse: another process has it.
-        DamagedFile: its format or inventory is missing, or damaged.
-        StorageError: it cannot be made or opened, is something else, or has another format.
+    """Open a data folder for this process, and make it if there is none, in an existing folder. `holder`:
+    this process for others: "process 123". Raises `FolderInUse`; `DamagedFile` if its format or inventory is
+    missing or damaged; `StorageError` if it cannot be made or opened, is something else, or has another
+    format.
     """
     with _told(path, "the data folder cannot be used"):
         _make_folder(disk, path)
@@ -136,10 +126,8 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
 
 
 def remove_contents(disk: Disk, path: str) -> None:
-    """Remove the broker's files from a data folder that no broker uses; the folder stays.
-
-    Raises:
-        StorageError: something cannot be removed. The folder counts as damaged then.
+    """Remove the broker's files from a data folder that no broker uses; the folder stays. Raises
+    `StorageError` if something cannot be removed. The folder counts as damaged then.
     """
     with _told(path, "it cannot be emptied"):
         there = disk.list_folder(path)

@@ -58,29 +58,26 @@ class FolderInventory:
     """The inventory's entries of one folder. `known`: the files that must exist, by name."""
 
     def __init__(self, inventory: Inventory, folder: str, known: dict[str, KnownFile]) -> None:
-        self.known: Mapping[str, KnownFile] = known
+        self.known = known
         self._inventory = inventory
         self._folder = folder
-        self._own = known
 
     def put(self, files: Mapping[str, KnownFile]) -> None:
         """Put entries of files with true durable lengths. Raises `StorageError` without any change."""
         new: dict[str, KnownFile] = {}
         for name, each in files.items():
-            before = self._own.get(name)
+            before = self.known.get(name)
             if before is not None and before.gap:
                 each = each._replace(gap=True)
             if each != before:
                 new[name] = each
         if new:
             self._inventory.store([((self._folder, name), list(each)) for name, each in new.items()])
-            self._own.update(new)
+            self.known.update(new)
 
     def forget(self, names: Iterable[str]) -> int:
-        """Remove the entries of files, which may be removed when this is durable; returns the change for
-        `is_durable`.
-        """
-        gone = [name for name in names if self._own.pop(name, None) is not None]
+        """Remove the entries of files, which may go when the returned change `is_durable`."""
+        gone = [name for name in names if self.known.pop(name, None) is not None]
         self._inventory.forget([(self._folder, name) for name in gone])
         return self._inventory.changes
 
@@ -99,13 +96,11 @@ class FolderInventory:
         self._inventory.sync()
 
 
-def open_inventory(
-    disk: Disk, folder: str, *, make: bool, when_written: Callable[[], None] = lambda: None
-) -> Inventory:
+def open_inventory(disk: Disk, folder: str, *, make: bool) -> Inventory:
     """Read the inventory of a data folder that this process holds. `make`: begin an empty one: the folder is
     new, or of a format without. Raises `DamagedFile` if it is not as it was written.
     """
-    inventory = Inventory(disk, folder, when_written)
+    inventory = Inventory(disk, folder)
     if make:
         inventory.make()
     else:

@@ -38,7 +38,7 @@ from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, KnownFile, Torn
+from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
@@ -72,8 +72,6 @@ OPEN_FILES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """The result of the journal's recovery."""
-
     files: int
     records: int
     bytes: int
@@ -97,13 +95,9 @@ class Journal:
         file_bytes_max: int = FILE_BYTES_MAX,
         reserve_bytes: int = 0,
     ) -> None:
-        """Create a journal without opening any file.
-
-        Args:
-            folder: a folder of its own, which must exist.
-            part: the folder's part of the inventory, which must be synced before each `synced`, with
-                `remove_dropped` afterwards.
-            reserve_bytes: maximum of the reserve; 0: none.
+        """Create a journal without opening any file. `folder`: a folder of its own, which must exist. `part`:
+        the folder's part of the inventory, which must be synced before each `synced`, with `remove_dropped`
+        afterwards. `reserve_bytes`: maximum of the reserve; 0: none.
         """
         self.shortage: DiskFull | None = None
         self.durable = 0
@@ -121,7 +115,8 @@ class Journal:
         self._refused = 0
         # The next file, made in advance: a full disk may have no room for it.
         self._next: LogFile | None = None
-        self._ticket = 0
+        self.ticket = 0
+        """The last one returned: when it is durable, everything is."""
         # Everything with this ticket or a lower one has been written.
         self._written = 0
         # Records belong to one group of `together`.
@@ -137,9 +132,9 @@ class Journal:
         self._reading: OrderedDict[int, LogFile] = OrderedDict()
         # Records are written to `_current`; the files behind it are filled one after the other, in memory,
         # and `_filling` is the last of them. `_last_tickets` are those of files filled.
-        self._current: LogFile | None = None
+        self._current: LogFile
         self._pending: deque[LogFile] = deque()
-        self._filling: LogFile | None = None
+        self._filling: LogFile
         self._last_tickets: dict[int, int] = {}
         # The state that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
@@ -153,34 +148,22 @@ class Journal:
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
     ) -> tuple[int, int, int]:
-        """Collect a record without writing it.
-
-        The record counts as dead until `add_live`.
-
-        Args:
-            group: 0 to 2**32 - 1.
-            kind: 1 to 254.
-            index: 0 to 2**64 - 1.
-            term: 0 to 2**64 - 1.
-
-        Returns:
-            Ticket, file number, offset. The record takes `RECORD_BYTES` and the payload's bytes.
+        """Collect a record without writing it; it is dead until `add_live`. `group`: u32; `kind`: 1 to 254;
+        `index`, `term`: u64. Returns ticket, file number, offset.
         """
         filling = self._filling
-        assert filling is not None, "recover first"
         if filling.end >= self._file_bytes_max and not self._together and self._may_roll(filling):
             filling = self._roll(filling)
         offset = filling.append(group, kind, index, payload, term)
         if filling.end > self._limit and self.reserve:
             self._extend()
-        self._ticket = ticket = self._ticket + 1
+        self.ticket = ticket = self.ticket + 1
         return ticket, filling.number, offset
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Append the records of a block atomically: after a loss of power all of them exist, or none.
-
-        The block must not await. A group lies in one file, between two records of the journal's own. Recovery
+        """Append the records of a block atomically: after a loss of power all of them exist, or none. The
+        block must not await. A group lies in one file, between two records of the journal's own. Recovery
         holds its records back until its end, and drops them if there is none.
         """
         self.append(0, GROUP_BEGINS, 0, ())
@@ -194,14 +177,11 @@ class Journal:
             self._together = False
 
     def admits(self, size: int, last: int) -> bool:
-        """Return whether records that free no room may be appended without using the reserve.
-
-        Args:
-            size: their approximate bytes, plus those that were admitted before and not yet appended.
-            last: how many of them are new. If there is no room, there is a shortage until there is.
+        """Return whether records that free no room may be appended without using the reserve. `size`: their
+        approximate bytes, plus those that were admitted before and not yet appended. `last`: how many of them
+        are new. If there is no room, there is a shortage until there is.
         """
         filling = self._filling
-        assert filling is not None, "recover first"
         if self.shortage is not None:
             return False
         if not self.reserve or filling.end + size <= self._limit:
@@ -218,46 +198,34 @@ class Journal:
         self._refused = 0
 
     @property
-    def ticket(self) -> int:
-        """The last ticket returned: when it is durable, everything is."""
-        return self._ticket
-
-    @property
     def collected_bytes(self) -> int:
-        assert self._current is not None, "recover first"
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
     @property
     def unsynced_bytes(self) -> int:
         """Bytes that a loss of power could destroy, including those that wait to be written."""
-        assert self._current is not None, "recover first"
         return self.collected_bytes + self._current.written - self._current.synced
 
     @property
     def at_rest(self) -> bool:
-        """Whether the next commit has no file to begin or to remove.
-
-        Collected records do not count: they wait for a requested commit.
+        """Whether the next commit has no file to begin or to remove. Collected records do not count: they
+        wait for a requested commit.
         """
         return not (self._pending or self._dropped or self._leaving)
 
     def mark(self) -> None:
-        """Record the synced position in the inventory, so that damage before it, or loss, can be detected.
-
-        A failure is ignored, since the records themselves are safe.
+        """Record the synced position in the inventory, so that damage before it, or loss, can be detected. A
+        failure is ignored, since the records themselves are safe.
         """
-        current = self._current
-        assert current is not None, "recover first"
         try:
-            self._claim(current)
+            self._claim(self._current)
         except StorageError:
             return
 
     def write(self) -> int | None:
         """Write collected records, as far as they belong into one file. Returns the ticket that will be
-        durable when `fds_to_sync` is synced, possibly durable already when only names and headers are to be
-        synced. None: there is nothing to sync. Raises `DiskFull` if the rest is still collected; repeat when
-        there is room.
+        durable when `fds_to_sync` is synced, possibly durable already; None: there is nothing to sync. Raises
+        `DiskFull` if the rest is still collected; repeat when there is room.
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
@@ -282,29 +250,24 @@ class Journal:
         names = self._names if made is not None and self._names > self._names_synced else 0
         if current.written == current.synced and made is None:
             return None
-        ticket = self._last_tickets[current.number] if self._pending else self._ticket
+        ticket = self._last_tickets[current.number] if self._pending else self.ticket
         self._points.append((ticket, current, current.written, made, names))
         return ticket
 
     def write_early(self) -> int:
-        """Write collected records for the current file, also during a sync.
-
-        They count for the sync of the next `write`. Records for the next file wait for `write`, since that
-        file must be durable first; so does a group that has not ended. Returns the ticket up to which
-        everything has been written. Raises `DiskFull` if all is still collected; `write` tries again.
+        """Write collected records for the current file, also during a sync; they count for the sync of the
+        next `write`. Those for the next file wait for `write`, as does a group that has not ended. Returns
+        the ticket up to which everything has been written. Raises `DiskFull` if all is still collected.
         """
         current = self._current
-        assert current is not None, "recover first"
         if not self._together:
             if current.collected_bytes:
                 current.write()
-            self._written = self._last_tickets[current.number] if self._pending else self._ticket
+            self._written = self._last_tickets[current.number] if self._pending else self.ticket
         return max(self._written, self.durable)
 
     def fds_to_sync(self) -> list[int]:
-        """Return the descriptors to sync to make the last `write` durable; `write` must wait for `synced`.
-        Raises `StorageError` if a file cannot be opened; the call can be repeated.
-        """
+        """Return what to sync for the last `write`; the next waits for `synced`. Raises `StorageError`."""
         fds: dict[int, None] = {}
         for _, current, size, made, names in self._points:
             if size > current.synced:
@@ -329,9 +292,7 @@ class Journal:
         self.remove_dropped()
 
     def read(self, file: int, offset: int) -> bytes:
-        """Return the payload of a record, written or still collected. Raises `DamagedFile` if the content is
-        not what was written.
-        """
+        """Return the payload of a record, written or collected. Raises `DamagedFile`."""
         return self._to_read(file).read(offset)
 
     def read_run(self, file: int, offset: int, length: int) -> list[Record]:
@@ -350,14 +311,11 @@ class Journal:
         assert self._live[file] >= 0, "more bytes are dead than were alive"
 
     def to_clean(self) -> int | None:
-        """Return the oldest file, if it is full and cleaning it pays.
-
-        It pays when no byte in it is live, or when more than half of all bytes are dead and there are two
-        full files or more. During a shortage, it pays when more than half of the bytes of the oldest files
-        are dead, however many files these are, and the copies fit into the remaining room. To clean, append
-        its live records again, count them as dead here and live there, then `drop` it.
+        """Return the oldest file, if it is full and cleaning it pays: no byte in it is live, or more than
+        half of all bytes are dead and two files are full. During a shortage: more than half of the bytes of
+        the oldest files are dead, and the copies fit into the remaining room. To clean, append its live
+        records again, count them as dead here and live there, then `drop` it.
         """
-        assert self._current is not None, "recover first"
         oldest = next(iter(self._files))
         full = self._current.number - oldest
         if full < 1:
@@ -385,29 +343,12 @@ class Journal:
                 return True
         return False
 
-    def records_of(self, file: int) -> Iterator[Record]:
-        """Iterate over all records of a full file, read in parts; let other tasks run between some thousands.
-        Raises `DamagedFile` if a record is not what was written.
-        """
-        reader = FileReader(
-            self._disk, self._files[file].path, purpose=Purpose.JOURNAL, number=file, last=False
-        )
-        for batch in reader.batches():
-            yield from batch
-
     def drop(self, file: int, *, after: int | None = None) -> None:
-        """Remove the oldest file, which has no live bytes, as soon as it is safe.
-
-        Args:
-            file: number of the oldest file, which must be full.
-            after: the ticket that must be durable first; None: all that was appended, which is required if a
-                record is dead only because of a later one, as in quorum queues: without the later one the
-                earlier one would be missing. 0: at once.
-
-        Raises:
-            ValueError: it is another file, or has live bytes.
+        """Remove the oldest file as soon as it is safe. `after`: the ticket that must be durable first; None:
+        all that was appended, which is required if a record is dead only because of a later one, as in quorum
+        queues: without the later one the earlier one would be missing. 0: at once. Raises `ValueError` if it
+        is another file, not full, or has live bytes.
         """
-        assert self._current is not None, "recover first"
         if file != next(iter(self._files)) or file >= self._current.number:
             raise ValueError(f"file {file} is not the oldest full file")
         if self._live[file]:
@@ -417,14 +358,14 @@ class Journal:
         self._full_bytes -= dropped.end
         self._reading.pop(file, None)
         dropped.close()
-        self._dropped.append((self._ticket if after is None else after, dropped))
+        self._dropped.append((self.ticket if after is None else after, dropped))
         self.remove_dropped()
 
     def remove_dropped(self) -> None:
         """Remove dropped files as far as possible; call this after each sync."""
         while self._dropped and self._dropped[0][0] <= self.durable:
             _, file = self._dropped.popleft()
-            self._leaving.append((self._part.forget([_name(file)]), file))
+            self._leaving.append((self._part.forget([file.name]), file))
         while self._leaving and self._part.is_durable(self._leaving[0][0]):
             try:
                 self._disk.unlink(self._leaving[0][1].path)
@@ -435,13 +376,10 @@ class Journal:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that can be appended on a full disk; 0 without a reserve."""
-        assert self._filling is not None, "recover first"
         return max(0, self._filling.allocated - self._filling.end)
 
     @property
     def size_bytes(self) -> int:
-        assert self._filling is not None, "recover first"
         return self._full_bytes + self._filling.end
 
     @property
@@ -450,12 +388,11 @@ class Journal:
 
     def recover(self) -> Iterator[Sequence[Record]]:
         """Read all records, oldest first, in batches; afterwards the journal can be used, and `found` is set.
-
         Every record counts as dead until `add_live`. A record may come twice, when the broker stopped after
         cleaning had copied it: the later one is the copy. Raises `DamagedFile` if a record is not what was
         written; nothing was changed.
         """
-        assert self._current is None, "recover once"
+        assert self.found is None, "recover once"
         found = survey(self._disk, self._folder, JOURNAL, self._part.known)
         if found.missing:
             raise found.missing[0]
@@ -501,7 +438,6 @@ class Journal:
         return counting
 
     def close(self) -> None:
-        """Close all descriptors; records that are only collected are lost."""
         for file in self._files.values():
             file.close()
         if self._next is not None:
@@ -514,7 +450,7 @@ class Journal:
         return os.path.join(self._folder, JOURNAL.name(number))
 
     def _roll(self, full: LogFile) -> LogFile:
-        self._last_tickets[full.number] = self._ticket
+        self._last_tickets[full.number] = self.ticket
         self._full_bytes += full.end
         number = full.number + 1
         filling, self._next = self._next or self._new(number), None
@@ -569,7 +505,6 @@ class Journal:
 
     def _extend(self, size: int = 0) -> None:
         file = self._filling
-        assert file is not None
         if not file.is_made:
             return  # when it is; it was made in advance, or there is room to make it
         reserve = min(self.reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
@@ -600,7 +535,6 @@ class Journal:
     def _refill(self) -> None:
         # Before a write, allocations and files that failed earlier are tried again.
         filling = self._filling
-        assert filling is not None
         # First the next file, for which a little is enough: the reserve takes all there is, and without room
         # in the next file this one could not be left, and so never be cleaned.
         self._make_next(filling.number + 1)
@@ -614,7 +548,6 @@ class Journal:
     def _advance(self) -> LogFile:
         # The next file, if that is made and all before it is durable.
         current = self._current
-        assert current is not None, "recover first"
         if (
             self._pending
             and self._pending[0].synced
@@ -630,11 +563,10 @@ class Journal:
         return current
 
     def _claim(self, *files: LogFile) -> None:
-        self._part.put({_name(file): KnownFile(file.header.file_id, file.synced) for file in files})
+        self._part.put({file.name: file.known for file in files})
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
-        assert self._current is not None, "recover first"
         if number < self._current.number:
             self._keep_open(file)
         return file
@@ -705,7 +637,3 @@ class Journal:
         else:
             self._next = LogFile(self._disk, unused, reader.header, size=HEADER_BYTES)
             self._next.sync()
-
-
-def _name(file: LogFile) -> str:
-    return os.path.basename(file.path)

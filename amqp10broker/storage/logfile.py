@@ -17,7 +17,7 @@ from zlib import crc32
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.reader import FileReader, parse
+from amqp10broker.storage.reader import FileReader, KnownFile, parse
 from amqp10broker.storage.record import (
     HEADER_BYTES,
     OFFSET_MASK,
@@ -35,12 +35,9 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
-    """One file: `written` bytes on disk, and records collected behind them.
-
-    Attributes:
-        written: bytes that the system has been given.
-        synced: bytes that are known to be durable; 0 as long as the header and the name are not.
-        allocated: bytes before this can be written even if the disk is full.
+    """One file: `written` bytes on disk, and records collected behind them. `written`: bytes that the system
+    has been given. `synced`: bytes that are known to be durable; 0 as long as the header and the name are
+    not. `allocated`: bytes before this can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -79,8 +76,12 @@ class LogFile:
         return self.written > 0
 
     @property
-    def is_open(self) -> bool:
-        return self._fd is not None
+    def name(self) -> str:
+        return os.path.basename(self.path)
+
+    @property
+    def known(self) -> KnownFile:
+        return KnownFile(self.header.file_id, self.synced)
 
     def fileno(self) -> int:
         """Return the descriptor, for a sync; opens the file if it is closed."""
@@ -122,7 +123,6 @@ class LogFile:
         self.synced_to(self.written)
 
     def allocate(self, end: int) -> bool:
-        """Allocate room for all bytes before `end`; return False if the system cannot."""
         try:
             allocated = self._disk.allocate(self.fileno(), end)
         except OSError as error:
@@ -132,7 +132,6 @@ class LogFile:
         return allocated
 
     def give_back(self) -> None:
-        """Release the room behind the end of a file that is complete."""
         if self.allocated > self.written:
             try:
                 self._disk.truncate(self.fileno(), self.written)
@@ -144,10 +143,8 @@ class LogFile:
             self.allocated = self.written
 
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
-        """Collect a record and return its offset. `payload` is not copied until it has been written.
-
-        Raises:
-            struct.error: a number is out of range.
+        """Collect a record and return its offset. `payload` is not copied until it has been written. Raises
+        `struct.error` if a number is out of range.
         """
         # The hot path: `record.encode_head` is written out here; a test compares the two.
         if self.synced > self._marked:
@@ -175,7 +172,6 @@ class LogFile:
             self.end += len(marker)
 
     def write(self) -> None:
-        """Write everything collected; after a failure all of it is still collected."""
         assert self.synced > 0, "a record before a durable header would pass for damage after a loss of power"
         if not self._pieces:
             return
@@ -221,9 +217,7 @@ class LogFile:
         self.synced = max(self.synced, size)
 
     def read(self, offset: int) -> bytes:
-        """Return the payload of a record, on disk or collected. Raises `DamagedFile` if it is not what was
-        written.
-        """
+        """Return the payload of a record, on disk or collected. Raises `DamagedFile`."""
         if offset >= self.written:
             return self._read_collected(offset)
         data = self._read(offset, min(_GUESS_BYTES, self.written - offset))

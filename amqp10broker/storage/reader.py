@@ -60,13 +60,9 @@ class Torn:
 
 
 class FileReader:
-    """A reader of one file.
-
-    Attributes:
-        header: None if the file was made and then lost before anything was in it.
-        size: bytes of the file when it was opened.
-        end: end of the last good record read so far, 0 without a header.
-        synced: so many bytes were durable: a fault before is damage, not a torn end.
+    """A reader of one file. `header`: None if the file was made and then lost before anything was in it.
+    `size`: bytes when it was opened. `end`: of the last good record read so far, 0 without a header.
+    `synced`: so many bytes were durable: a fault before is damage, not a torn end.
     """
 
     def __init__(
@@ -78,7 +74,6 @@ class FileReader:
         number: int | None,
         last: bool,
         known: KnownFile | None = None,
-        start: int = HEADER_BYTES,
     ) -> None:
         """Open a file and read its header. `number`: the expected number in the header; None for any. `last`:
         the file is the last of its sequence, so that its tail may be torn. Raises `DamagedFile` if its header
@@ -108,7 +103,7 @@ class FileReader:
             self.close()
             raise
         if self.header is not None:
-            self.end = start
+            self.end = HEADER_BYTES
 
     def close(self) -> None:
         if self._fd is not None:

@@ -70,8 +70,6 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The header of a file."""
-
     purpose: int
     number: int
     """Its number in a sequence of files; 0 for a file outside of one."""
@@ -94,7 +92,6 @@ class FileHeader:
 
 
 def decode_header(data: bytes) -> FileHeader | None:
-    """Decode a header; None if the 32 bytes are not valid."""
     magic, version, purpose, number, file_id, crc = _HEADER.unpack(data)
     if magic != MAGIC or crc != crc32(data[: _HEADER_SUMMED.size]):
         return None
@@ -104,17 +101,6 @@ def decode_header(data: bytes) -> FileHeader | None:
 def encode_head(
     seed: int, offset: int, group: int, kind: int, index: int, payload: Iterable[bytes], term: int = 0
 ) -> bytes:
-    """Encode the bytes of a record before its payload.
-
-    Args:
-        group: 0 to 2**32 - 1.
-        kind: 1 to 254.
-        index: 0 to 2**64 - 1.
-        term: 0 to 2**64 - 1.
-
-    Raises:
-        struct.error: a number is out of range.
-    """
     rest = _REST.pack(group, kind, term, index)
     crc = crc32(rest, seed)
     length = 0

@@ -29,8 +29,6 @@ _SUFFIX: Final = ".log"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The names and purpose of the files of a sequence."""
-
     digits: int
     purpose: Purpose
     gapless: bool
@@ -62,9 +60,7 @@ class SequenceFile:
         return self.known is not None and self.known.gap
 
     def reader(self, disk: Disk, naming: Naming) -> FileReader:
-        """Open the file for reading. Raises `DamagedFile` if its header is not right, or it is another file
-        than before, and `StorageError` if it cannot be read, or a newer version has written it.
-        """
+        """Open the file for reading; raises as `FileReader`."""
         return FileReader(
             disk, self.path, purpose=naming.purpose, number=self.number, last=self.last, known=self.known
         )

@@ -16,14 +16,14 @@ import os.path
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.inventory import FolderInventory, Inventory
 from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import BRING_BACK, FileReader, KnownFile, Torn
+from amqp10broker.storage.reader import BRING_BACK, FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
 
@@ -36,15 +36,6 @@ OPEN_MAX: Final = 8
 FOLDER: Final = "streams"
 """The folder of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
-
-
-class SegmentRecord(NamedTuple):
-    position: int
-    length: int
-    first: int
-    payload: bytes
-    number: int = 0
-    """Commits over several queues up to this one are in the stream with it."""
 
 
 def folder_of(streams: str, number: int) -> str:
@@ -78,12 +69,8 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory
 @dataclass(eq=False)
 class FileShelf:
     """The segments of one stream, each a file. Methods that write raise `DiskFull` if nothing has changed and
-    the call can be repeated.
-
-    Args:
-        number: of the stream, 1 to 2**32 - 1.
-        part: of the inventory (`part_of`), which must be synced with the stream.
-        on_torn: called with a file after its torn end was cut off at the start.
+    the call can be repeated. `_part`: of the inventory (`part_of`), which must be synced with the stream.
+    `_on_torn`: called with a file after its torn end was cut off at the start.
     """
 
     _disk: Disk
@@ -102,10 +89,9 @@ class FileShelf:
     def __post_init__(self) -> None:
         self._folder = folder_of(self._streams, self._number)
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
-        """Iterate over the existing records in order, in steps: first offset of a segment, its size as far as
-        it has been read, and its next records; a segment without records comes with none. Torn ends have been
-        cut off at the end of the iteration.
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
+        """Iterate over the existing records in steps: first offset of a segment, its size as far as it has
+        been read, and its next records, which may be none. Torn ends have been cut off at the end.
         """
         found = survey(self._disk, self._folder, STREAM, self._part.known)
         if found.missing:
@@ -130,7 +116,7 @@ class FileShelf:
 
     def _claim_all(self) -> None:
         # Also files without entries, since a killed broker may not have written them.
-        files = {_name(file): _known(file) for file in self._files.values()}
+        files = {file.name: file.known for file in self._files.values()}
         if files == self._part.known:
             return
         try:
@@ -168,12 +154,11 @@ class FileShelf:
         return [file.fileno(), *self._folder_fds]
 
     def roll(self, first: int) -> int:
-        """Switch to the prepared segment, and return the position of its first record."""
         file = self._next
         assert file is not None, "prepare it first"
         assert file.synced, "sync it first"
-        full = {} if self._newest is None else {_name(self._newest): _known(self._newest)}
-        self._part.put({**full, _name(file): _known(file)})
+        full = {} if self._newest is None else {self._newest.name: self._newest.known}
+        self._part.put({**full, file.name: file.known})
         if self._newest is not None:
             self._touch(self._newest.number)
         self._newest = self._files[first] = file
@@ -190,7 +175,7 @@ class FileShelf:
         """Record the durable length, itself durably before long."""
         if self._newest is not None:
             try:
-                self._part.put({_name(self._newest): _known(self._newest)})
+                self._part.put({self._newest.name: self._newest.known})
             except StorageError:
                 return  # the records themselves are safe
 
@@ -213,15 +198,12 @@ class FileShelf:
             self._disk.close(fd)
         self._folder_fds.clear()
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        """Read whole written records from a position on: about `size` bytes, at least one record."""
+    def read(self, segment: int, position: int, size: int) -> Sequence[Record]:
         file = self._files[segment]
         records = file.read_some(position, size)
         if file is not self._newest:
             self._touch(segment)
-        return [
-            SegmentRecord(record.offset, record.length, record.index, record.payload) for record in records
-        ]
+        return records
 
     def _touch(self, segment: int) -> None:
         # The least recently used file is closed.
@@ -291,7 +273,7 @@ class Segments:
         self.following: int | None = None
         self._number = number
 
-    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[SegmentRecord]]:
+    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[Record]]:
         """Iterate over the records of the next file. Raises `DamagedFile` if messages are missing."""
         assert reader.header is not None
         first = reader.header.number
@@ -305,35 +287,23 @@ class Segments:
             )
         self.following = first
         for records in reader.batches():
-            entries = [self._entry(reader.path, record) for record in records]
-            for entry in entries:
-                if entry.first != self.following:
+            for record in records:
+                if record.kind != CHUNK or record.group != self._number:
                     raise DamagedFile(
                         reader.path,
-                        f"message {self.following} should come next, and it is {entry.first}",
+                        f"a record of kind {record.kind} of stream {record.group} does not belong here",
                         "restore the data folder from a copy",
-                        offset=entry.position,
+                        offset=record.offset,
                     )
-                self.following = entry.first + int.from_bytes(entry.payload[8:12], "big")
-            yield entries
-
-    def _entry(self, path: str, record: Record) -> SegmentRecord:
-        if record.kind != CHUNK or record.group != self._number:
-            raise DamagedFile(
-                path,
-                f"a record of kind {record.kind} of stream {record.group} does not belong here",
-                "restore the data folder from a copy",
-                offset=record.offset,
-            )
-        return SegmentRecord(record.offset, record.length, record.index, record.payload, record.term)
-
-
-def _name(file: LogFile) -> str:
-    return os.path.basename(file.path)
-
-
-def _known(file: LogFile) -> KnownFile:
-    return KnownFile(file.header.file_id, file.synced)
+                if record.index != self.following:
+                    raise DamagedFile(
+                        reader.path,
+                        f"message {self.following} should come next, and it is {record.index}",
+                        "restore the data folder from a copy",
+                        offset=record.offset,
+                    )
+                self.following = record.index + int.from_bytes(record.payload[8:12], "big")
+            yield records
 
 
 def _remove_folder(disk: Disk, path: str) -> None:

@@ -30,7 +30,7 @@ from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
-from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+from tests.support.fake_log import FakeLog, MemoryScratch
 
 SAFE = {
     priority: make_head(Header(durable=True, priority=priority), None, "", "q") for priority in (None, 1, 2)
@@ -63,7 +63,7 @@ class Restarting(RuleBasedStateMachine):
         self.make_queue(fresh=True)
 
     def make_queue(self, *, fresh: bool) -> None:
-        self.store = ClassicStore(GROUP, self.log, Spool(self.scratch), RECORD_BYTES)
+        self.store = ClassicStore(GROUP, self.log, Spool(self.scratch))
         if not fresh:
             self.store.restore(self.log.records())
         self.queue = ClassicQueue("q", durable=True, settings=self.settings, store=self.store)

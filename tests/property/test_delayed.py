@@ -33,7 +33,7 @@ from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
-from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+from tests.support.fake_log import FakeLog, MemoryScratch
 
 GROUP = 7
 HERE = new_asker("1.1")
@@ -71,7 +71,7 @@ class Delaying(RuleBasedStateMachine):
     def make_queue(self) -> None:
         kept = None
         if self.durable:
-            kept = self.store = ClassicStore(GROUP, self.log, Spool(MemoryScratch), RECORD_BYTES)
+            kept = self.store = ClassicStore(GROUP, self.log, Spool(MemoryScratch))
             kept.restore(self.log.records())
         self.queue = ClassicQueue(
             "q", durable=self.durable, settings=self.settings, store=kept, now_ms=self.now

@@ -108,7 +108,7 @@ def some_of(data: Dice, things: list[T]) -> list[T]:
 
 def normal_level(ready: ReadyIndexes) -> list[int]:
     """Indexes of the normal level and of what went to its tail, the next one first."""
-    behind = dict(ready.returns_to_tail())
+    behind = dict(ready.behind.items())
     numbers = ready.tail.columns()[0]
     returned = [(behind[number], 0, number) for number in numbers]
     index_of = dict(zip(numbers, ready.indexes_of_tail(), strict=True))
@@ -171,17 +171,17 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         """One command: as bytes to the replicas, and after that as an object to the queue."""
         before = encode_snapshot(self.queue)
         now = max(self.now, self.queue.now_ms)
-        encoded = encode_commands([command], now, self.queue.next_index)
+        encoded = encode_commands([command], now, self.queue.messages.next_index)
         entry = b"".join(encoded.pieces)
-        assert entry == b"".join(encode_commands([command], now, self.queue.next_index).pieces)
+        assert entry == b"".join(encode_commands([command], now, self.queue.messages.next_index).pieces)
         for replica in (self.replica, self.other):
             decoded = decode_commands(entry)
-            assert decoded.first == replica.next_index
+            assert decoded.first == replica.messages.next_index
             for each in decoded.commands:
                 replica.apply(each, decoded.now_ms)
         assert encode_snapshot(self.queue) == before, "nobody has told the queue yet"
         self.queue.apply(command, now)
-        assert self.queue.next_index == encoded.end, "indexes are known before"
+        assert self.queue.messages.next_index == encoded.end, "indexes are known before"
         self.hear()
 
     @rule()
@@ -503,7 +503,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         """Numbers of all ready and delayed messages."""
         ready, bodies = self.queue.parts()[0].ready, self.queue.parts()[0].bodies
         indexes = [*ready.indexes_of_returns(), *ready.lines[1].columns()[0], *normal_level(ready)]
-        indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += [entry[2] for entry in ready.delayed_returns]
         indexes += ready.later.indexes()
         return [int(body) for _, body in bodies.fetch(indexes)] if indexes else []
 
@@ -670,9 +670,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def no_message_is_kept_for_nothing(self) -> None:
         messages, service, _ = self.queue.parts()
         held = sum(len(each.unsettled) for each in service.by_ref.values())
-        places, expiries = messages.ready.memory_of_held()
         known = {index for each in service.by_ref.values() for index in each.unsettled}
-        assert {index for index, _ in (*places, *expiries)} <= known
+        assert {*messages.ready.places, *messages.ready.expiries} <= known
         assert len(messages.bodies) == self.queue.ready + self.queue.delayed + self.queue.dlx + held
 
     @invariant()

@@ -225,7 +225,7 @@ class Life:
     # --- what comes of it -------------------------------------------------------------------------
 
     def do(self, command: QuorumCommand) -> None:
-        first = self.leader.next_index
+        first = self.leader.messages.next_index
         payload = b"".join(encode_commands([command], self.now, first).pieces)
         before = {ref: taker.credit for ref, taker in self.takers.items()}
         if type(command) is Selected:

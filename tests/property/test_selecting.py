@@ -38,7 +38,7 @@ from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
-from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.selecting import coloured, selector
 
 COLOURS = "rgb"
@@ -117,7 +117,7 @@ class Selecting(RuleBasedStateMachine):
         self.store: ClassicStore | None = None
         self.log = FakeLog()
         if in_journal:
-            self.store = ClassicStore(7, self.log, Spool(MemoryScratch), RECORD_BYTES)
+            self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
         self.limit = limit
         self.top = 2 if priorities else 0
         self.settings = QueueSettings(
@@ -265,7 +265,7 @@ class Selecting(RuleBasedStateMachine):
         assert self.store is not None
         self.store.flush()
         self.log = self.log.reopened()
-        self.store = ClassicStore(7, self.log, Spool(MemoryScratch), RECORD_BYTES)
+        self.store = ClassicStore(7, self.log, Spool(MemoryScratch))
         self.store.restore(self.log.records())
         self.queue = self._empty()
         self.queue.recover(self.store.backlogs())

@@ -64,7 +64,7 @@ class Scenario:
             elif choice < 0.9:
                 self.retain()
             else:
-                self.log.close()
+                self.log.shelf.close()
                 self.log = self.opened()
 
     def write(self) -> None:
@@ -77,14 +77,14 @@ class Scenario:
                 self.appended[offset] = content
             log.append(count, self.now_ms, b"", [content])
         written = log.write()
-        for fd in log.fds_to_sync():
+        for fd in log.shelf.fds_to_sync():
             self.disk.sync(fd)
         log.commit(written)
         self.committed = written
 
     def retain(self) -> None:
         size = self.rng.randrange(0, 3000)
-        segments = self.log._segments
+        segments = self.log.segments
         left = sum(segment.size for segment in segments)
         for segment, newer in pairwise(segments):
             if left > size:
@@ -106,7 +106,7 @@ def check(log: StreamLog, one: Scenario) -> None:
             break
         for chunk in chunks:
             assert chunk.first == offset
-            assert all(one.appended[each] == chunk.data for each in range(chunk.first, chunk.end))
+            assert all(one.appended[each] == chunk._content for each in range(chunk.first, chunk.end))
             offset = chunk.end
     assert offset == log.next_offset >= one.committed
 
@@ -138,7 +138,7 @@ def test_after_a_loss_of_power_at_any_moment_everything_committed_is_there() -> 
         one.appended = {key: value for key, value in one.appended.items() if key <= log.next_offset}
         log.append(1, 10**6, b"", [b"afterwards"])
         written = log.write()
-        for fd in log.fds_to_sync():
+        for fd in log.shelf.fds_to_sync():
             after.sync(fd)
         log.commit(written)
         one.committed = written
@@ -184,7 +184,7 @@ def test_whichever_system_call_fails_nothing_that_was_committed_is_lost(code: in
                 if isinstance(error, DiskFull) and one.log.next_offset != one.log.committed:
                     # Nothing was lost: it is still to be written.
                     written = one.log.write()
-                    for fd in one.log.fds_to_sync():
+                    for fd in one.log.shelf.fds_to_sync():
                         disk.sync(fd)
                     one.log.commit(written)
                     one.committed = written
@@ -204,7 +204,7 @@ def test_no_flipped_bit_is_ever_served() -> None:
     one = Scenario(disk, rng)
     for _ in range(8):
         one.write()
-    one.log.close()
+    one.log.shelf.close()
     folder = folder_of(STREAMS, 1)
     found = harmless = 0
     for name in disk.names(folder):

@@ -251,7 +251,7 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(log: LogRecor
         declare(broker.catalog, vhost, "target")
         source.offer(1)
         await trio.sleep(2.5 * RETRY_MS / 1000)
-        assert (source.settled, source.worker.outstanding) == ([], 1)
+        assert (source.settled, len(source.worker._forwarding)) == ([], 1)
         assert [fields["exchange"] for _, fields in log.of("warning")] == ["later"]
         source.worker.redirect(DeadLetterTarget("", "target"))
         await trio.testing.wait_all_tasks_blocked()
@@ -313,10 +313,10 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(broker: Broker) -
         nursery.start_soon(worker.run)
         worker.offer(held(1))
         await trio.testing.wait_all_tasks_blocked()
-        assert worker.outstanding == 1
+        assert len(worker._forwarding) == 1
         delete_vhost(broker.catalog, "other")
         await trio.sleep(2 * RETRY_MS / 1000)
-        assert worker.outstanding == 0
+        assert len(worker._forwarding) == 0
         worker.end()
 
 

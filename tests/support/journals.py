@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from amqp10broker.errors import StorageError
 from amqp10broker.storage.inventory import Inventory
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.reader import FileReader
+from amqp10broker.storage.record import RECORD_BYTES, Purpose, Record
 from amqp10broker.storage.sequence import JOURNAL
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on, sync_inventory
@@ -165,7 +166,9 @@ class World:
         file = self.journal.to_clean()
         if file is None:
             return False
-        for record in self.journal.records_of(file):
+        path = self.journal._files[file].path
+        reader = FileReader(self.disk, path, purpose=Purpose.JOURNAL, number=file, last=False)
+        for record in [record for batch in reader.batches() for record in batch]:
             message, size = decode(record)
             if self.live.get(message) == record.index:
                 self.journal.add_dead(file, record.length)

@@ -33,7 +33,6 @@ from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.spool import Spool
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.fake_log import MemoryScratch
@@ -79,7 +78,7 @@ class KeptQueue:
         self.inventory = inventory_on(self.disk)
         part = self.inventory.part("journal")
         self.journal = Journal(self.disk, FOLDER, part, file_bytes_max=FILE_BYTES)
-        self.store = ClassicStore(GROUP, self.journal, Spool(MemoryScratch), RECORD_BYTES)
+        self.store = ClassicStore(GROUP, self.journal, Spool(MemoryScratch))
         for batch in self.journal.recover():
             self.store.restore(batch)
         self.queue = ClassicQueue(

@@ -433,7 +433,7 @@ class Member:
         commands, payload, _ = world.log[self.applied]
         decoded = decode_commands(payload)
         leads = self.believes is not None
-        self.queue.begin_entry(index)
+        self.queue.node_links.entry = index
         for command in commands if leads else decoded.commands:
             self.queue.apply(command, decoded.now_ms)
         self.applied = index

@@ -138,7 +138,7 @@ class LinkServer:
     def _known(self) -> set[tuple[int, int]]:
         machine = self._backend.queue
         return {
-            *machine.links,
+            *machine.node_links.by_node,
             *machine.suspects,
             *(ref.reply_to[:2] for ref in machine.queue_status().parts),
         }

@@ -56,22 +56,7 @@ class Window(NamedTuple):
 
 
 class Page:
-    """Messages that are in the store. `positions`: None: consecutive from `first` on. `ranks`: positions in
-    the stored page; None: all are left.
-    """
-
-    __slots__ = (
-        "count",
-        "first",
-        "handle",
-        "may_expire",
-        "positions",
-        "ranks",
-        "redelivered",
-        "size",
-        "soonest_ms",
-        "stored",
-    )
+    """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all."""
 
     def __init__(
         self,
@@ -82,7 +67,6 @@ class Page:
         redelivered: bool = False,
         may_expire: bool = False,
         positions: list[int] | None = None,
-        soonest_ms: int = 0,
     ) -> None:
         """Describe a page. `may_expire`: some may have a time to live; used after a restart only."""
         self.first = first
@@ -94,7 +78,7 @@ class Page:
         self.size = size
         self.redelivered = redelivered
         self.may_expire = may_expire
-        self.soonest_ms = soonest_ms
+        self.soonest_ms = 0
 
     @property
     def run(self) -> Sequence[int]:
@@ -115,31 +99,7 @@ class Page:
 
 
 class Backlog:
-    """The messages of one level that have not been delivered. `counting`: `size` is maintained; only a limit
-    of bytes needs it.
-    """
-
-    __slots__ = (
-        "_head",
-        "_head_expiries",
-        "_head_first",
-        "_head_positions",
-        "_head_size",
-        "_level",
-        "_looked",
-        "_pages",
-        "_store",
-        "_tail",
-        "_tail_expiries",
-        "_tail_positions",
-        "_tail_size",
-        "_times",
-        "again",
-        "count",
-        "counting",
-        "next",
-        "size",
-    )
+    """The messages of one level not delivered. `counting`: `size` is kept: only a limit of bytes needs it."""
 
     def __init__(self, level: int, store: Store) -> None:
         self._level = level
@@ -170,9 +130,7 @@ class Backlog:
             self.size = content_bytes(self._head) + self._tail_size + sum(page.size for page in self._pages)
 
     def weigh(self) -> tuple[int, int, int]:
-        """Return the bytes of all contents, the number of unpacked messages in memory, and the bytes of
-        these.
-        """
+        """Return the bytes of all contents, and the number and bytes of unpacked messages."""
         paged, here = sum([page.size for page in self._pages]), self._head_size + self._tail_size
         return here + paged, len(self._head) + len(self._tail), here
 
@@ -242,7 +200,10 @@ class Backlog:
             if self._tail_positions is None:
                 self._page_out(self.next + len(messages) - len(self._tail))
             else:
-                self._pack_out(self._tail_positions)
+                # Such a page is longer than others by one publish at most.
+                positions, count, tail_size = self._tail_positions, len(self._tail), self._tail_size
+                handle = self._store.pack(self._level, self._tail, self._tail_expiries)
+                self._pages.append(Page(positions[0], count, handle, tail_size, positions=positions))
             self._forget_tail()
 
     def _forget_tail(self) -> None:
@@ -250,12 +211,6 @@ class Backlog:
         self._tail_positions = None
         self._tail_expiries = None
         self._tail_size = 0
-
-    def _pack_out(self, positions: list[int]) -> None:
-        # Such a page is longer than others by one publish at most.
-        handle = self._store.pack(self._level, self._tail, self._tail_expiries)
-        count, size = len(self._tail), self._tail_size
-        self._pages.append(Page(positions[0], count, handle, size, positions=positions))
 
     def _page_out(self, first: int) -> None:
         tail, expiries = self._tail, self._tail_expiries
@@ -385,9 +340,7 @@ class Backlog:
         return range(self.next - len(self._tail), self.next)
 
     def window(self, position: int, most: int) -> Window | None:
-        """Return messages from a position on, at most `most`, and fewer at the end of a part; None: there are
-        none.
-        """
+        """Return at most `most` messages from a position on, fewer at a part's end; None: there are none."""
         head = self._head_run()
         if head and position <= head[-1]:
             start = bisect_left(head, position)

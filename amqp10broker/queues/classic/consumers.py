@@ -20,38 +20,10 @@ from amqp10broker.queues.round_robin import RoundRobin, that_fill, turn_within
 
 
 class ClassicConsumer:
-    """A consumer's state in its queue.
-
-    Attributes:
-        room: bytes of contents it may have now; used up, there is no credit either.
-        unsettled: key -> message as delivered; of a settled or browsing consumer only what may still be on
-            its way to the session.
-        counted: false for a fetch of one message, which does not matter for counts and auto-delete.
-        cursor: progress of one that selects or browses; None: it gets the first message.
-        settled_ms: when it last settled a delivery; None: never.
+    """A consumer's state in its queue. `room`: bytes of contents it may have now; used up, there is no credit
+    either. `unsettled`: key -> message as delivered; of a settled or browsing consumer only what may still be
+    on its way. `counted`: false for a fetch of one message. `cursor`: of one that selects or browses.
     """
-
-    __slots__ = (
-        "browses",
-        "cancelled",
-        "counted",
-        "credit",
-        "cursor",
-        "delivery_count",
-        "epoch",
-        "exclusive",
-        "handed_out",
-        "held_ms",
-        "name",
-        "priority",
-        "queued",
-        "ref",
-        "room",
-        "settled",
-        "settled_ms",
-        "turn",
-        "unsettled",
-    )
 
     shown: Final = ()
     """It does not follow its queue to another node (`Deliver.shown`)."""
@@ -88,7 +60,6 @@ class ClassicConsumer:
         self.settled_ms: int | None = None
 
     def part(self, waiting: ReadyMessages) -> ConsumerStatus:
-        """Return its state for reports."""
         held = 0 if self.settled or self.browses else len(self.unsettled)
         part = ConsumerStatus(
             self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name
@@ -101,15 +72,12 @@ class ClassicConsumer:
         return part._replace(looking=looking, browses=self.browses)
 
     def grant(self, credit: int, room: int) -> None:
-        """Set credit and room, and with them the length of a turn."""
         self.turn = turn_within(credit)
         self.room = room
 
 
 class Consumers:
-    """All consumers of a queue. `active`: the single active consumer; None without one, or where all are
-    active.
-    """
+    """All consumers of a queue. `active`: the single active one; None: there is none, or all are active."""
 
     __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")
 
@@ -133,7 +101,6 @@ class Consumers:
         return len(self._all) + len(self.browsers())
 
     def find(self, ref: ConsumerRef) -> ClassicConsumer | None:
-        """Return a consumer unless it browses."""
         return self._all.get(ref)
 
     def find_any(self, ref: ConsumerRef) -> ClassicConsumer | None:
@@ -148,7 +115,6 @@ class Consumers:
 
     @property
     def waiting(self) -> bool:
-        """Whether a consumer would take a message now."""
         return bool(self._rings)
 
     def may_join(self, *, exclusive: bool) -> bool:
@@ -197,23 +163,15 @@ class Consumers:
         consumer.credit = credit
         takes_part = credit > 0 and self.is_active(consumer)
         if takes_part and not consumer.queued:
-            self._join_ring(consumer)
+            self.join_ring(consumer)
         elif not takes_part and consumer.queued:
-            self._leave_ring(consumer)
+            self.leave_ring(consumer)
 
     def take_credit(self, consumer: ClassicConsumer) -> None:
         self._resting.pop(consumer, None)
         self.set_credit(consumer, 0)
 
-    def give_looking(self, consumer: ClassicConsumer, credit: int) -> None:
-        """Set the credit of a consumer that selects or browses; one that browses takes no part in the
-        rotation.
-        """
-        consumer.credit = credit
-        if not consumer.browses:
-            self.set_credit(consumer, credit)
-
-    def _join_ring(self, consumer: ClassicConsumer) -> None:
+    def join_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = True
         ring = self._rings.get(consumer.priority)
         if ring is None:
@@ -226,7 +184,7 @@ class Consumers:
 
     def rest(self, consumer: ClassicConsumer, *, in_vain: bool) -> None:
         """Suspend the first of the top ring, which has credit left but has looked through all messages."""
-        self._leave_ring(consumer)
+        self.leave_ring(consumer)
         self._resting[consumer] = in_vain
 
     def wake(self, waiting: ReadyMessages) -> None:
@@ -235,21 +193,11 @@ class Consumers:
             assert consumer.cursor is not None
             if has_more(waiting, consumer.cursor):
                 del self._resting[consumer]
-                self._join_ring(consumer)
+                self.join_ring(consumer)
                 if in_vain:
                     self._rings[consumer.priority].move_to_end(consumer, last=False)
 
-    def set_aside(self, consumer: ClassicConsumer) -> None:
-        """Remove the first of the top ring from the rotation until `resume`."""
-        self._leave_ring(consumer)
-
-    def resume(self, consumer: ClassicConsumer) -> None:
-        self._join_ring(consumer)
-
-    def browsing(self) -> list[ClassicConsumer]:
-        return [each for each in self.browsers() if each.credit]
-
-    def _leave_ring(self, consumer: ClassicConsumer) -> None:
+    def leave_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = False
         ring = self._rings[consumer.priority]
         ring.remove(consumer)
@@ -265,7 +213,7 @@ class Consumers:
         self.top_ring().turn_by(takers, count)
         for consumer in takers:
             if not consumer.credit:
-                self._leave_ring(consumer)
+                self.leave_ring(consumer)
 
     def had_turn(self, consumer: ClassicConsumer) -> None:
         """Rotate after the first of the top ring was served; without credit it leaves the ring."""
@@ -273,7 +221,7 @@ class Consumers:
         if consumer.credit:
             ring.turn()
         else:
-            self._leave_ring(consumer)
+            self.leave_ring(consumer)
 
 
 # It looks from its cursor on, a window at a time: as many messages as it may have, more while none of them
@@ -299,23 +247,6 @@ def has_passed(waiting: ReadyMessages, cursor: Cursor, ends: Sequence[int]) -> b
 
 
 class Search:
-    """One search of a consumer through a queue."""
-
-    __slots__ = (
-        "_budget",
-        "_count",
-        "_cursor",
-        "_now_ms",
-        "_room",
-        "_waiting",
-        "again",
-        "expired",
-        "keys",
-        "looked_at",
-        "messages",
-        "size",
-    )
-
     def __init__(
         self, waiting: ReadyMessages, cursor: Cursor, count: int, room: int, budget: int, now_ms: int
     ) -> None:

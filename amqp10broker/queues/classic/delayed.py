@@ -54,8 +54,6 @@ class _DelayedPage(NamedTuple):
 
 
 class DelayedMessages:
-    """A classic queue's messages for later delivery."""
-
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
     def __init__(self, store: Store) -> None:
@@ -80,9 +78,7 @@ class DelayedMessages:
         self.next = next_position
 
     def add(self, messages: Sequence[Message], dues: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Add messages; the first gets the position `next`. `expiries`: in ms, 0: never; None: no message
-        expires.
-        """
+        """Add messages, the first at position `next`. `expiries`: ms, 0: never; None: no message expires."""
         self._push(range(self.next, self.next + len(messages)), messages, dues, expiries)
         size = sum([len(content) for _, content in messages])
         self._soon_size += size
@@ -92,14 +88,11 @@ class DelayedMessages:
         self._put_out()
 
     def next_due(self) -> int | None:
-        """Return the first due time in ms; None: there are no messages."""
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 
     def take_due(self, now_ms: int, most: int) -> list[Delayed]:
-        """Take the first messages that are due. `most`: maximum, also roughly of messages in pages that are
-        loaded for this; the rest is still due (`next_due`).
-        """
+        """Take the first due messages. `most`: maximum, roughly also of messages in pages loaded for it."""
         taken: list[Delayed] = []
         looked_at = 0
         while len(taken) < most and looked_at < most:

@@ -16,22 +16,6 @@ from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
 
 
 class Serving:
-    """The distribution of one queue."""
-
-    __slots__ = (
-        "_consumers",
-        "_disposal",
-        "_left",
-        "_looked",
-        "_outbox",
-        "_store",
-        "_waiting",
-        "delivered_ms",
-        "keeps",
-        "scan_max",
-        "unfinished",
-    )
-
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -42,7 +26,6 @@ class Serving:
         looked: Callable[[], None],
         scan_max: int = SCAN_MAX,
     ) -> None:
-        """Create the service of consumers. `looked`: called when selecting and browsing ones have looked."""
         self.scan_max = scan_max
         self.unfinished = False
         self._looked = looked
@@ -56,12 +39,9 @@ class Serving:
         self.delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
-        """Hand out ready messages while any consumer has credit.
-
-        Args:
-            to_the_end: do not stop early, since remaining credit will be forfeited. Otherwise this ends when
-                many messages have expired and more have to: `ReadyMessages.next_expiry` is due then, so that
-                other tasks run before the next call.
+        """Hand out ready messages while any consumer has credit. `to_the_end`: do not stop early, since
+        remaining credit will be forfeited. Otherwise this ends when many messages have expired and more have
+        to: `ReadyMessages.next_expiry` is due then, so that other tasks run before the next call.
         """
         waiting, consumers = self._waiting, self._consumers
         if consumers.looking:
@@ -119,7 +99,7 @@ class Serving:
                     expired += self._hand_out(consumer, count, now_ms)
                     consumers.had_turn(consumer)
                 elif self._left <= 0:
-                    consumers.set_aside(consumer)
+                    consumers.leave_ring(consumer)
                     aside.append(consumer)
                 else:
                     had = self._select(consumer, count, now_ms)
@@ -135,10 +115,11 @@ class Serving:
                 continue
             break
         for consumer in aside:
-            consumers.resume(consumer)
+            consumers.join_ring(consumer)
         self.unfinished = bool(aside)
-        for consumer in consumers.browsing():
-            self._browse(consumer, now_ms)
+        for consumer in consumers.browsers():
+            if consumer.credit:
+                self._browse(consumer, now_ms)
         self._looked()
 
     def _select(self, consumer: ClassicConsumer, count: int, now_ms: int) -> int:
@@ -190,7 +171,6 @@ class Serving:
         size: int,
         now_ms: int,
     ) -> None:
-        """Deliver messages to a consumer that has credit for them, and room for all but the last."""
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)
         self.delivered_ms = now_ms

@@ -20,10 +20,6 @@ MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
 
 
 class ClassicInJournal(DurabilityBackend[ClassicQueue]):
-    """The backend of one durable classic queue."""
-
-    __slots__ = ("_asked_for", "_commits", "_confirm_when", "_make", "_store")
-
     def __init__(
         self,
         make: MakeQueue,
@@ -52,7 +48,8 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
     def flush(self, now_ms: int) -> None:
         wrote = self._store.flush()
         ticket = self.queue.safe_up_to(self._commits.journal.durable)
-        if ticket is not None and self._confirms_written:
+        confirm_when = self.queue.settings.confirm_when or self._confirm_when
+        if ticket is not None and confirm_when is ConfirmWhen.WRITTEN:
             ticket, wrote = self.queue.safe_up_to(self._commits.write_early()), True
         if ticket is not None and ticket > self._asked_for:
             self._asked_for = ticket
@@ -61,12 +58,8 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
             # Also during a sync, which may not cover this.
             self._commits.write_soon()
 
-    @property
-    def _confirms_written(self) -> bool:
-        return (self.queue.settings.confirm_when or self._confirm_when) is ConfirmWhen.WRITTEN
-
     def progress(self, *, busy: bool) -> QueueProgress:
-        waits = bool(self.admission.waiting) or self.queue.unsafe_ticket is not None
+        waits = bool(self.admission.waiting) or self.queue.intake.waits
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:

@@ -23,12 +23,8 @@ _FIRST: Final = attrgetter("first")
 
 
 class Extent:
-    """Records of messages with consecutive positions.
-
-    Attributes:
-        length: bytes to the end of the last one, with other records between.
-        weight: of these, the bytes that count for its messages.
-        size: bytes of the messages' contents.
+    """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with others
+    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents.
     """
 
     __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
@@ -54,7 +50,6 @@ class Extent:
         return self.weight * self.gone_count // self.count
 
     def cut(self, at: int) -> Extent:
-        """Cut the extent before a position in it, and return the rest."""
         before = at - self.first
         rest = Extent(at, self.count - before, self.file, self.offset, self.length, 0)
         rest.weight = self.weight * rest.count // self.count
@@ -103,7 +98,6 @@ class Extents:
         return (each for each in self._extents[self._start :] if each.gone_count < each.count)
 
     def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
-        """Add a record of messages, which replaces older copies of them."""
         extents = self._extents
         self._journal.add_live(file, length)
         last = extents[-1] if extents else None
@@ -220,7 +214,6 @@ class Extents:
         return at >= first + count
 
     def overlapping(self, start: int, stop: int) -> Iterator[Extent]:
-        """Iterate over the extents of these positions, in order."""
         extents = self._extents
         at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
         while at < len(extents) and extents[at].first < stop:

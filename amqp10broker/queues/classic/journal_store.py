@@ -38,7 +38,7 @@ from amqp10broker.queues.classic.store import (
 )
 from amqp10broker.queues.journal import RecordLog
 from amqp10broker.queues.spool import Place, Spool
-from amqp10broker.storage.record import Record
+from amqp10broker.storage.record import RECORD_BYTES, Record
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
@@ -121,23 +121,17 @@ class _Level:
             self.next = max(self.next, stop)
         return found
 
-    def soonest_in(self, start: int, stop: int) -> int:
-        return min(self.soonest.get(each, 0) for each in range(start // _BUCKET, (stop - 1) // _BUCKET + 1))
-
 
 class ClassicStore(Store):
-    """The store of one classic queue."""
-
     durable = True
     in_memory = False
 
-    def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
+    def __init__(self, group: int, log: RecordLog, spool: Spool) -> None:
         """Create an empty store. `group`: the queue's number, never used before."""
         self.group = group
         self.live = 0
         self._log = log
         self._spool = spool
-        self._record_bytes = record_bytes
         self._levels: defaultdict[int, _Level] = defaultdict(lambda: _Level(log))
         self._appended = False  # records for which no client waits, since the last flush
         # The extent with holes that was read last: the next page is mostly behind the next hole.
@@ -177,7 +171,7 @@ class ClassicStore(Store):
         ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
         level = self._levels[number]
         count = len(messages)
-        length = self._record_bytes + sum(map(len, pieces))
+        length = RECORD_BYTES + sum(map(len, pieces))
         level.extents.add(first, count, file, offset, length, content_bytes(messages))
         level.next = max(level.next, first + count)
         self.live += count
@@ -333,10 +327,8 @@ class ClassicStore(Store):
         return records
 
     def relocate(self, file: int) -> Iterator[None]:
-        """Append again the live records of a file that will be removed.
-
-        Yields:
-            After some records each, so that other tasks can run.
+        """Append again the live records of a file that will be removed. Yields after some records each, so
+        that other tasks can run.
         """
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
@@ -357,7 +349,7 @@ class ClassicStore(Store):
         first, last = part.wanted.start, part.wanted.stop
         if last - first == head.messages:
             _, file, offset = self._log.append(self.group, MESSAGES, part.first, [payload])
-            length = self._record_bytes + len(payload)
+            length = RECORD_BYTES + len(payload)
             self._levels[number].extents.add(part.first, head.messages, file, offset, length, part.size())
         else:
             expiries, dues = part.column(head.expiries), part.column(head.dues)
@@ -422,7 +414,8 @@ class ClassicStore(Store):
                     _add_run(pages, number, run, size, level)
             if number == DELAYED:
                 for page in pages:
-                    page.soonest_ms = level.soonest_in(page.first, page.first + page.count)
+                    buckets = range(page.first // _BUCKET, (page.first + page.count - 1) // _BUCKET + 1)
+                    page.soonest_ms = min(level.soonest.get(each, 0) for each in buckets)
                 level.soonest = {}
             backlogs[number] = pages, level.next
         self._last = None

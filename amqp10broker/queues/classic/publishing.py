@@ -30,18 +30,6 @@ _HEAD: Final = itemgetter(0)
 class Intake:
     """The intake of one queue. `keeps`: messages that must survive a restart are given to the store."""
 
-    __slots__ = (
-        "_delayed",
-        "_outbox",
-        "_plain",
-        "_queue",
-        "_store",
-        "_unsafe",
-        "_waiting",
-        "keeps",
-        "store_failed",
-    )
-
     def __init__(
         self,
         queue: str,
@@ -64,9 +52,9 @@ class Intake:
         self._plain: set[bytes] = set()
 
     @property
-    def first_ticket(self) -> int | None:
-        """The ticket of the first publish that waits to be safe; None: no publish waits."""
-        return self._unsafe[0][0] if self._unsafe else None
+    def waits(self) -> bool:
+        """Whether a publish waits to be safe."""
+        return bool(self._unsafe)
 
     @property
     def unsafe(self) -> tuple[int, int | None]:
@@ -209,7 +197,6 @@ class Intake:
         return unsafe[0][0] if unsafe else None
 
     def refuse_unsafe(self, *, failed: bool) -> None:
-        """Refuse all publishes that are not safe."""
         while self._unsafe:
             _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))

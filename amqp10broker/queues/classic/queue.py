@@ -2,9 +2,9 @@
 
 `ready` holds the waiting messages in levels of priority; a requeued message returns to its exact place.
 `consumers` decides the rotation, `intake` gives messages that must survive a restart to the `store` and
-confirms them when they are safe, `holding` settles deliveries, and `disposal` removes messages. `delayed`
-holds messages until their time. Each command contains the time in ms of wall clock; the queue's time stands
-still while the clock is set back.
+confirms them when they are safe, and `disposal` settles deliveries and removes messages. `delayed` holds
+messages until their time. Each command contains the time in ms of wall clock; the queue's time stands still
+while the clock is set back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amqp10broker.queues.classic.delayed import DelayedMessages
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.publishing import Intake
 from amqp10broker.queues.classic.ready import Cursor, ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal, Holding, is_limited, is_over, rejects
+from amqp10broker.queues.classic.removal import Disposal, is_limited, is_over, rejects
 from amqp10broker.queues.classic.store import DELAYED, Store
 from amqp10broker.queues.commands import (
     AttachPublisher,
@@ -65,9 +65,7 @@ DUE_MAX: Final = 1024
 
 
 class ClassicQueue(QueueMachine):
-    """The state of a classic queue. `auto_delete`: deleted with the last of its consumers, if it ever had
-    one.
-    """
+    """The state of a classic queue. `auto_delete`: it goes with the last of its consumers."""
 
     def __init__(
         self,
@@ -92,7 +90,8 @@ class ClassicQueue(QueueMachine):
         self._consumers = Consumers(single=settings.single_active_consumer)
         self.delayed = DelayedMessages(self._store)
         self._disposal = Disposal(
-            self.waiting, self.delayed, self._store, self.counters, self._dead_letters, keeps=self._keeps
+            *(self.waiting, self.delayed, self._store, self.counters, self._dead_letters, self._outbox),
+            keeps=self._keeps,
         )
         self._serving = Serving(
             *(self.waiting, self._consumers, self._disposal, self._outbox, self._store),
@@ -101,8 +100,7 @@ class ClassicQueue(QueueMachine):
         )
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        self._holding = Holding(self.waiting, self._disposal, self._outbox)
-        self._intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
+        self.intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
         self._select = None if selector is None else selection(selector)
         self._now = now_ms
         self._unused_since = now_ms
@@ -115,9 +113,7 @@ class ClassicQueue(QueueMachine):
             self.waiting.count_bytes()
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
-        """Begin with the messages that the store found after a restart. `backlogs`: by level, and `DELAYED`:
-        pages in order, and the position of the next message.
-        """
+        """Begin with what the store found: by level, and `DELAYED`: pages in order, and the next position."""
         self.waiting.recover({level: found for level, found in backlogs.items() if level != DELAYED})
         if DELAYED in backlogs:
             self.delayed.recover(*backlogs[DELAYED])
@@ -157,13 +153,9 @@ class ClassicQueue(QueueMachine):
         held = few(each.unsettled.values() for each in holders)
         return self.waiting.weigh()._replace(unsettled=None if held is None else content_bytes(held))
 
-    @property
-    def unsafe_ticket(self) -> int | None:
-        return self._intake.first_ticket
-
     def queue_status(self) -> QueueStatus:
         consumers, disposal = self._consumers, self._disposal
-        unconfirmed, unconfirmed_ms = self._intake.unsafe
+        unconfirmed, unconfirmed_ms = self.intake.unsafe
         return QueueStatus(
             self.ready,
             self.waiting.arrived,
@@ -238,7 +230,7 @@ class ClassicQueue(QueueMachine):
             self._disposal.remove_delayed(DeadLetterReason.EXPIRED, expired)
             due = [each for each in due if not 0 < each.expiry <= self._now]
         if due:
-            self._intake.release(due)
+            self.intake.release(due)
 
     def deadline(self) -> int | None:
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
@@ -250,17 +242,17 @@ class ClassicQueue(QueueMachine):
         return min([when for when in times if when is not None], default=None)
 
     def safe_up_to(self, ticket: int) -> int | None:
-        return self._intake.safe_up_to(ticket)
+        return self.intake.safe_up_to(ticket)
 
     def refuse_unsafe(self) -> None:
         """Refuse all publishes that are not safe, and later ones, since the store has failed."""
-        self._intake.store_failed = True
-        self._intake.refuse_unsafe(failed=True)
+        self.intake.store_failed = True
+        self.intake.refuse_unsafe(failed=True)
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.
-        self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
-        self._intake.refuse_unsafe(failed=True)
+        self._keeps = self.intake.keeps = self._disposal.keeps = self._serving.keeps = False
+        self.intake.refuse_unsafe(failed=True)
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
@@ -312,7 +304,7 @@ class ClassicQueue(QueueMachine):
         consumer = ring.first
         messages = command.messages
         count = len(messages)
-        if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):
+        if len(ring) > 1 or consumer.credit < count or not self.intake.are_plain(messages):
             return False
         size = content_bytes(messages)
         if size > consumer.room:
@@ -374,7 +366,7 @@ class ClassicQueue(QueueMachine):
         if stop - start < len(messages):
             ids, messages = ids[start:stop], messages[start:stop]
         ttl = self.settings.message_ttl_ms
-        self._intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
+        self.intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
 
     def _settle(self, command: Settle) -> None:
         if command.answer:
@@ -392,7 +384,7 @@ class ClassicQueue(QueueMachine):
                     pop(key, None)
         else:
             held = [(key, message) for key in command.keys if (message := pop(key, None)) is not None]
-            self._holding.decide(held, command.delivery_outcome)
+            self._disposal.decide(held, command.delivery_outcome)
             self._serving.serve(self._now)
             self._disposal.make_room()
         if consumer.cancelled and not consumer.unsettled:
@@ -402,7 +394,7 @@ class ClassicQueue(QueueMachine):
         consumer = self._consumers.find_any(command.consumer)
         if consumer is None:
             return
-        self._holding.take_back(consumer, command.keys, command.messages, command.seen)
+        self._disposal.take_back(consumer, command.keys, command.messages, command.seen)
         if consumer in self._drains:
             self._answer_drain(consumer)
         consumer.delivery_count = command.delivery_count
@@ -436,8 +428,6 @@ class ClassicQueue(QueueMachine):
     def _cursor(self, command: Subscribe) -> Cursor | None:
         wanted = None
         if command.filters is not None:
-            # Imported late: a broker starts sooner without filters.
-
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         if wanted is None and not command.browse:
@@ -475,10 +465,10 @@ class ClassicQueue(QueueMachine):
             return
         if not consumer.cancelled:
             self._forget_cursor(consumer)
-        self._holding.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        self._disposal.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
         delivery_outcome = DeliveryOutcome.ACCEPT if consumer.settled else command.delivery_outcome
         if not consumer.browses:
-            self._holding.decide(consumer.unsettled.items(), delivery_outcome)
+            self._disposal.decide(consumer.unsettled.items(), delivery_outcome)
         # Only now, so that the next active consumer finds everything in its place.
         self._consumers.remove(consumer)
         self._serving.serve(self._now)
@@ -504,7 +494,7 @@ class ClassicQueue(QueueMachine):
         if consumer.cursor is not None:
             self._credit_looking(consumer, command)
             return
-        self._holding.trim(consumer, command.seen)
+        self._disposal.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.grant(credit, command.room)
         self._consumers.set_credit(consumer, credit)
@@ -532,11 +522,13 @@ class ClassicQueue(QueueMachine):
         # The drain of a consumer that selects or browses is answered when it has looked enough.
         if consumer in self._drains:
             self._answer_drain(consumer)
-        self._holding.trim(consumer, command.seen)
+        self._disposal.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.grant(credit, command.room)
         self._consumers.take_credit(consumer)
-        self._consumers.give_looking(consumer, credit)
+        consumer.credit = credit
+        if not consumer.browses:
+            self._consumers.set_credit(consumer, credit)
         if not consumer.counted:
             self._unused_since = self._now
         if command.drain:
@@ -568,7 +560,7 @@ class ClassicQueue(QueueMachine):
                 self._answer_drain(consumer)
 
     def _let_go(self) -> None:
-        self._intake.refuse_unsafe(failed=self.failed)
+        self.intake.refuse_unsafe(failed=self.failed)
         for consumer in self._consumers:
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))

@@ -22,21 +22,14 @@ from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.queue_status import QueueWeight, few
 
-# By priority level: the position before which everything was looked at, and behind it the places of messages
-# that came back, or that it wants and had no credit for. So each message is looked at once, however often the
-# consumer is granted credit.
-
 if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import MessageFilter
 
 
 class Cursor:
-    """The progress of one consumer.
-
-    Attributes:
-        wanted: filter of its messages; None: all.
-        at: by level, the highest priority first: everything before this position was looked at.
-        behind: by level: heaps of earlier positions, of which some may be empty by now.
+    """The progress of one consumer, which looks at each message once. `at`: by level, the highest
+    priority first: everything before this position was looked at. `behind`: by level: heaps of earlier
+    positions, of which some may be empty by now.
     """
 
     __slots__ = ("at", "behind", "looked_at", "passed", "takes", "wanted")
@@ -130,21 +123,6 @@ class ReadyMessages:
     `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """
 
-    __slots__ = (
-        "_in_memory",
-        "_returned_size",
-        "again",
-        "count",
-        "counting",
-        "cursors",
-        "default",
-        "expiries",
-        "levels",
-        "may_expire",
-        "plain",
-        "width",
-    )
-
     def __init__(self, max_priority: int | None, store: Store, default_priority: int = 0) -> None:
         self.width = (max_priority or 0) + 1
         self.levels = [Level(number, store) for number in reversed(range(self.width))]
@@ -198,10 +176,8 @@ class ReadyMessages:
         return QueueWeight(every + sum(back), None, here + len(back), here_bytes + sum(back))
 
     def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
-        """Sort the messages of one publish into levels.
-
-        Yields:
-            A level and the indexes of its messages in order; None: all of them.
+        """Sort the messages of one publish into levels. Yields a level and the indexes of its messages in
+        order; None: all of them.
         """
         if self.width == 1:
             yield self.levels[0], None
@@ -244,10 +220,9 @@ class ReadyMessages:
     def take(
         self, count: int, now_ms: int, room: int = NO_BOUND
     ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
-        """Take the next messages in order. `count`: at most the number of ready messages. `room`: bytes of
-        contents; the message that uses it up is the last. Returns keys, messages, (key, message) of those
-        that had expired, and the bytes of the messages' contents. Fewer than `count` only if some had
-        expired, or the room is used up; there may be more then.
+        """Take the next messages in order, at most `count`, which are ready. `room`: bytes of contents; the
+        message that uses it up is the last. Returns keys, messages, (key, message) of those that had expired,
+        and bytes of contents. Fewer than `count` only if some had expired, or the room is used up.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
@@ -325,7 +300,6 @@ class ReadyMessages:
         return taken
 
     def take_out(self, level: Level, window: Window, places: Sequence[int]) -> list[Keyed]:
-        """Take messages at growing places of a window, at least one."""
         taken = self.seen(level, window, places)
         before = len(level.returned)
         level.take_out(window, places)
@@ -350,10 +324,8 @@ class ReadyMessages:
         raise AssertionError("nothing is ready")
 
     def take_expired(self, now_ms: int) -> list[Keyed]:
-        """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`.
-
-        If there are more, `next_expiry` is in the past, and other tasks can run before the next call. Expired
-        messages are not delivered meanwhile, because `take` checks as well.
+        """Take expired messages at the heads of the levels, at most `EXPIRED_MAX`. If there are more,
+        `next_expiry` is in the past, so that other tasks run before the next call.
         """
         gone: list[Keyed] = []
         if not self.may_expire:
@@ -374,7 +346,6 @@ class ReadyMessages:
         return level.backlog.first_expiry()
 
     def clear(self) -> Iterator[tuple[Level, Sequence[int]]]:
-        """Remove all messages, and return their positions by level."""
         for level in self.levels:
             positions = [position for position, _ in level.returned]
             level.returned.clear()

@@ -28,13 +28,9 @@ DELIVERED: Final = 3
 
 
 class MessagesHead(NamedTuple):
-    """The head of the payload of `MESSAGES`.
-
-    Attributes:
-        level: as in `store`, which has a level for delayed messages, too.
-        expiries: of each message, when it expires; None: none does.
-        dues: of each message, when it is due; None: they are not delayed.
-        moved: former positions of these messages as delayed ones; None: they were not delayed.
+    """The head of the payload of `MESSAGES`. `level`: as in `store`, with one for delayed messages.
+    `expiries`, `dues`: of each message; None: none expires, or is delayed. `moved`: former positions of these
+    messages as delayed ones; None: they were not delayed.
     """
 
     level: int

@@ -23,20 +23,6 @@ DROPPED_MAX: Final = 4096
 
 
 class Disposal:
-    """The removal of one queue's messages."""
-
-    __slots__ = (
-        "_counters",
-        "_dead_letters",
-        "_delayed",
-        "_store",
-        "_waiting",
-        "expired_ms",
-        "keeps",
-        "settings",
-        "unfinished",
-    )
-
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -44,6 +30,7 @@ class Disposal:
         store: Store,
         counters: QueueCounters,
         dead_letters: list[DeadLetters],
+        outbox: Outbox,
         *,
         keeps: bool,
     ) -> None:
@@ -52,6 +39,7 @@ class Disposal:
         self._store = store
         self._counters = counters
         self._dead_letters = dead_letters
+        self._outbox = outbox
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
         self.unfinished = False
@@ -75,7 +63,6 @@ class Disposal:
             self._store.forget(level, positions)
 
     def give_up(self, reason: DeadLetterReason, messages: list[Message]) -> None:
-        """Dead-letter messages, or drop them."""
         exchange = self.settings.dead_letter_exchange
         strategy = DISABLED if exchange is None else AT_MOST_ONCE
         self._counters.given_up[reason, strategy] += len(messages)
@@ -95,7 +82,6 @@ class Disposal:
             self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
 
     def remove(self, reason: DeadLetterReason, gone: Sequence[Keyed]) -> None:
-        """Dead-letter messages and remove them from the store."""
         self._counters.lost[reason] += len(gone)
         self.give_up(reason, [message for _, message in gone])
         self.forget([key for key, _ in gone])
@@ -122,9 +108,8 @@ class Disposal:
         return waiting.count + delayed.count, waiting.size + delayed.size
 
     def make_room(self) -> None:
-        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`.
-
-        Delayed messages count as behind the others.
+        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`. Delayed messages count as
+        behind the others.
         """
         settings, waiting = self.settings, self._waiting
         self.unfinished = False
@@ -155,25 +140,14 @@ class Disposal:
             if self.keeps:
                 self._store.forget(DELAYED, run)
 
-
-class Holding:
-    """The deliveries of one queue's consumers."""
-
-    __slots__ = ("_disposal", "_outbox", "_waiting")
-
-    def __init__(self, waiting: ReadyMessages, disposal: Disposal, outbox: Outbox) -> None:
-        self._waiting = waiting
-        self._disposal = disposal
-        self._outbox = outbox
-
     def decide(self, held: Iterable[Keyed], delivery_outcome: DeliveryOutcome) -> None:
         match delivery_outcome:
             case DeliveryOutcome.ACCEPT:
-                self._disposal.forget([key for key, _ in held])
+                self.forget([key for key, _ in held])
             case DeliveryOutcome.DISCARD:
-                self._disposal.remove(DeadLetterReason.REJECTED, list(held))
+                self.remove(DeadLetterReason.REJECTED, list(held))
             case DeliveryOutcome.DISCARD_FAILED:
-                self._disposal.remove(
+                self.remove(
                     DeadLetterReason.REJECTED,
                     [(key, acquired(message, failed=True)) for key, message in held],
                 )
@@ -187,9 +161,8 @@ class Holding:
     def take_back(
         self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
-        """Requeue deliveries that never reached the client, unchanged.
-
-        A consumer that browses will be shown them again.
+        """Requeue deliveries that never reached the client, unchanged. A consumer that browses will be shown
+        them again.
         """
         self._outbox.withdraw(consumer)
         if consumer.browses:
@@ -234,7 +207,7 @@ class Holding:
             final = list(unsettled)[: len(unsettled) - on_its_way]
             for key in final:
                 del unsettled[key]
-            self._disposal.forget(final)
+            self.forget(final)
 
 
 _HEAD: Final = itemgetter(0)
@@ -244,16 +217,14 @@ def expiries_of(
     messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
 ) -> tuple[Sequence[int] | None, bool]:
     """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
-    expires.
-
-    The smaller of the queue's and the message's time to live counts. Returns the expiries, and whether some
-    message requests a delay (`dues_of`).
+    expires. The smaller of the queue's and the message's time to live counts. Returns the expiries, and
+    whether some message requests a delay (`dues_of`).
     """
     ttls: dict[bytes, int | None] = {}
     delays = False
     for head in set(map(_HEAD, messages)):
         _, _, ttl, delay = traits_of(head)
-        ttls[head] = _smaller(ttl, queue_ttl_ms)
+        ttls[head] = min((each for each in (ttl, queue_ttl_ms) if each is not None), default=None)
         if delay is not None:
             delays = True
     if len(ttls) == 1:
@@ -271,14 +242,7 @@ def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
     return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
 
 
-def _smaller(one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
 def rejects(settings: QueueSettings) -> bool:
-    """Return whether publishes may be refused for length."""
     return settings.overflow is not Overflow.DROP_HEAD and is_limited(settings)
 
 

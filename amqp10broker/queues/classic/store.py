@@ -44,11 +44,9 @@ class _Packed(NamedTuple):
 
 
 class Store:
-    """The store of one classic queue, here in memory. Positions are numbers in one priority level.
-
-    Attributes:
-        durable: messages given to `keep` survive a restart. If not, `keep` is never called.
-        in_memory: pages are stored in memory.
+    """The store of one classic queue, here in memory. Positions are numbers in one priority level. `durable`:
+    messages given to `keep` survive a restart. If not, `keep` is never called. `in_memory`: pages are stored
+    in memory.
     """
 
     durable = False
@@ -64,12 +62,9 @@ class Store:
         dues: Sequence[int] | None = None,
         moved: Sequence[int] | None = None,
     ) -> int:
-        """Store messages with consecutive positions; they are safe when the returned ticket is.
-
-        Args:
-            expiries: ms of wall clock, 0: never. None: no message expires.
-            moved: former positions in `DELAYED`, which are removed atomically: a restart finds the messages
-                here or there, never in both.
+        """Store messages with consecutive positions; they are safe when the returned ticket is. `expiries`:
+        ms of wall clock, 0: never. None: no message expires. `moved`: former positions in `DELAYED`, which
+        are removed atomically: a restart finds the messages here or there, never in both.
         """
         raise AssertionError("nothing survives in memory")
 
@@ -82,7 +77,6 @@ class Store:
     def page_out(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
     ) -> Handle:
-        """Store consecutive messages with their expiries as a page."""
         return self.pack(level, messages, expiries)
 
     def pack(self, level: int, messages: Sequence[Message], expiries: Sequence[int] | None) -> Handle:
@@ -95,7 +89,6 @@ class Store:
         return True
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
-        """Load and remove a page: its messages and expiries."""
         assert isinstance(handle, _Packed)
         return decode_batch(handle.messages), handle.expiries
 

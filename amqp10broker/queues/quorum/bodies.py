@@ -30,6 +30,8 @@ OPEN_PAGES_MAX: Final = 6
 PEEKS_MAX: Final = 32
 """Messages that are read from a packed page before it is opened, which costs as much."""
 
+_IN_MEMORY: Final = Spool()
+
 
 class _BodyPage:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both. `messages`: the list, None
@@ -110,7 +112,7 @@ class PagedBodies:
     """A store of messages in pages, which are packed while they are not in use."""
 
     def __init__(self, spool: Spool | None = None) -> None:
-        self._spool = spool or Spool()
+        self._spool = spool or _IN_MEMORY
         self._pages: dict[int, _BodyPage] = {}
         self._open: dict[int, None] = {}
         """Pages that are lists, least recently used first."""

@@ -41,32 +41,11 @@ OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 
 
 class Browser:
-    """A browsing consumer.
-
-    Attributes:
-        wanted: filter of its messages; None: all.
-        room: bytes of contents that it may be shown now.
-        delivery_count: messages that it was shown, as `Credit` counts them; a drain advances it.
-        at: by line of waiting messages (`ReadyIndexes.lines`) the key before which everything was looked at.
-        on_its_way: index -> (line, key) of messages that its session may not have.
-        ends: of a drain: the keys up to which it must have looked; None: no drain is under way.
+    """A browsing consumer. `room`: bytes of contents that it may be shown now. `delivery_count`: messages
+    shown, as `Credit` counts them; a drain advances it. `at`: by line (`ReadyIndexes.lines`) the key before
+    which everything was looked at. `on_its_way`: index -> (line, key) of messages that its session may not
+    have. `ends`: of a drain: the keys up to which it must have looked; None: none is under way.
     """
-
-    __slots__ = (
-        "at",
-        "behind",
-        "credit",
-        "delivery_count",
-        "ends",
-        "epoch",
-        "handed_out",
-        "looked_at",
-        "name",
-        "on_its_way",
-        "ref",
-        "room",
-        "wanted",
-    )
 
     def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:
         self.ref = ref
@@ -85,9 +64,7 @@ class Browser:
 
     @property
     def shown(self) -> list[int]:
-        """By line the key from which on messages were not shown. This includes messages that were given back:
-        in each line, messages are shown in the order of their keys.
-        """
+        """By line the key from which on messages are to be shown, those that were given back included."""
         at = list(self.at)
         for line, key in self.behind:
             at[line] = min(at[line], key)
@@ -95,10 +72,6 @@ class Browser:
 
 
 class Browsers:
-    """All browsing consumers of a queue."""
-
-    __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
-
     def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
         self._name = name
         self._messages = messages
@@ -155,8 +128,6 @@ class Browsers:
     def _subscribe(self, command: Subscribe) -> None:
         wanted = None
         if command.filters is not None:
-            # Imported late: a broker starts sooner without filters.
-
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         ref = command.consumer
@@ -213,7 +184,6 @@ class Browsers:
         self._outbox.tell(browser.ref.reply_to, reply)
 
     def show(self) -> None:
-        """Show new messages to all browsers as far as their credit goes."""
         left = self.scan_max
         self.unfinished = False
         for browser in self.by_ref.values():
@@ -291,7 +261,6 @@ class Browsers:
             self._outbox.withdraw(self.by_ref.pop(ref))
 
     def clear(self) -> None:
-        """Forget all browsers, which go on at another leader."""
         self.by_ref.clear()
         self.unfinished = False
 

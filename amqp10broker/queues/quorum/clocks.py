@@ -15,19 +15,14 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-# A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. The latency of
-# a heartbeat makes the other clock appear late by as much.
-
 AHEAD_MS_MAX: Final = 1_000
 """A leader's time is not further from that of most nodes."""
 
 
 class Clocks:
-    """The clock differences as one node measures them.
-
-    Attributes:
-        correction_ms: the correction of this node's clock where it leads: 0 if the clocks of most nodes are
-            near it. Of two that differ the one behind is taken for right: what expires too early is lost.
+    """The clock differences as one node measures them. `correction_ms`: the correction of this node's clock
+    where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
+    right: what expires too early is lost.
     """
 
     def __init__(self) -> None:
@@ -35,9 +30,8 @@ class Clocks:
         self._measured: dict[int, tuple[int, int]] = {}
 
     def heard(self, node: int, ahead_ms: int, within_ms: int = 0) -> None:
-        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind.
-
-        A measurement that is less exact than the last one counts only if it contradicts that.
+        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind. A
+        measurement that is less exact than the last one counts only if it contradicts that.
         """
         last_ms, last_within_ms = self._measured.get(node, (0, math.inf))
         if within_ms <= last_within_ms or abs(ahead_ms - last_ms) > within_ms:
@@ -45,7 +39,6 @@ class Clocks:
             self._judge()
 
     def forget(self, node: int) -> None:
-        """A node is a member no more."""
         self._measured.pop(node, None)
         self._judge()
 
@@ -108,7 +101,6 @@ class LogTime:
         return min(time_ms - self._node.correction_ms, slow)
 
     def ahead_ms(self, clock_ms: int) -> int:
-        """Return by how much the time is ahead of the clock."""
         return max(0, self._slow(clock_ms) - clock_ms - self._node.correction_ms)
 
     def _slow(self, clock_ms: int) -> int:

@@ -116,15 +116,9 @@ _ENTRY: Final[Layout[EntryCommands]] = Layout(EntryCommands, now_ms=U64, first=U
 
 
 def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int, version: int = 1) -> Encoded:
-    """Encode commands as one entry.
-
-    Args:
-        commands: in order. Commands without effect are omitted.
-        version: the machine version in the log at this place, not the newest of this broker. All versions
-            write alike so far.
-
-    Raises:
-        NewerMachine: this broker does not support the version.
+    """Encode commands as one entry. `commands`: in order. Commands without effect are omitted. `version`: the
+    machine version in the log at this place, not the newest of this broker. All versions write alike so far.
+    Raises `NewerMachine` if this broker does not support the version.
     """
     machine_version.check(version)
     pieces = [b""]
@@ -168,11 +162,8 @@ def decode_commands(payload: bytes) -> EntryCommands:
 
 
 def entry_head(payload: bytes, at: int) -> tuple[int, int, int]:
-    """Return the time, first index and raised version of the entry at an offset, without decoding its
-    commands.
-
-    The version is 0 for all entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes` if
-    the entry is cut off.
+    """Return the time, first index and raised version of the entry at an offset. The version is 0 for all
+    entries but those of a `RaiseVersion`, which stand alone. Raises `BadBytes` if the entry is cut off.
     """
     try:
         now_ms, first, _ = _HEAD.unpack_from(payload, at)

@@ -52,9 +52,8 @@ class Letters:
 
 @dataclass(frozen=True, slots=True)
 class NodeSuspect:
-    """A node is unreachable: its consumers get nothing, and keep their deliveries.
-
-    After `QueueSettings.consumer_disconnected_timeout_ms` these are returned, without a failed delivery.
+    """A node is unreachable: its consumers get nothing, and keep their deliveries. After
+    `QueueSettings.consumer_disconnected_timeout_ms` these are returned, without a failed delivery.
     """
 
     node: int
@@ -89,10 +88,8 @@ class SessionGone:
 
 @dataclass(frozen=True, slots=True)
 class DlxSettle:
-    """Dead messages have been accepted by all their target queues.
-
-    Attributes:
-        keys: from `QuorumQueue.take_dlx`; unknown ones are ignored.
+    """Dead messages have been accepted by all their target queues. `keys`: from `QuorumQueue.take_dlx`;
+    unknown ones are ignored.
     """
 
     keys: Sequence[int]
@@ -100,12 +97,8 @@ class DlxSettle:
 
 @dataclass(frozen=True, slots=True)
 class RaiseVersion:
-    """The entries behind this one in the log are encoded and applied by another machine version.
-
-    It is an entry by itself.
-
-    Attributes:
-        version: from now on; a lower one than before changes nothing.
+    """The entries behind this one in the log are encoded and applied by another machine version. It is an
+    entry by itself. `version`: from now on; a lower one than before changes nothing.
     """
 
     version: int
@@ -113,12 +106,10 @@ class RaiseVersion:
 
 @dataclass(slots=True)
 class SearchResult:
-    """The leader's search result for one consumer that selects.
-
-    Attributes:
-        at: its cursor from now on (`selecting.Selection`): no message before it is wanted and waits.
-        taken: line and key of the messages that it gets, in this order; messages that no longer wait there
-            are left out, and those that it may not have any more are offered again to all consumers.
+    """The leader's search result for one consumer that selects. `at`: its cursor from now on
+    (`selecting.Selection`): no message before it is wanted and waits. `taken`: line and key of the messages
+    that it gets, in this order; messages that no longer wait there are left out, and those that it may not
+    have any more are offered again to all consumers.
     """
 
     consumer: ConsumerRef
@@ -152,9 +143,7 @@ class Browsing:
 
 @dataclass(frozen=True, slots=True)
 class BrowsersGone:
-    """Browsers at a node are gone: it has lost contact with this member, and will attach those that exist
-    anew.
-    """
+    """A node lost contact with this member: its browsers are gone, and it attaches those that exist anew."""
 
     node: int
     incarnation: int

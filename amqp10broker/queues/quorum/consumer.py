@@ -46,52 +46,19 @@ class ConsumerSelection:
     def filter(self) -> MessageFilter:
         """The decoded filter, needed by the leader only."""
         if self._filter is None:
-            # Imported late: a broker starts sooner without filters.
-
             self._filter = decode_wanted(self.wanted).messages
             assert self._filter is not None, "it selects"
         return self._filter
 
 
 class QuorumConsumer:
-    """A consumer's state in its queue.
-
-    Attributes:
-        counted: false for a fetch of one message, which counts neither as a consumer nor for single activity.
-        timeout_ms: how long it may hold a delivery; None: as in the queue's settings.
-        room: bytes of contents it may have now; used up, there is no credit either.
-        unsettled: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
-            only what may still be on its way to the session.
-        silent: it let a delivery time out and has sent nothing since. It gets nothing.
-        given_up: suspended for so long that its deliveries were returned: another may be the active one.
-        settled_ms: when this process last saw it settle deliveries; None: never.
-        selection: its filters and progress; None: it gets the first message.
+    """A consumer's state in its queue. `counted`: false for a fetch of one message. `timeout_ms`: None: as in
+    the queue's settings. `room`: bytes of contents it may have now; used up, there is no credit either.
+    `unsettled`: index -> ``delivery time in ms << 32 | size``, in order of delivery; of a settled consumer
+    only what may still be on its way. `silent`: it let a delivery time out and has sent nothing since; it
+    gets nothing. `given_up`: suspended for so long that its deliveries were returned: another may be the
+    active one. `selection`: None: it gets the first message.
     """
-
-    __slots__ = (
-        "active",
-        "cancelled",
-        "counted",
-        "credit",
-        "delivery_count",
-        "epoch",
-        "given_up",
-        "handed_out",
-        "name",
-        "number",
-        "priority",
-        "queued",
-        "ref",
-        "room",
-        "selection",
-        "settled",
-        "settled_ms",
-        "silent",
-        "suspended",
-        "timeout_ms",
-        "turn",
-        "unsettled",
-    )
 
     shown: Final = ()
     """Its progress is part of the state, and no node has to record it (`Deliver.shown`)."""
@@ -148,7 +115,6 @@ class QuorumConsumer:
 
     @property
     def busy(self) -> bool:
-        """Whether it holds deliveries that its client has to settle."""
         return bool(self.unsettled) and not self.settled
 
 
@@ -161,8 +127,6 @@ def delivered_at(held: int) -> int:
 
 
 class ConsumerRotation:
-    """Consumers that can take a message now, in rotation by priority."""
-
     __slots__ = ("_by_priority",)
 
     def __init__(self) -> None:
@@ -180,7 +144,6 @@ class ConsumerRotation:
         return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
 
     def add(self, consumer: QuorumConsumer) -> None:
-        """Add a consumer behind the others of its priority."""
         if not consumer.queued:
             consumer.queued = True
             self._by_priority.setdefault(consumer.priority, RoundRobin()).add(consumer)
@@ -197,15 +160,13 @@ class ConsumerRotation:
         self._by_priority.clear()
 
     def in_order(self) -> list[QuorumConsumer]:
-        """Return all consumers, those of one priority in the order of rotation."""
         return [each for _, group in sorted(self._by_priority.items()) for each in group]
 
 
 class Activity:
-    """The choice of the single active consumer.
-
-    The candidates are in a heap: of thousands of consumers that come and go together, none is compared with
-    all the others. `holder`: the active or quiescing consumer; None if there is no candidate.
+    """The choice of the single active consumer. The candidates are in a heap: of thousands of consumers that
+    come and go together, none is compared with all the others. `holder`: the active or quiescing consumer;
+    None if there is no candidate.
     """
 
     __slots__ = ("_all", "_changed", "_ranks", "holder")
@@ -219,9 +180,7 @@ class Activity:
 
     def rank(self, consumer: QuorumConsumer) -> None:
         """Update a consumer's rank: one that is not the holder is new, can be active again, or has other
-        credit.
-
-        Outdated ranks are removed when they come first or become too many.
+        credit. Outdated ranks are removed when they come first or become too many.
         """
         if consumer is self.holder or not consumer.counted:
             return
@@ -250,7 +209,6 @@ class Activity:
             self._set(holder, active=True)
 
     def take_changed(self) -> list[QuorumConsumer]:
-        """Return the consumers with another `active` than at the last call."""
         changed, self._changed = self._changed, []
         return changed
 

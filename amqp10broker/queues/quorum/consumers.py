@@ -44,16 +44,10 @@ from amqp10broker.queues.selecting import encoded
 
 
 class QuorumConsumers:
-    """All consumers of one queue.
-
-    Attributes:
-        timeout_at: lower bound of the time at which a delivery has been held for too long, in ms; None:
-            never.
-        unused_since: when the last consumer went or the last message was fetched, in ms.
-        suspects: unreachable nodes, by number and incarnation -> since when, in ms; None: for so long that
-            the deliveries of their consumers were returned.
-        give_up_at: lower bound of the time at which one of them has been away for too long, in ms; None:
-            never.
+    """All consumers of one queue. `timeout_at`, `give_up_at`: lower bounds of the times, in ms, at which a
+    delivery has been held, or an unreachable node been away, for too long; None: never. `unused_since`: when
+    the last consumer went or the last message was fetched. `suspects`: unreachable nodes, by number and
+    incarnation -> since when; None: for so long that the deliveries of their consumers were returned.
     """
 
     def __init__(self, name: str, messages: Messages, outbox: Outbox, links: NodeLinks, now_ms: int) -> None:
@@ -73,22 +67,10 @@ class QuorumConsumers:
         self.suspects: dict[tuple[int, int], int | None] = {}
         self.give_up_at: int | None = None
 
-    def restore(
-        self,
-        *,
-        made: int,
-        unused_since: int,
-        turns: list[QuorumConsumer],
-        holder: QuorumConsumer | None,
-        suspects: dict[tuple[int, int], int | None],
-    ) -> None:
-        """Restore the state of a snapshot; the consumers are in `by_ref` already."""
-        self.suspects = suspects
+    def restore(self, turns: list[QuorumConsumer], holder: QuorumConsumer | None) -> None:
         for consumer in self.by_ref.values():
             self._suspend(consumer)
         self._find_give_up()
-        self.made = made
-        self.unused_since = unused_since
         self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
         for consumer in turns:
             self.turns.add(consumer)
@@ -133,9 +115,7 @@ class QuorumConsumers:
 
     def give_up(self) -> None:
         """Return the deliveries of nodes that were away for too long, and compute when this is due again.
-
-        This is not counted as a failed delivery, since the nodes may only be cut off. Deliveries that were
-        sent settled stay with their consumers for as long as these may come back.
+        They do not count as failed, since the nodes may only be cut off; those that were sent settled stay.
         """
         limit = self._messages.settings.consumer_disconnected_timeout_ms
         now = self._messages.now_ms
@@ -170,16 +150,13 @@ class QuorumConsumers:
         )
 
     def forget_suspects(self, node: int, incarnation: int) -> None:
-        """Remove this incarnation of a node, and earlier ones, from the suspects."""
         for key in [each for each in self.suspects if each[0] == node and each[1] <= incarnation]:
             del self.suspects[key]
         self._find_give_up()
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
-        """Remove the consumers of lost sessions and return their deliveries, as for lost connections.
-
-        The lease of an unused queue begins anew even if it lost no consumer: while the node was away, no
-        client of it could use the queue.
+        """Remove the consumers of lost sessions and return their deliveries, as for lost connections. The
+        lease of an unused queue begins anew: while the node was away, no client of it could use the queue.
         """
         lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
         held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
@@ -274,7 +251,6 @@ class QuorumConsumers:
         self.serve()
 
     def credit(self, command: Credit) -> None:
-        """Apply a consumer's credit, which may have grown or shrunk."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None or consumer.cancelled:
             return
@@ -351,7 +327,6 @@ class QuorumConsumers:
         return self._messages.ready.length if sees else 0
 
     def selected(self, command: Selected) -> None:
-        """Hand out what the leader found for consumers that select."""
         selecting = self.selecting
         left: list[Place] = []
         for look in command.looks:
@@ -393,7 +368,6 @@ class QuorumConsumers:
         self.serve()
 
     def give_back(self, command: GiveBack) -> None:
-        """Take back deliveries for which the consumer has no credit."""
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
@@ -441,7 +415,6 @@ class QuorumConsumers:
             self.serve()
 
     def serve(self) -> None:
-        """Hand out ready messages while any consumer can take one: one each in rotation."""
         if self.selecting.able:
             self._serve_in_turns()
             return
@@ -580,11 +553,8 @@ class QuorumConsumers:
                 self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
 
     def beyond(self, ref: ConsumerRef, seen: int) -> tuple[Deliver | None, int]:
-        """Return the deliveries that a consumer's node has not seen, and how many deliveries were taken back
-        since.
-
-        Deliveries that were taken back without the session's knowledge are the oldest of the consumer: those
-        that it has seen go first.
+        """Return the deliveries that a consumer's node has not seen, and how many were taken back since:
+        without the session's knowledge, these are the oldest, since those that it has seen go first.
         """
         consumer = self.by_ref[ref]
         count = max(0, consumer.handed_out - seen)
@@ -597,7 +567,6 @@ class QuorumConsumers:
         return deliver, count - len(keys)
 
     def facts(self, ref: ConsumerRef, missed: int) -> ConsumerFacts:
-        """Return the state of a consumer for a node that can no longer catch up by effects."""
         consumer = self.by_ref[ref]
         single = self._messages.settings.single_active_consumer
         tells = single and consumer.counted and not consumer.cancelled
@@ -611,7 +580,6 @@ class QuorumConsumers:
         )
 
     def time_out(self) -> None:
-        """Return deliveries that were held for too long, and compute when this is due again."""
         now = self._messages.now_ms
         for consumer in list(self.by_ref.values()):
             limit = self._timeout_of(consumer)

@@ -75,10 +75,6 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
 
 
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
-    """The backend of a quorum queue without a data folder."""
-
-    __slots__ = ()
-
     def apply(self, commands: list[Command], now_ms: int) -> None:
         if commands:
             if self.queue.browsers.by_ref or Subscribe in map(type, commands):
@@ -117,10 +113,8 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
 
 class QuorumInLog(QuorumInMemory):
-    """The backend with a replicated log, which decides the order of commands.
-
-    Attributes:
-        member: this node's member of the group, while it takes part.
+    """The backend with a replicated log, which decides the order of commands. `member`: this node's member of
+    the group, while it takes part.
     """
 
     by_log: ClassVar[bool] = True
@@ -139,12 +133,10 @@ class QuorumInLog(QuorumInMemory):
         usable: Callable[[], int] = lambda: machine_version.NEWEST,
         on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
     ) -> None:
-        """Create the backend of a queue that `recover` fills.
-
-        Args:
-            begin: starts this node's member of the group, when the log has been read.
-            usable: returns the machine version of the cluster, which all members support; 0: not known.
-            on_ahead: called when this member leads and the time of the log is ahead of its clock.
+        """Create the backend of a queue that `recover` fills. `begin`: starts this node's member of the
+        group, when the log has been read. `usable`: returns the machine version of the cluster, which all
+        members support; 0: not known. `on_ahead`: called when this member leads and the time of the log is
+        ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
@@ -188,12 +180,9 @@ class QuorumInLog(QuorumInMemory):
         on_refused: Callable[[int, int, int], None],
         on_room: Callable[[], None],
     ) -> None:
-        """Serve other nodes while this member leads.
-
-        Args:
-            on_lead: called with True when it leads and has applied everything that was committed before, and
-                with False when it ceases to lead.
-            on_refused, on_room: as of `LinkAdmission`.
+        """Serve other nodes while this member leads. `on_lead`: called with True when it leads and has
+        applied everything that was committed before, and with False when it ceases to lead. `on_refused`,
+        `on_room`: as of `LinkAdmission`.
         """
         self._on_lead = on_lead
         self.admission.on_refused, self.admission.on_room = on_refused, on_room
@@ -273,16 +262,12 @@ class QuorumInLog(QuorumInMemory):
                 super()._decide(commands, now_ms)
                 self._note(store.applied)
         else:
-            if store.version < machine_version.NEWEST and store.version < self._usable():
-                self._raise_version(now_ms)  # before commands that may need it
-            entry = store.propose(self._without_copies(commands), self._time.at(now_ms))
-            try:
-                member.raft.propose([entry.payload])
-            except (NotLeader, NotReady, Full):
-                self._wait(commands, now_ms)
-            else:
+            self._raise_version(now_ms)  # before commands that may need it
+            if self._append(self._without_copies(commands), now_ms):
                 self.due_ms = self._waits_since_ms = None
                 member.advance()
+            else:
+                self._wait(commands, now_ms)
 
     def _wait(self, commands: list[QuorumCommand], now_ms: int) -> None:
         if self._waits_since_ms is None:
@@ -380,7 +365,9 @@ class QuorumInLog(QuorumInMemory):
 
     def _raise_version(self, now_ms: int) -> None:
         # From the next entry on, if all members support a newer version.
-        self._propose(RaiseVersion(self._usable()), now_ms)
+        version = self._store.version
+        if version < machine_version.NEWEST and version < (usable := self._usable()):
+            self._propose(RaiseVersion(usable), now_ms)
 
     def _look(self, now_ms: int) -> None:
         # Not before the last result has been applied.
@@ -391,15 +378,20 @@ class QuorumInLog(QuorumInMemory):
 
     def _propose(self, command: QuorumCommand, now_ms: int) -> bool:
         # For commands without a sender; returns whether it was possible.
-        member = self.member
-        assert member is not None, "it leads"
-        entry = self._store.propose([command], self._time.at(now_ms))
-        try:
-            member.raft.propose([entry.payload])
-        except (NotLeader, NotReady, Full):
+        if not self._append([command], now_ms):
             self.due_ms = now_ms + RETRY_MS
             return False
-        member.advance()
+        assert self.member is not None, "it leads"
+        self.member.advance()
+        return True
+
+    def _append(self, commands: list[QuorumCommand], now_ms: int) -> bool:
+        assert self.member is not None, "it leads"
+        entry = self._store.propose(commands, self._time.at(now_ms))
+        try:
+            self.member.raft.propose([entry.payload])
+        except (NotLeader, NotReady, Full):
+            return False
         return True
 
     def snapshot_for(self, to: int) -> None:
@@ -435,8 +427,7 @@ class QuorumInLog(QuorumInMemory):
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
         if self._leads and not queue.deleted:
-            if store.version < machine_version.NEWEST and store.version < self._usable():
-                self._raise_version(now_ms)
+            self._raise_version(now_ms)
             self._look(now_ms)
             self._show_on()
         if store.ticket > self._seen:
@@ -526,7 +517,7 @@ class QuorumInLog(QuorumInMemory):
     def _note(self, index: int) -> None:
         batch = self._take(index)
         # Nodes with sessions are notified that their commands were applied.
-        served = bool(self.queue.links) and not self.queue.replaying
+        served = bool(self.queue.node_links.by_node) and not self.queue.replaying
         if batch.effects or batch.dead_letters or batch.dead or served:
             self._unpublished.append(batch)
 

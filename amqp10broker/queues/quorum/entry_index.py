@@ -39,7 +39,6 @@ class EntryIndex:
         self._terms: list[tuple[int, int, Kind]] = []
 
     def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
-        """Add the entry behind the last, or the first of all."""
         terms = self._terms
         if not terms or terms[-1][1] != term or terms[-1][2] is not kind:
             terms.append((index, term, kind))
@@ -59,9 +58,7 @@ class EntryIndex:
             self._terms.pop()
 
     def move(self, index: int, file: int, offset: int) -> None:
-        """Change the place of an entry that was appended again: of this one, and then of those behind it in
-        order.
-        """
+        """Change the place of an entry that was appended again; then of those behind it, in order."""
         at = bisect_right(self._stretches, index, key=_FIRST) - 1
         before = self._stretches[at]
         behind = before.offsets[index - before.first + 1 :]
@@ -84,7 +81,6 @@ class EntryIndex:
         self._terms.clear()
 
     def forget_until(self, index: int) -> None:
-        """Remove entries up to this one, which will not be read any more."""
         while self._stretches and self._stretches[0].end <= index + 1:
             del self._stretches[0]
         if self._stretches and self._stretches[0].first <= index:
@@ -97,7 +93,6 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        """Return the last entry in this file and those before it; None if there is none."""
         ends = [each.end for each in self._stretches if each.file <= file]
         return max(ends) - 1 if ends else None
 
@@ -106,16 +101,13 @@ class EntryIndex:
         return term, kind
 
     def terms(self, behind: int) -> Iterator[tuple[int, int, Kind]]:
-        """Iterate over (first index, term, kind) of each stretch of entries of one term and kind behind an
-        index.
-        """
+        """Iterate over (first index, term, kind) of the stretches of one term and kind behind an index."""
         for at, (first, term, kind) in enumerate(self._terms):
             following = self._terms[at + 1][0] if at + 1 < len(self._terms) else None
             if following is None or following > behind + 1:
                 yield max(first, behind + 1), term, kind
 
     def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Iterate over (index, file, offset) of entries."""
         at = bisect_right(self._stretches, first, key=_FIRST) - 1
         while first <= last:
             stretch = self._stretches[at]

@@ -24,17 +24,14 @@ class _Put(NamedTuple):
     messages: int
 
 
-class JournalBodies:
-    """`PagedBodies` with the places of its messages in the journal.
-
-    Attributes:
-        recovering: entries are applied again. Messages may be missing, since their present record comes later
-            in the journal.
+class JournalBodies(PagedBodies):
+    """`PagedBodies` with the places of its messages in the journal. `recovering`: entries are applied again.
+    Messages may be missing, since their present record comes later in the journal.
     """
 
     def __init__(self, journal: RecordLog, spool: Spool | None = None) -> None:
+        super().__init__(spool)
         self.recovering = False
-        self._messages = PagedBodies(spool)
         self._extents = Extents(journal)
         self._noted: list[_Put | Sequence[int]] = []
         self._readers = 0
@@ -46,52 +43,40 @@ class JournalBodies:
         # Extents join consecutive indexes; here the messages that were put one after the other.
         self._end = 0
 
-    def __len__(self) -> int:
-        return len(self._messages)
-
     def put(self, first: int, messages: Sequence[Message]) -> None:
-        self._messages.put(first, messages)
+        super().put(first, messages)
         self._noted.append(_Put(first, len(messages)))
 
     def put_again(self, index: int, message: Message) -> None:
         if index in self._dropped:
             self._dropped.discard(index)
-            self._messages.drop([index])
+            super().drop([index])
         if not self.recovering:
-            self._messages.put_again(index, message)
+            super().put_again(index, message)
             self._noted.append(_Put(index, 1))
-        elif index not in self._messages:
-            self._messages.put_again(index, message)
+        elif index not in self:
+            super().put_again(index, message)
             self._unplaced.add(index)
-
-    def fetch(self, indexes: Sequence[int]) -> list[Message]:
-        return self._messages.fetch(indexes)
 
     def drop(self, indexes: Sequence[int]) -> None:
         if self.recovering:
-            indexes = [index for index in indexes if index in self._messages]
+            indexes = [index for index in indexes if index in self]
         if self._readers:
             self._dropped.update(indexes)
         else:
-            self._messages.drop(indexes)
+            super().drop(indexes)
         self._noted.append(indexes)
 
     def clear(self) -> None:
-        self._messages.clear()
+        super().clear()
         self._dropped.clear()
         self._noted.clear()
         if not self._abandoned:
             self._extents.clear()
 
     def read_all(self, indexes: Sequence[int], size: int) -> Iterator[tuple[int, list[Message]]]:
-        """Iterate over runs of messages as they are now, even if they are dropped meanwhile, until
-        `read_done`.
-
-        Args:
-            size: bytes of contents of a run, about.
-
-        Yields:
-            The index of the first of a run, and its messages.
+        """Iterate over (first index, messages) of runs of about `size` bytes, as they are now, even if they
+        are dropped meanwhile, until `read_done`.
         """
         self._readers += 1
         return self._runs(indexes, size)
@@ -101,7 +86,7 @@ class JournalBodies:
             first, bytes_ = start, 0
             run: list[Message] = []
             for index in range(start, end):
-                (message,) = self._messages.fetch([index])
+                (message,) = self.fetch([index])
                 if run and (bytes_ + len(message[1]) > size or len(run) == RELOCATED_MAX):
                     yield first, run
                     first, run, bytes_ = index, [], 0
@@ -112,7 +97,7 @@ class JournalBodies:
     def read_done(self) -> None:
         self._readers -= 1
         if not self._readers and self._dropped:
-            self._messages.drop(sorted(self._dropped))
+            super().drop(sorted(self._dropped))
             self._dropped.clear()
 
     def abandon(self) -> None:
@@ -124,9 +109,8 @@ class JournalBodies:
         self.clear()
 
     def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
-        """Apply collected changes after an entry with its record in this file. `places`: of all messages of
-        the entry, also of those that the queue did not accept. Returns runs (first, end) of messages that
-        were put again and are in no record: append them.
+        """Apply collected changes after an entry with its record in this file. `places`: of all its messages,
+        accepted or not. Returns runs (first, end) of messages put again that are in no record: append them.
         """
         place_of = {place.first: place for place in places}
         unplaced: dict[int, None] = {}
@@ -135,7 +119,7 @@ class JournalBodies:
                 place = place_of.get(each.first)
                 if place is not None:
                     self._place(file, each.first, each.messages, place.length)
-                elif each.first in self._messages:
+                elif each.first in self:
                     unplaced[each.first] = None
             elif each:
                 for first, end in ranges_of(sorted(each)):
@@ -148,14 +132,13 @@ class JournalBodies:
             self._place(file, place.first, place.messages, place.length)
 
     def found(self, file: int, place: Place, messages: Sequence[Message]) -> None:
-        """Add messages of a record that is read from the journal.
-
-        The latest record of an index counts: a settled delivery that was given back may have another head.
+        """Add messages of a record that is read from the journal. The latest record of an index counts: a
+        settled delivery that was given back may have another head.
         """
         for index, message in enumerate(messages, place.first):
-            if index in self._messages:
-                self._messages.drop([index])
-            self._messages.put_again(index, message)
+            if index in self:
+                super().drop([index])
+            super().put_again(index, message)
             self._unplaced.discard(index)
         self._place(file, place.first, place.messages, place.length)
 
@@ -165,7 +148,6 @@ class JournalBodies:
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
         """Iterate over runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.
-
         The caller must relocate each run before the next.
         """
         while not self._abandoned and (extents := self._extents.of_file(file)):
@@ -174,39 +156,32 @@ class JournalBodies:
 
     def unplaced(self) -> list[tuple[int, int]]:
         """Return runs (first, end) of messages that recovery found in no record of their own: append them."""
-        runs = ranges_of(sorted(index for index in self._unplaced if index in self._messages))
+        runs = ranges_of(sorted(index for index in self._unplaced if index in self))
         self._unplaced.clear()
         return runs
 
     def forget(self, places: Sequence[Place]) -> None:
-        """Remove what other records have of the messages of an entry that is about to be applied.
-
-        Messages behind them stay: a later state may include them, though their entries are not read again.
+        """Remove what other records have of the messages of an entry that is about to be applied. Messages
+        behind them stay: a later state may include them, though their entries are not read again.
         """
         for place in places:
-            stale = [
-                each for each in range(place.first, place.first + place.messages) if each in self._messages
-            ]
+            stale = [each for each in range(place.first, place.first + place.messages) if each in self]
             if stale:
-                self._messages.drop(stale)
+                super().drop(stale)
                 self._extents.remove(place.first, place.first + place.messages)
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """End recovery, remove all other messages, and return the indexes of missing ones."""
         self.recovering = False
         self._noted.clear()
-        wanted, there = sorted(indexes), self._messages.indexes()
+        wanted, there = sorted(indexes), self.indexes()
         missing: set[int] = set()
         if wanted != there:  # deliveries that were settled behind the last record of their messages
             missing = set(wanted).difference(there)
-            self._messages.drop(sorted(set(there).difference(wanted)))
+            super().drop(sorted(set(there).difference(wanted)))
             wanted = sorted(set(wanted))
         at = 0
         for first, end in (*ranges_of(wanted), (1 << 64, 1 << 64)):
             self._extents.remove(at, first)
             at = end
         return sorted(missing)
-
-
-BodyStore = PagedBodies | JournalBodies
-"""The contents of a queue's messages by index."""

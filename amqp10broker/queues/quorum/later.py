@@ -56,8 +56,6 @@ class _DuePage(NamedTuple):
 
 
 class LaterMessages:
-    """A quorum queue's messages for later delivery."""
-
     __slots__ = ("_pages", "_soon", "count", "size")
 
     def __init__(self) -> None:
@@ -68,7 +66,6 @@ class LaterMessages:
 
     @property
     def next_due(self) -> int | None:
-        """The first due time in ms; None: there are no messages."""
         times = [line[0].when_ms for line in (self._soon, self._pages) if line]
         return min(times, default=None)
 
@@ -80,7 +77,6 @@ class LaterMessages:
         self._pack_later()
 
     def take_due(self, now_ms: int, most: int) -> list[DueMessage]:
-        """Take the first messages that are due, at most `most`."""
         taken: list[DueMessage] = []
         while len(taken) < most and (when := self.next_due) is not None and when <= now_ms:
             taken.append(self._take())
@@ -100,7 +96,6 @@ class LaterMessages:
         return first
 
     def indexes(self) -> list[int]:
-        """Return the indexes of all messages in no order."""
         found = [each.key for each in self._soon]
         for page in self._pages:
             found += page.indexes
@@ -123,9 +118,8 @@ class LaterMessages:
             del soon[SOON_MAX // 2 :]
 
     def columns(self) -> tuple[array[int], ...]:
-        """Return indexes, times, sizes, expiries and levels, in order of the indexes.
-
-        In this order most of them are ranges, or one number many times.
+        """Return indexes, times, sizes, expiries and levels, in order of the indexes. In this order most of
+        them are ranges, or one number many times.
         """
         parts = [_packed(self._soon)] if self._soon else []
         parts += self._pages
@@ -142,7 +136,6 @@ class LaterMessages:
         return tuple(array(each.typecode, map(each.__getitem__, order)) for each in columns)
 
     def restore(self, columns: Sequence[Sequence[int]]) -> None:
-        """Restore the result of `columns` into a new object."""
         indexes, whens, *rest = columns
         for at in range(0, len(indexes), SOON_MAX):
             part = slice(at, at + SOON_MAX)

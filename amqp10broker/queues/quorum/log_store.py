@@ -80,12 +80,8 @@ WhenDurable = Callable[[int, Callable[[], None]], None]
 
 @dataclass(slots=True, eq=False)
 class LogEntry:
-    """One entry of the log.
-
-    Attributes:
-        commands: as proposed by this member, with those without effect, to be answered in order; None: they
-            are in the payload only.
-        version: the machine version behind the entry.
+    """One entry of the log. `commands`: as proposed by this member, with those without effect, to be answered
+    in order; None: they are in the payload only. `version`: the machine version behind the entry.
     """
 
     index: int
@@ -166,11 +162,9 @@ class QuorumStore:
         node: int = 0,
         incarnation: int = 1,
     ) -> None:
-        """Create the store of a new or existing queue.
-
-        Args:
-            joins: it is added to a group, and gets its state from the leader.
-            incarnation: of this start of the node; sessions of earlier ones are gone (`recovered`).
+        """Create the store of a new or existing queue. `joins`: it is added to a group, and gets its state
+        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone
+        (`recovered`).
         """
         self.group = group
         self.me = me
@@ -340,7 +334,7 @@ class QuorumStore:
 
     def stage(self, transfer: int, messages: bytes) -> None:
         """Store a record of messages; of another transfer than before: drop the earlier ones."""
-        self._find_staged(transfer, self._append_staged(transfer, [messages]), messages)
+        self._find(self._append_staged(transfer, messages), messages, 0, self._stage_of(transfer))
         self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
@@ -357,28 +351,22 @@ class QuorumStore:
         self._staged_state = state
         return TRANSFER.pack(transfer)
 
-    def unstage(self) -> None:
-        """Drop staged data that is not from a `Ready`."""
-        self._drop_staged()
-
-    def _append_staged(self, transfer: int, payload: Sequence[bytes]) -> int:
-        self.ticket, file, _ = self._log.append(self.group, STAGED, transfer, payload)
+    def _append_staged(self, transfer: int, messages: bytes) -> int:
+        self.ticket, file, _ = self._log.append(self.group, STAGED, transfer, [messages])
         return file
 
     def _stage_of(self, transfer: int) -> JournalBodies:
         if self._staged is None or self._transfer != transfer:
-            self._drop_staged()
+            self.unstage()
             self._staged = JournalBodies(self._log, self._spool)
             self._transfer = transfer
         return self._staged
 
-    def _drop_staged(self) -> None:
+    def unstage(self) -> None:
+        """Drop staged data that is not from a `Ready`."""
         if self._staged is not None:
             self._staged.clear()
         self._staged, self._staged_state, self._transfer = None, b"", 0
-
-    def _find_staged(self, transfer: int, file: int, payload: bytes) -> None:
-        self._find(file, payload, 0, self._stage_of(transfer))
 
     def _install(self, snapshot: Snapshot) -> None:
         # The state takes effect before it is durable: no effect depends on it before, and a start without it
@@ -399,12 +387,15 @@ class QuorumStore:
     def _take_state(self, point: Point, state: bytes, staged: JournalBodies) -> QuorumQueue:
         self.bodies.clear()
         self.bodies, self._staged = staged, None
-        self._drop_staged()
-        queue = self._queue = decode_snapshot(self._name, state, staged)
+        self.unstage()
+        return self._begin_with(point, state)
+
+    def _begin_with(self, point: Point, state: bytes) -> QuorumQueue:
+        queue = self._queue = decode_snapshot(self._name, state, self.bodies)
         queue.follow()
         self._point = self._base = point
         self.last = point.index
-        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
+        self._next_index, self._now_ms, self._version = queue.messages.next_index, queue.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -439,7 +430,7 @@ class QuorumStore:
             commands = entry.commands
             if commands is None:
                 commands = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :]).commands
-            queue.begin_entry(entry.index)
+            queue.node_links.entry = entry.index
             for command in commands:
                 queue.apply(command, entry.now_ms)
         self._failing = None
@@ -468,7 +459,7 @@ class QuorumStore:
 
     def _relocate_staged(self, staged: JournalBodies, first: int, end: int) -> None:
         record = _record_of(first, staged.fetch(range(first, end)))
-        staged.relocated(self._append_staged(self._transfer, [record]), PLACES.decode_part(record)[0])
+        staged.relocated(self._append_staged(self._transfer, record), PLACES.decode_part(record)[0])
 
     def _write_state(self, queue: QuorumQueue) -> None:
         pieces = STATE_OF.pieces((self._point, encode_snapshot(queue)))
@@ -532,7 +523,7 @@ class QuorumStore:
             self._compact(last)
 
     def delete(self) -> None:
-        self._drop_staged()
+        self.unstage()
         self.bodies.delete()
         if self._snapshot is not None:
             self._log.add_dead(*self._snapshot)
@@ -541,11 +532,10 @@ class QuorumStore:
         self._queue = None
 
     def abandon(self) -> None:
-        """Give up the queue's state, and leave the journal's records to the next start.
-
-        Its live records are not known any more, so no file with records of it may be cleaned. In a group of
-        one, an entry that the queue failed at, and those behind it, are replaced by empty ones, since the
-        next start would fail, too; their senders are notified that they were not applied.
+        """Give up the queue's state, and leave the journal's records to the next start. Its live records are
+        not known any more, so no file with records of it may be cleaned. In a group of one, an entry that the
+        queue failed at, and those behind it, are replaced by empty ones, since the next start would fail,
+        too; their senders are notified that they were not applied.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:
@@ -563,21 +553,16 @@ class QuorumStore:
             try:
                 self._restore(record)
             except ValueError as error:
-                raise self._damaged(record, error) from error
+                where = f"file {record.file} of the journal at offset {record.offset}"
+                raise self._damaged(where, error) from error
 
-    def _damaged(self, record: Record, error: Exception) -> StorageError:
-        where = f"file {record.file} of the journal at offset {record.offset}"
+    def _damaged(self, where: str, error: Exception) -> StorageError:
         if isinstance(error, machine_version.NewerMachine):
-            return self._too_new(where, error)
+            return StorageError(
+                where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
+            )
         return DamagedFile(
-            where,
-            f"{error} (quorum queue '{self._name}')",
-            "restore the data folder from a copy",
-        )
-
-    def _too_new(self, where: str, error: Exception) -> StorageError:
-        return StorageError(
-            where, f"quorum queue '{self._name}' {error}", "nothing was changed; start a newer broker"
+            where, f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
         )
 
     def _restore(self, record: Record) -> None:
@@ -594,7 +579,7 @@ class QuorumStore:
         elif kind == STATE:
             self._restore_state(record, *STATE_OF.decode(payload))
         elif kind == STAGED:
-            self._find_staged(record.index, record.file, payload)
+            self._find(record.file, payload, 0, self._stage_of(record.index))
         elif kind == INSTALLED:
             (transfer,) = TRANSFER.unpack_from(payload)
             staged = self._stage_of(transfer)
@@ -614,7 +599,7 @@ class QuorumStore:
         self._begin_file = record.file
         if record.index == 0 or not self._mine:
             # The existing records belong to another member.
-            self._drop_staged()
+            self.unstage()
             self.bodies.clear()
             self._queue = None
             self._hard, self._hard_file = Hard(0, None, 0), 0
@@ -633,11 +618,6 @@ class QuorumStore:
             messages = decode_batch(payload[begin : begin + place.length])
             bodies.found(file, place, messages)
 
-    def _begin_with(self, queue: QuorumQueue) -> None:
-        self._queue = queue
-        queue.follow()
-        self._next_index, self._now_ms, self._version = queue.next_index, queue.now_ms, queue.version
-
     def _restore_state(self, record: Record, point: Point, state: bytes) -> None:
         self._remember_snapshot(record.file, len(record.payload))
         if self._queue is not None:
@@ -648,11 +628,7 @@ class QuorumStore:
             if point.index < self._point.index:
                 raise ValueError(f"a state of entry {point.index} stands behind entry {self._point.index}")
             # Missing entries in between have been cleaned away: this state includes them.
-            self.tail.clear()
-            self._entries.clear()
-        self._begin_with(decode_snapshot(self._name, state, self.bodies))
-        self._point = self._base = point
-        self.last = point.index
+        self._begin_with(point, state)
         self._before = self._again = 0
 
     def _restore_entry(self, record: Record) -> None:
@@ -698,16 +674,16 @@ class QuorumStore:
             machine_version.check(entry.version)
             if entry.kind is Kind.COMMAND:
                 decoded = decode_commands(entry.payload[PLACES.decode_part(entry.payload)[1] :])
-                if decoded.first < queue.next_index:
+                if decoded.first < queue.messages.next_index:
                     raise ValueError(
                         f"entry {entry.index} has message {decoded.first}, and before it was message "
-                        f"{queue.next_index - 1}"
+                        f"{queue.messages.next_index - 1}"
                     )
                 # Entries in between are missing only if a lost file was given up.
-                queue.skip_to(decoded.first)
+                queue.messages.next_index = decoded.first
                 # An entry that this one replaced may have had messages, in a record before the first state.
                 self.bodies.forget(entry.places)
-                queue.begin_entry(entry.index)
+                queue.node_links.entry = entry.index
                 for command in decoded.commands:
                     queue.apply(command, decoded.now_ms)
             self._applied(entry)
@@ -718,7 +694,7 @@ class QuorumStore:
         """Return the recovered or new queue, without clients, when all records have been read. Raises
         `DamagedFile` if messages are missing.
         """
-        self._drop_staged()  # the rest did not come before the stop
+        self.unstage()  # the rest did not come before the stop
         if self._queue is None:
             return self._begin_new(settings, now_ms)
         queue = self._queue
@@ -726,12 +702,8 @@ class QuorumStore:
         known = self.last if self.alone else self._hard.commit
         try:
             self._replay(known)
-        except machine_version.NewerMachine as error:
-            raise self._too_new("the journal", error) from error
         except ValueError as error:
-            raise DamagedFile(
-                "the journal", f"{error} (quorum queue '{self._name}')", "restore the data folder from a copy"
-            ) from error
+            raise self._damaged("the journal", error) from error
         missing = self.bodies.keep_only(queue.live_indexes())
         if missing:
             raise DamagedFile(

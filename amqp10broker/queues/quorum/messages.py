@@ -17,8 +17,8 @@ from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.later import DueMessage
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
@@ -35,8 +35,6 @@ PREFETCH: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class DeadMessage:
-    """A dead message for the internal consumer."""
-
     key: int
     message: Message
     reason: DeadLetterReason
@@ -52,8 +50,6 @@ def at_least_once(settings: QueueSettings) -> bool:
 
 
 class PendingDeadLetters:
-    """Dead messages that have not arrived, oldest first."""
-
     __slots__ = ("_handed_out", "entries", "size_bytes")
 
     def __init__(self) -> None:
@@ -70,7 +66,6 @@ class PendingDeadLetters:
         self.size_bytes += size
 
     def next(self, prefetch: int) -> list[tuple[int, DeadLetterReason]]:
-        """Return the next messages for the internal consumer, up to its prefetch."""
         room = prefetch - len(self._handed_out)
         if room <= 0 or len(self.entries) == len(self._handed_out):
             return []
@@ -123,9 +118,7 @@ _HEAD: Final = itemgetter(0)
 
 
 class Messages:
-    """All messages of one queue, by index."""
-
-    def __init__(self, settings: QueueSettings, bodies: BodyStore, now_ms: int) -> None:
+    def __init__(self, settings: QueueSettings, bodies: PagedBodies, now_ms: int) -> None:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
@@ -133,6 +126,7 @@ class Messages:
         self.expired_at = now_ms
         self.expired_ms: int | None = None
         self.next_index = 0
+        """Each message ever published used one up, accepted or not."""
         self.ready = ReadyIndexes(settings.priority_levels)
         self.counts: dict[int, Counts] = {}
         self.pending = PendingDeadLetters()
@@ -202,18 +196,16 @@ class Messages:
     def before_later(self, messages: Sequence[Message]) -> int:
         """Return the number of messages before the first that requests later delivery; all, if none does."""
         heads = list(map(_HEAD, messages))
-        later = [head for head in dict.fromkeys(heads) if self._is_later(head)]
+        later = [
+            head
+            for head in dict.fromkeys(heads)
+            if (delay := traits_of(head).delay) is not None and delay.due_ms(self.now_ms) > self.now_ms
+        ]
         return min(map(heads.index, later), default=len(messages))
 
-    def _is_later(self, head: bytes) -> bool:
-        delay = traits_of(head).delay
-        return delay is not None and delay.due_ms(self.now_ms) > self.now_ms
-
     def release(self) -> list[Place]:
-        """Make due messages ready, or expire them.
-
-        At most `DUE_MAX` at a time; the deadline of the queue is at once if there are more
-        (`ReadyIndexes.deadline`).
+        """Make due messages ready, or expire them. At most `DUE_MAX` at a time; the deadline of the queue is
+        at once if there are more (`ReadyIndexes.deadline`).
         """
         due = self.ready.later.take_due(self.now_ms, DUE_MAX)
         expired = [each for each in due if NEVER < each.expiry <= self.now_ms]
@@ -226,7 +218,6 @@ class Messages:
         return self.ready.line_up(due, self.next_index)
 
     def read(self, indexes: Sequence[int]) -> list[Message]:
-        """Return messages as consumers receive them, with their delivery counts and annotations."""
         messages = self.bodies.fetch(indexes)
         if self.counts:
             find, shows_0 = self.counts.get, self.settings.shows_no_failures
@@ -237,9 +228,7 @@ class Messages:
         return messages
 
     def put_back_unknown(self, index: int, message: Message) -> Place:
-        """Put back a message that the queue had dropped, and return its place, which is about the original
-        one.
-        """
+        """Put back a message that the queue had dropped; return its place, about the original one."""
         _, priority, ttl, _ = traits_of(message[0])
         expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
         self.bodies.put_again(index, message)
@@ -250,7 +239,6 @@ class Messages:
     def decide(
         self, held: Sequence[tuple[int, int]], delivery_outcome: DeliveryOutcome, annotations: bytes = b""
     ) -> None:
-        """Apply a client's outcome to deliveries that a consumer held, in this order."""
         if not held:
             return
         if delivery_outcome is DeliveryOutcome.ACCEPT:
@@ -346,7 +334,6 @@ class Messages:
         self.gone(indexes)
 
     def expire(self) -> None:
-        """Remove the expired messages at the head of each line."""
         for indexes, sizes in self.ready.take_expired(self.expired_at):
             self.expired_ms = self.now_ms
             self._die(DeadLetterReason.EXPIRED, indexes, sizes)
@@ -417,9 +404,8 @@ class Messages:
         self.full = False
 
     def drop_heads(self) -> None:
-        """Drop messages above the limits; returned messages above them stay until then.
-
-        When no message is ready, those published for later delivery go, the first due first.
+        """Drop messages above the limits; returned messages above them stay until then. When no message is
+        ready, those published for later delivery go, the first due first.
         """
         settings, ready = self.settings, self.ready
         if settings.max_length is not None:

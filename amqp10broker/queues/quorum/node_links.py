@@ -43,9 +43,7 @@ consumer that selects is one, since it comes when the search has ended.
 
 @dataclass(slots=True)
 class NodeLink:
-    """The state of one start of one node. `heard`: index of the last entry of which the node has acknowledged
-    the effects.
-    """
+    """The state of one start of one node. `heard`: the last entry of which the node has the effects."""
 
     last: int = 0
     heard: int = 0
@@ -54,13 +52,10 @@ class NodeLink:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFacts:
-    """The state of a consumer for its node.
-
-    Attributes:
-        missed: deliveries that never reached the node and have been returned, because of a time-out or
-            because the node was away for too long. They are included in `delivery_count`. The node adds them
-            to `seen` and `delivery_count` of its commands for this consumer from now on, also of those that
-            it sends again, and subtracts them from `CreditReply.delivery_count`.
+    """The state of a consumer for its node. `missed`: deliveries that never reached the node and have been
+    returned, because of a time-out or because the node was away for too long. They are included in
+    `delivery_count`. The node adds them to `seen` and `delivery_count` of its commands for this consumer from
+    now on, also of those that it sends again, and subtracts them from `CreditReply.delivery_count`.
     """
 
     delivery_count: int
@@ -88,9 +83,7 @@ class Resumption:
 
 
 class NodeLinks:
-    """The state of all remote nodes of one queue. `entry`: index of the entry that is applied, under which
-    effects are stored.
-    """
+    """All remote nodes of one queue. `entry`: index of the applied entry, under which effects are stored."""
 
     __slots__ = ("by_node", "entry", "gone")
 
@@ -117,7 +110,6 @@ class NodeLinks:
         return True
 
     def keep(self, reply_to: PeerId, effect: StoredEffect) -> None:
-        """Store an effect that has to be repeated if it gets lost."""
         link = self.by_node.get(reply_to[:2])
         if link is not None:
             link.kept.append((self.entry, reply_to, effect))

@@ -22,8 +22,6 @@ NEVER: Final = 0
 
 
 class Block:
-    """A block of entries, some of which may have been taken from the front."""
-
     __slots__ = ("expiries", "keys", "sizes", "start")
 
     def __init__(self, keys: array[int], sizes: array[int], expiries: array[int] | None) -> None:
@@ -78,8 +76,6 @@ def _block_of(entries: Sequence[tuple[int, int, int]]) -> Block:
 
 
 class OrderedEntries:
-    """A line of entries in order of their keys."""
-
     __slots__ = ("_blocks", "expiring", "length")
 
     def __init__(self) -> None:
@@ -89,7 +85,6 @@ class OrderedEntries:
 
     @property
     def head_key(self) -> int:
-        """The key of the first entry, of which there must be one."""
         block = self._blocks[0]
         return block.keys[block.start]
 
@@ -102,7 +97,6 @@ class OrderedEntries:
         return NEVER if block.expiries is None else block.expiries[block.start]
 
     def append(self, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None) -> None:
-        """Append entries at the end."""
         count = len(keys)
         block = self._blocks[-1] if self._blocks else None
         if block is None or len(block.keys) >= BLOCK_MAX:
@@ -165,9 +159,8 @@ class OrderedEntries:
         return keys, sizes, expiries
 
     def look(self, key: int, most: int) -> tuple[list[int], list[int]]:
-        """Return keys and expiries of entries from a key on, without removing them.
-
-        At most `most`, and fewer at the end of a block; empty if there are none.
+        """Return keys and expiries of entries from a key on, without removing them. At most `most`, and fewer
+        at the end of a block; empty if there are none.
         """
         for block in self._blocks:
             if block.keys[-1] >= key:
@@ -177,7 +170,6 @@ class OrderedEntries:
         return [], []
 
     def find(self, keys: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return key, size and expiry of the entries with these growing keys, as far as they are present."""
         found: list[tuple[int, int, int]] = []
         for block, some in self._by_block(keys):
             places = block.places_of(some)
@@ -275,7 +267,6 @@ class OrderedEntries:
         return keys
 
     def columns(self) -> tuple[array[int], array[int], array[int]]:
-        """Return all keys, sizes and expiries, for a snapshot."""
         keys, sizes, expiries = array("Q"), array("I"), array("Q")
         for block in self._blocks:
             keys.extend(block.keys[block.start :])

@@ -6,7 +6,7 @@ consumers, their credit and their unsettled deliveries are part of it, and so is
 replicated one with members that apply its committed entries: all of them reach the same state.
 
 The state refers to messages by index: each message that was ever published has one, growing. `ready` holds
-the order of waiting messages, a `BodyStore` their contents, `messages` all else about them, and `consumers`
+the order of waiting messages, a `PagedBodies` their contents, `messages` all else about them, and `consumers`
 their consumers.
 """
 
@@ -69,7 +69,6 @@ from amqp10broker.queues.quorum.commands import (
 )
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
 from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
@@ -79,24 +78,22 @@ _LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue(QueueMachine):
-    """The state of a quorum queue, changed by `apply` only."""
-
     def __init__(
         self,
         name: str,
         *,
         settings: QueueSettings = DEFAULTS,
         now_ms: int,
-        bodies: BodyStore | None = None,
+        bodies: PagedBodies | None = None,
     ) -> None:
         super().__init__(name)
         self.version = 1
         """The machine version that determines how commands are applied (`queues.machine_version`)."""
-        self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
-        self._messages.counters = self.counters
-        self._links = NodeLinks()
-        self._consumers = QuorumConsumers(name, self._messages, self._outbox, self._links, now_ms)
-        self.browsers = Browsers(name, self._messages, self._outbox)
+        self.messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
+        self.messages.counters = self.counters
+        self.node_links = NodeLinks()
+        self._consumers = QuorumConsumers(name, self.messages, self._outbox, self.node_links, now_ms)
+        self.browsers = Browsers(name, self.messages, self._outbox)
         self.dead_letter_prefetch = PREFETCH
 
     def limit_as(self, other: QuorumQueue) -> None:
@@ -107,43 +104,40 @@ class QuorumQueue(QueueMachine):
     @property
     def settings(self) -> QueueSettings:
         """The queue's settings, replaced by `Configure`."""
-        return self._messages.settings
+        return self.messages.settings
 
     @property
     def replaying(self) -> bool:
-        """Whether past commands, or those of another leader, are applied: no effects, no reading of messages,
-        no counting.
-        """
-        return self._messages.replaying
+        """Whether past commands, or another leader's, are applied: no effects, no reading, no counting."""
+        return self.messages.replaying
 
     def lead(self) -> None:
-        """Begin to emit effects, which happens on the leader only. A new queue leads.
-
-        Dead messages that stay until they have arrived are offered again, including those in flight from
-        another member, since their confirms will not come here.
+        """Begin to emit effects, which happens on the leader only. A new queue leads. Dead messages that stay
+        until they have arrived are offered again, including those in flight from another member, since their
+        confirms will not come here.
         """
-        self._messages.replaying = False
-        self._messages.pending.begin_anew()
+        self.messages.replaying = False
+        self.messages.pending.begin_anew()
 
     def follow(self) -> None:
         """Stop to emit effects, and drop those that were not taken."""
-        self._messages.replaying = True
+        self.messages.replaying = True
         self.browsers.clear()
         self._outbox.take()
-        self._messages.dead_letters.clear()
+        self.messages.dead_letters.clear()
 
     @property
     def now_ms(self) -> int:
-        return self._messages.now_ms
+        return self.messages.now_ms
 
     @property
     def ready(self) -> int:
-        return self._messages.ready.length
+        return self.messages.ready.length
 
     @property
     def delayed(self) -> int:
         """Messages that wait for their time, published or returned so."""
-        return self._messages.ready.delayed
+        return self.messages.ready.delayed
 
     @property
     def not_handed_out(self) -> int:
@@ -151,8 +145,7 @@ class QuorumQueue(QueueMachine):
 
     @property
     def dlx(self) -> int:
-        """Dead messages that have not arrived yet."""
-        return len(self._messages.pending)
+        return len(self.messages.pending)
 
     @property
     def unsettled(self) -> int:
@@ -164,7 +157,7 @@ class QuorumQueue(QueueMachine):
 
     def figures(self) -> QueueStats:
         # A queue that rejects publishes stays full until it is down to 80 %.
-        messages, limits = self._messages, length_limits(self.settings)
+        messages, limits = self.messages, length_limits(self.settings)
         holder = self._consumers.activity.holder if self.settings.single_active_consumer else None
         return QueueStats(
             messages_ready=self.ready,
@@ -180,19 +173,10 @@ class QuorumQueue(QueueMachine):
 
     def weight(self) -> QueueWeight:
         held = few(each.unsettled.values() for each in self._consumers.by_ref.values() if not each.settled)
-        return QueueWeight(self._messages.ready.size_bytes, None if held is None else sum(map(size_of, held)))
-
-    @property
-    def next_index(self) -> int:
-        """The index of the next message; each message ever published used one up, accepted or not."""
-        return self._messages.next_index
-
-    def skip_to(self, index: int) -> None:
-        """Set the index of the next message, after entries with earlier messages were lost."""
-        self._messages.next_index = index
+        return QueueWeight(self.messages.ready.size_bytes, None if held is None else sum(map(size_of, held)))
 
     def queue_status(self) -> QueueStatus:
-        messages, consumers = self._messages, self._consumers
+        messages, consumers = self.messages, self._consumers
         holder = consumers.activity.holder
         parts = {ref: each.part for ref, each in consumers.by_ref.items()}
         parts |= consumers.selecting.parts() | self.browsers.parts()
@@ -215,21 +199,19 @@ class QuorumQueue(QueueMachine):
 
     def deadline(self) -> int | None:
         consumers = self._consumers
-        times = [self._messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
+        times = [self.messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
         if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
             times.append(self._consumers.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
 
     def show_on(self) -> bool:
-        """Show browsers further messages; return whether there are still more than were shown."""
         if self.browsers.unfinished:
             self.browsers.show()
         return self.browsers.unfinished
 
     def look(self, budget: int) -> Selected | None:
-        """Search for consumers that select, and return the command to log, without a change of state.
-
-        The command must be applied before the next call. Returns none: there is nothing to look at for any
+        """Search for consumers that select, and return the command to log, without a change of state. The
+        command must be applied before the next call. Returns none: there is nothing to look at for any
         consumer with credit.
         """
         if self.replaying or not self._consumers.selecting.able:
@@ -237,18 +219,17 @@ class QuorumQueue(QueueMachine):
         return self._consumers.selecting.look(budget)
 
     def take_dead_letters(self) -> list[DeadLetters]:
-        letters, self._messages.dead_letters = self._messages.dead_letters, []
+        letters, self.messages.dead_letters = self.messages.dead_letters, []
         return letters
 
     def take_dlx(self) -> list[DeadMessage]:
-        """Return dead messages for the internal consumer, up to its prefetch.
-
-        There is one such consumer, on the leader.
+        """Return dead messages for the internal consumer, up to its prefetch. There is one such consumer, on
+        the leader.
         """
         if self.replaying:
             return []
-        found = self._messages.pending.next(self.dead_letter_prefetch)
-        messages = self._messages.read([index for index, _ in found]) if found else []
+        found = self.messages.pending.next(self.dead_letter_prefetch)
+        messages = self.messages.read([index for index, _ in found]) if found else []
         self.counters.dead_lettered.update(reason for _, reason in found)
         return [
             DeadMessage(index, message, reason)
@@ -257,62 +238,44 @@ class QuorumQueue(QueueMachine):
 
     def live_indexes(self) -> list[int]:
         """Return the indexes of all messages: waiting, held by consumers, or dead and not arrived."""
-        ready = self._messages.ready
+        ready = self.messages.ready
         indexes = ready.indexes_of_returns()
         indexes += ready.indexes_of_tail()
         for line in ready.lines[1:-1]:
             indexes += line.columns()[0]
-        indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += [entry[2] for entry in ready.delayed_returns]
         indexes += ready.later.indexes()
-        indexes += self._messages.pending.entries
+        indexes += self.messages.pending.entries
         for consumer in self._consumers.by_ref.values():
             indexes += consumer.unsettled
         return indexes
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
-        """Return whether the queue has copies of what this consumer may give back: its deliveries are not
-        settled at once.
-        """
+        """Return whether the queue has copies of what this consumer may give back."""
         found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
         """Return the whole state except that of nodes, for snapshots."""
-        return self._messages, self._consumers, self._publishers
-
-    @property
-    def node_links(self) -> NodeLinks:
-        """The state of nodes, for snapshots."""
-        return self._links
-
-    @property
-    def links(self) -> Mapping[tuple[int, int], NodeLink]:
-        """Nodes that have sent commands of their sessions, by number and incarnation."""
-        return self._links.by_node
+        return self.messages, self._consumers, self._publishers
 
     @property
     def suspects(self) -> Mapping[tuple[int, int], int | None]:
         """Unreachable nodes by number and incarnation: since when, in ms; None: for too long."""
         return self._consumers.suspects
 
-    def begin_entry(self, index: int) -> None:
-        """Set the index of the log entry to be applied next."""
-        self._links.entry = index
-
     def link_last(self, node: int, incarnation: int) -> int:
         """Return the number of the last `Letters` of a node that were applied; 0: none."""
-        link = self._links.by_node.get((node, incarnation))
+        link = self.node_links.by_node.get((node, incarnation))
         return 0 if link is None else link.last
 
     def resume(self, node: int, incarnation: int, heard: int, seen: Mapping[ConsumerRef, int]) -> Resumption:
         """Return the state that a node needs after it had another leader or lost contact; nothing is changed.
-
-        Args:
-            seen: by consumer the number of deliveries that reached the node, less those that it gave back or
-                refused, as in the `seen` of its commands. A consumer that is missing has seen none.
+        `seen`: by consumer the number of deliveries that reached the node, less those that it gave back or
+        refused, as in the `seen` of its commands. A consumer that is missing has seen none.
         """
         consumers = self._consumers
-        link = self._links.by_node.get((node, incarnation), NodeLink())
+        link = self.node_links.by_node.get((node, incarnation), NodeLink())
         deliveries: list[Deliver] = []
         facts: dict[ConsumerRef, ConsumerFacts] = {}
         for ref in consumers.by_ref:
@@ -345,9 +308,9 @@ class QuorumQueue(QueueMachine):
         if type(command) is Letters:
             self._carry_out(command, now_ms)
             return
-        if now_ms < self._messages.now_ms:
-            now_ms = self._messages.now_ms
-        self._messages.now_ms = self._messages.expired_at = now_ms
+        if now_ms < self.messages.now_ms:
+            now_ms = self.messages.now_ms
+        self.messages.now_ms = self.messages.expired_at = now_ms
         # Lost consumers let no delivery time out, and no client can use the queue while its node is away.
         late = type(command) in _LOSSES
         if not self.deleted and not late:
@@ -355,12 +318,12 @@ class QuorumQueue(QueueMachine):
         self._execute(command)
         if late and not self.deleted:
             self._pass_time()
-        if self._messages.ready.expiring:
-            self._messages.expired_at = now_ms
-            self._messages.expire()
-        if self._messages.full:
-            self._messages.leave_full()
-        if self._messages.replaying:
+        if self.messages.ready.expiring:
+            self.messages.expired_at = now_ms
+            self.messages.expire()
+        if self.messages.full:
+            self.messages.leave_full()
+        if self.messages.replaying:
             self._outbox.take()
         elif self.browsers.by_ref:
             self.browsers.show()
@@ -373,17 +336,17 @@ class QuorumQueue(QueueMachine):
     def _carry_out(self, letters: Letters, now_ms: int) -> None:
         self.apply(TICK, now_ms)
         node, incarnation = letters.node, letters.incarnation
-        taken = self._links.take(letters)
+        taken = self.node_links.take(letters)
         for command in letters.commands:
             if taken and is_of(command, node, incarnation):
                 self.apply(command, now_ms)
             elif type(command) is Publish:
                 # Messages of an entry have indexes, accepted or not.
-                self._messages.next_index += len(command.messages)
+                self.messages.next_index += len(command.messages)
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> Answer:
         answer = super()._answer(request, count, refused)
-        self._links.keep(request.reply_to, answer)
+        self.node_links.keep(request.reply_to, answer)
         return answer
 
     def _execute(self, command: QuorumChange) -> None:
@@ -417,13 +380,13 @@ class QuorumQueue(QueueMachine):
             case Configure():
                 self._configure(command.settings)
             case DlxSettle():
-                settled = [key for key in command.keys if self._messages.pending.settle(key)]
+                settled = [key for key in command.keys if self.messages.pending.settle(key)]
                 if not self.replaying:
                     self.counters.settled_elsewhere += len(settled)
-                self._messages.gone(settled)
+                self.messages.gone(settled)
             case NodeGone():
                 node, incarnation = command.node, command.incarnation
-                self._links.lose(node, incarnation)
+                self.node_links.lose(node, incarnation)
                 self._consumers.forget_suspects(node, incarnation)
                 self._lose(
                     lambda consumer_ref: consumer_ref.node == node and consumer_ref.incarnation <= incarnation
@@ -447,13 +410,13 @@ class QuorumQueue(QueueMachine):
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             return True
         sizes = list(map(len, map(_CONTENT, messages)))
-        passing = min(self._consumers.turns.credit(), self._messages.before_later(messages))
-        return self._messages.room_for(sizes, passing) == len(messages)
+        passing = min(self._consumers.turns.credit(), self.messages.before_later(messages))
+        return self.messages.room_for(sizes, passing) == len(messages)
 
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
-        first = self._messages.next_index
-        self._messages.next_index = first + len(messages)
+        first = self.messages.next_index
+        self.messages.next_index = first + len(messages)
         if self.deleted:
             self._refuse(command)
             return
@@ -462,27 +425,27 @@ class QuorumQueue(QueueMachine):
             # Where a consumer selects, messages wait until they were looked at.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
-                passing = min(passing, self._messages.before_later(messages))
-            taken = self._messages.room_for(sizes, passing)
+                passing = min(passing, self.messages.before_later(messages))
+            taken = self.messages.room_for(sizes, passing)
             if taken < len(messages):
-                self._messages.full = True
+                self.messages.full = True
                 rejected = PublishRejected(publisher, ids[taken:], command.settled, self.name)
                 if not self.replaying:
                     self.counters.rejected += len(messages) - taken
                 self._outbox.tell(publisher.reply_to, rejected)
-                self._links.keep(publisher.reply_to, rejected)
+                self.node_links.keep(publisher.reply_to, rejected)
                 messages, sizes, ids = messages[:taken], sizes[:taken], ids[:taken]
                 if not taken:
                     return
-        self._messages.add(first, messages, sizes)
+        self.messages.add(first, messages, sizes)
         if not self.replaying:
             self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
         # A message with a time to live of 0 ms may still be delivered in this millisecond.
-        self._messages.expired_at = self._messages.now_ms - 1
+        self.messages.expired_at = self.messages.now_ms - 1
         self._consumers.serve()
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
-            self._messages.drop_heads()
+            self.messages.drop_heads()
 
     def _lose(self, is_gone: Callable[[PeerId], bool]) -> None:
         for publisher in [each for each in self._publishers if is_gone(each.reply_to)]:
@@ -491,20 +454,20 @@ class QuorumQueue(QueueMachine):
         self.browsers.lose(is_gone)
 
     def _purge(self, command: Purge) -> None:
-        waiting = self._messages.ready.clear()
-        self._answer(command.request, len(waiting) + len(self._messages.pending))
-        self._messages.gone(waiting + self._messages.pending.clear())
+        waiting = self.messages.ready.clear()
+        self._answer(command.request, len(waiting) + len(self.messages.pending))
+        self.messages.gone(waiting + self.messages.pending.clear())
 
     def _let_go(self) -> None:
         self._consumers.delete()
         self.browsers.delete()
-        self._messages.clear()
+        self.messages.clear()
 
     def _configure(self, settings: QueueSettings) -> None:
-        before, self._messages.settings = self.settings, settings
+        before, self.messages.settings = self.settings, settings
         if self.deleted:
             return
-        messages, consumers = self._messages, self._consumers
+        messages, consumers = self.messages, self._consumers
         if not at_least_once(settings):
             messages.gone(messages.pending.clear())
         if settings.expires_ms != before.expires_ms:
@@ -518,7 +481,7 @@ class QuorumQueue(QueueMachine):
             messages.drop_heads()
 
     def _pass_time(self) -> None:
-        now = self._messages.now_ms
+        now = self.messages.now_ms
         expires_ms = self.settings.expires_ms
         if (
             expires_ms is not None
@@ -527,16 +490,16 @@ class QuorumQueue(QueueMachine):
         ):
             self._delete()
             return
-        if self._messages.ready.expiring:
-            self._messages.expire()
-        if self._messages.ready.delayed:
-            due = self._messages.ready.take_due(now)
+        if self.messages.ready.expiring:
+            self.messages.expire()
+        if self.messages.ready.delayed:
+            due = self.messages.ready.take_due(now)
             if due:
-                self._messages.line_up_again([(index, size, expiry) for _, _, index, size, expiry in due])
+                self.messages.line_up_again([(index, size, expiry) for _, _, index, size, expiry in due])
                 self._consumers.serve()
-            later = self._messages.ready.later.next_due
+            later = self.messages.ready.later.next_due
             if later is not None and later <= now:
-                self._consumers.selecting.stand_again(self._messages.release())
+                self._consumers.selecting.stand_again(self.messages.release())
                 self._consumers.serve()
         if self._consumers.timeout_at is not None and now >= self._consumers.timeout_at:
             self._consumers.time_out()

@@ -47,26 +47,6 @@ Delayed = tuple[int, int, int, int, int]
 class ReadyIndexes:
     """See the module. `levels`: their number. `normal_line`, `tail_line`: positions in `lines`."""
 
-    __slots__ = (
-        "_behind",
-        "_delayed",
-        "_expiries",
-        "_high_turns",
-        "_index_of_return",
-        "_places",
-        "_returns_made",
-        "delayed_bytes",
-        "later",
-        "levels",
-        "lines",
-        "normal",
-        "normal_line",
-        "returns",
-        "size_bytes",
-        "tail",
-        "tail_line",
-    )
-
     def __init__(self, levels: int = FAIR_LEVELS) -> None:
         self.levels = levels
         self.tail_line = levels + 1
@@ -75,24 +55,23 @@ class ReadyIndexes:
         self.size_bytes = 0
         self.delayed_bytes = 0
         self.later = LaterMessages()
-        self._delayed: list[Delayed] = []
+        self.delayed_returns: list[Delayed] = []
         self._index_of_return: dict[int, int] | Numbers = {}
-        self._returns_made = 0
-        self._places: dict[int, int] = {}
+        self.returns_made = 0
+        self.places: dict[int, int] = {}
         """By index of messages that consumers hold: the number of their return, or minus the line of their
         level; absent: normal.
         """
-        self._behind: dict[int, int] | Numbers = {}
+        self.behind: dict[int, int] | Numbers = {}
         """By number of a return to the tail, also while a consumer holds the message: the index of the next
         message at that time, before which it is served.
         """
-        self._expiries: dict[int, int] = {}
+        self.expiries: dict[int, int] = {}
         """By index of messages that consumers hold."""
-        self._high_turns = 0
+        self.high_turns = 0
         """Turns of the high level since the last of the normal one."""
 
     def line_of(self, priority: int | None) -> int:
-        """Return the position of a priority's level in `lines`."""
         if self.levels == FAIR_LEVELS:
             return 1 if priority is not None and priority > PRIORITY else 2
         return self.levels - min(PRIORITY if priority is None else priority, self.levels - 1)
@@ -110,15 +89,14 @@ class ReadyIndexes:
 
     @property
     def delayed(self) -> int:
-        return len(self._delayed) + self.later.count
+        return len(self.delayed_returns) + self.later.count
 
     @property
     def next_delayed(self) -> int | None:
-        """When the first delayed message is ready or expires, in ms."""
         later = self.later.next_due if self.later.count else None
-        if not self._delayed:
+        if not self.delayed_returns:
             return later
-        back = self._delayed[0][0]
+        back = self.delayed_returns[0][0]
         return back if later is None else min(back, later)
 
     @property
@@ -130,7 +108,6 @@ class ReadyIndexes:
         return False
 
     def deadline(self) -> int | None:
-        """Return when the first message expires or stops being delayed, in ms."""
         times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
         if (delayed := self.next_delayed) is not None:
             times.append(delayed)
@@ -144,23 +121,19 @@ class ReadyIndexes:
 
     def ends(self, next_index: int) -> list[int]:
         """Return by line a key above all keys in it."""
-        return [self._returns_made, *[next_index] * self.levels, self._returns_made]
-
-    def behind(self, key: int) -> int:
-        """Return the index before which the message with a key in `tail` is served."""
-        return self._behind[key]
+        return [self.returns_made, *[next_index] * self.levels, self.returns_made]
 
     def places_of(self, indexes: Iterable[int]) -> list[Place]:
         """Return the original places of messages that consumers hold, in the order of the lines."""
         return sorted(map(self._place_of, indexes))
 
     def _place_of(self, index: int) -> Place:
-        place = self._places.get(index)
+        place = self.places.get(index)
         if place is None:
             return self.normal_line, index
         if place < 0:
             return -place, index
-        return (self.tail_line if place in self._behind else RETURNS), place
+        return (self.tail_line if place in self.behind else RETURNS), place
 
     def where(self, index: int) -> Place | None:
         """Return where a message waits; None: it does not. Linear in the number of returns."""
@@ -169,7 +142,7 @@ class ReadyIndexes:
                 return line, index
         for key, at in self._index_of_return.items():
             if at == index:
-                return (self.tail_line if key in self._behind else RETURNS), key
+                return (self.tail_line if key in self.behind else RETURNS), key
         return None
 
     def find(self, number: int, keys: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -177,7 +150,6 @@ class ReadyIndexes:
         return self.lines[number].find(keys)
 
     def has_before(self, bounds: Sequence[int]) -> bool:
-        """Return whether a message waits with a key below the bound of its line."""
         return any(
             line.length and line.head_key < bound for line, bound in zip(self.lines, bounds, strict=True)
         )
@@ -189,37 +161,32 @@ class ReadyIndexes:
         self.size_bytes += sum(sizes)
 
     def give_return(self, index: int, size: int, expiry: int) -> None:
-        number = self._returns_made
-        self._returns_made = number + 1
+        number = self.returns_made
+        self.returns_made = number + 1
         self._index_of_return[number] = index
         self.returns.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
 
     def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
         """Add a returned message behind all that was published before."""
-        number = self._returns_made
-        self._returns_made = number + 1
+        number = self.returns_made
+        self.returns_made = number + 1
         self._index_of_return[number] = index
-        self._behind[number] = behind
-        if type(self._behind) is dict and len(self._behind) >= NUMBERS_MIN:
-            self._pack_numbers()
+        self.behind[number] = behind
+        if type(self.behind) is dict and len(self.behind) >= NUMBERS_MIN:
+            self._index_of_return = Numbers(self._index_of_return.items())
+            self.behind = Numbers(self.behind.items())
         self.tail.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
 
-    def _pack_numbers(self) -> None:
-        self._index_of_return = Numbers(self._index_of_return.items())
-        self._behind = Numbers(self._behind.items())
-
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
-        number = self._returns_made
-        self._returns_made = number + 1
-        heappush(self._delayed, (due_ms, number, index, size, expiry))
+        number = self.returns_made
+        self.returns_made = number + 1
+        heappush(self.delayed_returns, (due_ms, number, index, size, expiry))
         self.delayed_bytes += size
 
     def line_up(self, due: Sequence[DueMessage], behind: int) -> list[Place]:
-        """Make due messages ready: normal ones in the tail, others at their original places. Returns places
-        that are not the last ones of their lines.
-        """
+        """Make due messages ready. Returns the places that are not the last ones of their lines."""
         for each in due:
             if each.line:
                 self.put_back_unknown(each.key, each.size, each.expiry, each.line)
@@ -232,20 +199,18 @@ class ReadyIndexes:
         by_line: dict[int, list[tuple[int, int, int]]] = {}
         for index, size in zip(indexes, sizes, strict=True):
             line, key = self._place_of(index)
-            if self._places.pop(index, -1) >= 0:
+            if self.places.pop(index, -1) >= 0:
                 self._index_of_return[key] = index
-            by_line.setdefault(line, []).append((key, size, self._expiries.pop(index, NEVER)))
+            by_line.setdefault(line, []).append((key, size, self.expiries.pop(index, NEVER)))
         for line, entries in by_line.items():
             self.lines[line].put_back(entries)
         self.size_bytes += sum(sizes)
 
     def put_back_unknown(self, index: int, size: int, expiry: int, line: int) -> None:
-        """Put a message with a forgotten place back to about where it was."""
         self.lines[line].put_back([(index, size, expiry)])
         self.size_bytes += size
 
     def take_before(self, bounds: Sequence[int], expired_at: int, room: int) -> tuple[list[int], list[int]]:
-        """Take one message with a key below the bound of its line."""
         lines = self.lines
         self._use(
             [
@@ -268,17 +233,14 @@ class ReadyIndexes:
             self._remember_level(number, indexes)
         else:
             indexes = self._take_indexes(keys)
-            self._places.update(zip(indexes, keys, strict=True))
+            self.places.update(zip(indexes, keys, strict=True))
         self._took(indexes, [size for _, size, _ in entries], [expiry for _, _, expiry in entries])
         return indexes
 
     def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
-        """Take the next messages for a consumer, and return their indexes and sizes.
-
-        Args:
-            count: maximum, at least 1. Fewer may come although there are more: call again. None come when the
-                next one has expired.
-            room: bytes; the message that uses it up is the last.
+        """Take the next messages for a consumer, and return their indexes and sizes. `count`: maximum, at
+        least 1. Fewer may come although there are more: call again. None come when the next one has expired.
+        `room`: bytes; the message that uses it up is the last.
         """
         if self.returns.length:
             return self._took(*self._take_returned(self.returns, count, expired_at, room))
@@ -289,17 +251,17 @@ class ReadyIndexes:
             contended = self.normal.length or self.tail.length
             if contended:
                 count = 1
-                if self._high_turns == HIGH_TURNS and high.head_key > self._normal_age():
+                if self.high_turns == HIGH_TURNS and high.head_key > self._normal_age():
                     indexes, sizes, expiries = self._take_normal(count, expired_at, NO_BOUND)
                     if indexes:
-                        self._high_turns = 0
+                        self.high_turns = 0
                     return self._took(indexes, sizes, expiries)
             indexes, sizes, expiries = high.take(count, expired_at, room)
             if indexes:
-                self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if contended else 0
+                self.high_turns = min(self.high_turns + 1, HIGH_TURNS) if contended else 0
             self._remember_level(1, indexes)
         else:
-            self._high_turns = 0
+            self.high_turns = 0
             indexes, sizes, expiries = self._take_normal(count, expired_at, room)
         return self._took(indexes, sizes, expiries)
 
@@ -322,14 +284,14 @@ class ReadyIndexes:
 
     def _remember_level(self, number: int, indexes: Sequence[int]) -> None:
         if number != self.normal_line:
-            self._places.update(dict.fromkeys(indexes, -number))
+            self.places.update(dict.fromkeys(indexes, -number))
 
     def _take_returned(
         self, line: OrderedEntries, count: int, expired_at: int, room: int
     ) -> tuple[list[int], list[int], list[int] | None]:
         numbers, sizes, expiries = line.take(count, expired_at, room)
         indexes = self._take_indexes(numbers)
-        self._places.update(zip(indexes, numbers, strict=True))
+        self.places.update(zip(indexes, numbers, strict=True))
         return indexes, sizes, expiries
 
     def _take_normal(
@@ -340,7 +302,7 @@ class ReadyIndexes:
             return normal.take(count, expired_at, room)
         if not normal.length:
             return self._take_returned(tail, count, expired_at, room)
-        behind = self._behind[tail.head_key]
+        behind = self.behind[tail.head_key]
         if normal.head_key >= behind:
             # Later returns of the tail may be behind what was published meanwhile: one at a time.
             return self._take_returned(tail, 1, expired_at, room)
@@ -351,7 +313,7 @@ class ReadyIndexes:
         normal, tail = self.normal, self.tail
         ages = [normal.head_key] if normal.length else []
         if tail.length:
-            ages.append(self._behind[tail.head_key] - 1)
+            ages.append(self.behind[tail.head_key] - 1)
         return min(ages)
 
     def _took(
@@ -359,24 +321,22 @@ class ReadyIndexes:
     ) -> tuple[list[int], list[int]]:
         self.size_bytes -= sum(sizes)
         if expiries is not None:
-            self._expiries.update(
-                (index, when) for index, when in zip(indexes, expiries, strict=True) if when
-            )
+            self.expiries.update((index, when) for index, when in zip(indexes, expiries, strict=True) if when)
         return indexes, sizes
 
     def expiry_of(self, index: int) -> int:
         """Remove and return the expiry of a message that a consumer holds; `NEVER` if it has none."""
-        self._behind.pop(self._places.pop(index, -1), None)
-        return self._expiries.pop(index, NEVER)
+        self.behind.pop(self.places.pop(index, -1), None)
+        return self.expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
         """Forget messages that consumers held and that do not come back."""
-        if self._places:
+        if self.places:
             for index in indexes:
-                self._behind.pop(self._places.pop(index, -1), None)
-        if self._expiries:
+                self.behind.pop(self.places.pop(index, -1), None)
+        if self.expiries:
             for index in indexes:
-                self._expiries.pop(index, None)
+                self.expiries.pop(index, None)
 
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take the expired messages at the head of each line: indexes and sizes by line."""
@@ -412,28 +372,26 @@ class ReadyIndexes:
         return indexes, sizes
 
     def take_due(self, now_ms: int) -> list[Delayed]:
-        """Take the delayed returns that are due, in that order."""
         due: list[Delayed] = []
-        while self._delayed and self._delayed[0][0] <= now_ms:
-            entry = heappop(self._delayed)
+        while self.delayed_returns and self.delayed_returns[0][0] <= now_ms:
+            entry = heappop(self.delayed_returns)
             self.delayed_bytes -= entry[3]
             due.append(entry)
         return due
 
     def clear(self) -> list[int]:
-        """Take all messages, delayed ones too, and return their indexes."""
         indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
         for line in self.lines[1:-1]:
             indexes += line.clear()
-        indexes += [entry[2] for entry in sorted(self._delayed)]
-        self._delayed.clear()
+        indexes += [entry[2] for entry in sorted(self.delayed_returns)]
+        self.delayed_returns.clear()
         indexes += self.later.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
 
     def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
         for number in numbers:
-            self._behind.pop(number, None)
+            self.behind.pop(number, None)
         return self._take_indexes(numbers)
 
     def _take_indexes(self, numbers: Sequence[int]) -> list[int]:
@@ -444,28 +402,11 @@ class ReadyIndexes:
             self._index_of_return.pop(number)
         return indexes
 
-    def numbers(self) -> tuple[int, int]:
-        """Return the number of returns so far, and the turns of the high level in a row."""
-        return self._returns_made, self._high_turns
-
     def indexes_of_returns(self) -> list[int]:
         return [self._index_of_return[number] for number in self.returns.columns()[0]]
 
     def indexes_of_tail(self) -> list[int]:
         return [self._index_of_return[number] for number in self.tail.columns()[0]]
-
-    def returns_to_tail(self) -> list[tuple[int, int]]:
-        """Return for each return to the tail, waiting or held, its number and the index of the next message
-        at that time.
-        """
-        return sorted(self._behind.items())
-
-    def delayed_entries(self) -> list[Delayed]:
-        return sorted(self._delayed)
-
-    def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Return the places and expiries of messages that consumers hold, by index."""
-        return sorted(self._places.items()), sorted(self._expiries.items())
 
     def restore(
         self,
@@ -477,18 +418,18 @@ class ReadyIndexes:
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
-        """Restore the results of the methods above into a new object with lines that are filled already."""
-        self._returns_made, self._high_turns = numbers
+        """Restore the state of a snapshot into a new object with lines that are filled already."""
+        self.returns_made, self.high_turns = numbers
         kind = Numbers if len(returns_to_tail) >= NUMBERS_MIN else dict
         returned = zip(self.returns.columns()[0], indexes_of_returns, strict=True)
         self._index_of_return = kind([*returned, *zip(self.tail.columns()[0], indexes_of_tail, strict=True)])
-        self._behind = kind(returns_to_tail)
-        self._delayed = list(delayed)
-        heapify(self._delayed)
-        self._places = dict(places)
-        self._expiries = dict(expiries)
+        self.behind = kind(returns_to_tail)
+        self.delayed_returns = list(delayed)
+        heapify(self.delayed_returns)
+        self.places = dict(places)
+        self.expiries = dict(expiries)
         self.size_bytes = sum(sum(line.columns()[1]) for line in self.lines)
-        self.delayed_bytes = sum(entry[3] for entry in self._delayed)
+        self.delayed_bytes = sum(entry[3] for entry in self.delayed_returns)
 
 
 _BITS: Final = 6

@@ -35,7 +35,6 @@ WINDOW_MAX: Final = 128
 
 class Again:
     """Places where messages wait again: returned unseen, or offered to a consumer that could not take them.
-
     Places are numbered, and a cursor contains such a number. So each consumer with a cursor beyond a place
     looks at it again.
     """
@@ -57,8 +56,6 @@ class Again:
 
 
 class Selecting:
-    """All consumers of a queue that select."""
-
     __slots__ = ("_messages", "able", "again", "by_ref")
 
     def __init__(self, messages: Messages) -> None:
@@ -81,7 +78,6 @@ class Selecting:
         return parts
 
     def add(self, consumer: QuorumConsumer, wanted: bytes) -> None:
-        """Add a consumer with its cursor at the start."""
         consumer.selection = ConsumerSelection(
             wanted, [*[0] * len(self._messages.ready.lines), self.again.next]
         )
@@ -113,10 +109,8 @@ class Selecting:
                     at[line] = min(at[line], key)
 
     def advance(self, consumer: QuorumConsumer, at: Sequence[int]) -> None:
-        """Advance a consumer's cursor to a position.
-
-        If more places were added to `again` since the leader's search than are remembered, the cursor goes
-        back to the first of them.
+        """Advance a consumer's cursor to a position. If more places were added to `again` since the leader's
+        search than are remembered, the cursor goes back to the first of them.
         """
         assert consumer.selection is not None
         if at[AGAIN] >= self.again.first:
@@ -136,12 +130,10 @@ class Selecting:
         return True
 
     def ends(self) -> list[int]:
-        """Return the cursor of a consumer that has looked at everything."""
         return [*self._messages.ready.ends(self._messages.next_index), self.again.next]
 
     def bounds(self, priority: int) -> list[int] | None:
         """Return by line the keys below which consumers of a priority may have messages; None: no bound.
-
         Consumers that select, of this or a higher priority, have yet to look at messages from there on.
         """
         ats = [_at(each) for each in self.able.values() if each.priority >= priority]
@@ -154,7 +146,6 @@ class Selecting:
         return bounds
 
     def forget_passed(self) -> None:
-        """Forget places that all consumers have looked at again."""
         if self.again.places:
             self._forget_passed()
 
@@ -297,7 +288,7 @@ class _Sight:
         if number != ready.normal_line:
             return self._line(number, ends[number])
         while (keys := ready.tail.look(self.at[tail], 1)[0]) != []:
-            if not (self._line(number, ready.behind(keys[0])) and self._line(tail, keys[0] + 1)):
+            if not (self._line(number, ready.behind[keys[0]]) and self._line(tail, keys[0] + 1)):
                 return False
         return self._line(number, ends[number]) and self._line(tail, ends[tail])
 

@@ -40,6 +40,7 @@ from amqp10broker.queues import machine_version
 from amqp10broker.queues.classic.extents import ranges_of
 from amqp10broker.queues.effects import DeadLetterReason
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
+from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,
@@ -47,7 +48,6 @@ from amqp10broker.queues.quorum.consumer import (
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum.journal_bodies import BodyStore
 from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
@@ -198,7 +198,6 @@ def _state_of(levels: int) -> Layout[SimpleNamespace]:
 def encode_snapshot(queue: QuorumQueue) -> bytes:
     messages, consumers, publishers = queue.parts()
     ready = messages.ready
-    places, expiries = ready.memory_of_held()
     kinds = sorted(dict.fromkeys(messages.counts.values()))
     number_of = {counts: number for number, counts in enumerate(kinds)}
     counted = sorted(messages.counts.items())
@@ -211,13 +210,13 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             full=messages.full,
             settings=messages.settings,
             lines=[line.columns() for line in ready.lines],
-            ready=ready.numbers(),
+            ready=(ready.returns_made, ready.high_turns),
             returned=ready.indexes_of_returns(),
             tail=ready.indexes_of_tail(),
-            returns_to_tail=ready.returns_to_tail(),
-            delayed=ready.delayed_entries(),
-            places=places,
-            expiries=expiries,
+            returns_to_tail=sorted(ready.behind.items()),
+            delayed=sorted(ready.delayed_returns),
+            places=sorted(ready.places.items()),
+            expiries=sorted(ready.expiries.items()),
             later=ready.later.columns(),
             consumers=consumers.by_ref.values(),
             kinds=kinds,
@@ -242,15 +241,10 @@ def version_of(data: bytes) -> int:
     return int(_VERSION.decode_part(data)[0].version)
 
 
-def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
-    """Restore a queue from a snapshot.
-
-    Args:
-        bodies: the store that contains the messages; None: in memory, where the caller puts them.
-
-    Raises:
-        NewerMachine: this broker does not support the snapshot's version.
-        BadBytes: the data is not a snapshot.
+def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -> QuorumQueue:
+    """Restore a queue from a snapshot. `bodies`: the store that contains the messages; None: in memory, where
+    the caller puts them. Raises `NewerMachine` if this broker does not support the snapshot's version, and
+    `BadBytes` if the data is not a snapshot.
     """
     machine_version.check(version_of(data))
     beginning, _ = _BEGINNING.decode_part(data)
@@ -286,13 +280,10 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
     again = consumers.selecting.again
     again.first, places = state.again
     again.places.extend(places)
-    consumers.restore(
-        made=state.made,
-        unused_since=state.unused_since,
-        turns=[by_number[number] for number in state.turns],
-        holder=None if state.holder is None else by_number[state.holder],
-        suspects=state.suspects,
-    )
+    consumers.made, consumers.unused_since = state.made, state.unused_since
+    consumers.suspects = state.suspects
+    holder = None if state.holder is None else by_number[state.holder]
+    consumers.restore([by_number[number] for number in state.turns], holder)
     queue.node_links.gone = state.gone
     queue.node_links.by_node = state.links
     return queue

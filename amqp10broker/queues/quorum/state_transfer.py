@@ -47,8 +47,6 @@ class What(enum.IntEnum):
 
 
 class SnapshotOutcome(enum.IntEnum):
-    """The outcome of a transfer."""
-
     GOES_ON = 0
     TAKEN = 1
     """The member has it, durably or soon; its group hears of that by itself."""
@@ -98,8 +96,6 @@ class _Outgoing:
 
 
 class _Incoming:
-    """The received part of one transfer."""
-
     def __init__(self, transfer: int) -> None:
         self.transfer = transfer
         self.count = 0
@@ -108,10 +104,9 @@ class _Incoming:
 
 
 class Snapshots:
-    """All transfers of a node. `deadline`: when `tick` is due, in ms; None: nothing is awaited."""
+    """All transfers of a node."""
 
     def __init__(self, groups: Groups, send: Send, random_source: Callable[[], float]) -> None:
-        """Begin with none. `random_source`: gives numbers from 0 to below 1."""
         self._groups = groups
         self._send = send
         self._random_source = random_source
@@ -122,11 +117,9 @@ class Snapshots:
 
     @property
     def deadline(self) -> int | None:
-        """When `tick` is due, in ms; None: nothing is awaited."""
         return min((each.due for each in self._outgoing.values()), default=None)
 
     def add(self, group: int, store: QuorumStore) -> None:
-        """Register a group that sends or receives states."""
         self._stores[group] = store
 
     def remove(self, group: int) -> None:
@@ -169,13 +162,11 @@ class Snapshots:
             member.advance()
 
     def disconnected(self, node: int) -> None:
-        """Drop the transfers to and from a disconnected node."""
         for (group, to), outgoing in list(self._outgoing.items()):
             if node_of(to) == node:
                 self._over(group, outgoing, None)
 
     def tick(self) -> None:
-        """Time has come to `deadline`."""
         now_ms = self._groups.now_ms()
         for (group, _), outgoing in list(self._outgoing.items()):
             if outgoing.due <= now_ms:

@@ -40,7 +40,6 @@ class StreamCommits:
         self._last = 0
 
     def append(self, messages: Sequence[Message]) -> int:
-        """Append the messages of a commit to the journal, and return its number."""
         self._last += 1
         self._append(self._last, encode_batch(messages))
         return self._last
@@ -116,8 +115,6 @@ _Wait = tuple[Sequence[int], Callable[[], None]]
 
 
 class StreamSyncs:
-    """The files of all streams that wait for a sync."""
-
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
         self._waiting: list[_Wait] = []

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time
@@ -20,34 +19,6 @@ FILTER_WORK: Final = 8
 """The work of filtering one message, or of skipping one chunk."""
 
 
-class OpenChunk:
-    """A chunk in memory, decoded on first use."""
-
-    __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
-
-    def __init__(
-        self,
-        first: int,
-        end: int,
-        timestamp_ms: int,
-        filter_bytes: bytes,
-        content: bytes | list[Message],
-        size_bytes: int,
-    ) -> None:
-        self.size_bytes = size_bytes
-        self.first = first
-        self.end = end
-        self.timestamp_ms = timestamp_ms
-        self.filter = filter_bytes
-        self._content = content
-
-    @property
-    def messages(self) -> list[Message]:
-        if isinstance(self._content, bytes):
-            self._content = decode_batch(self._content)
-        return self._content
-
-
 class StreamConsumer:
     """A consumer's state in its stream.
 
@@ -58,29 +29,6 @@ class StreamConsumer:
         draining: a drain has no answer yet, because there is more to read.
         queued: it is in the rotation, or waits at the end for new messages.
     """
-
-    __slots__ = (
-        "_ahead",
-        "_bloom",
-        "_chunk",
-        "_on_its_way",
-        "_place",
-        "_settled",
-        "_timed",
-        "_wanted",
-        "credit",
-        "delivery_count",
-        "draining",
-        "end",
-        "epoch",
-        "handed_out",
-        "looked_at",
-        "position",
-        "queued",
-        "ref",
-        "room",
-        "unsettled",
-    )
 
     def __init__(
         self,
@@ -107,7 +55,7 @@ class StreamConsumer:
         self._wanted = None if filters is None else filters.messages
         self._settled = settled
         self._timed = enqueued_time
-        self._chunk: OpenChunk | None = None
+        self._chunk: Chunk | None = None
         self._ahead: deque[Chunk] = deque()
         self._place: Place | None = None
         # First delivery number, and offsets, of deliveries that may not have reached the session.
@@ -119,23 +67,18 @@ class StreamConsumer:
         filtered = self._bloom is not None or self._wanted is not None
         return StreamReading(self.position, end, filtered, self.looked_at, self.handed_out)
 
-    def chunk(self) -> OpenChunk | None:
-        """Return the chunk at the position, if it is in memory."""
+    def chunk(self) -> Chunk | None:
         position = self.position
         chunk = self._chunk
         while chunk is None or not chunk.first <= position < chunk.end:
             if not self._ahead:
                 self._chunk = None
                 return None
-            coming = self._ahead.popleft()
-            chunk = OpenChunk(
-                coming.first, coming.end, coming.timestamp_ms, coming.filter, coming.data, len(coming.data)
-            )
+            chunk = self._ahead.popleft()
         self._chunk = chunk
         return chunk
 
-    def hold(self, chunk: OpenChunk) -> None:
-        """Share a chunk that another consumer has decoded."""
+    def hold(self, chunk: Chunk) -> None:
         self._chunk = chunk
         self._ahead.clear()
         self._place = None
@@ -149,10 +92,8 @@ class StreamConsumer:
         self.position = max(self.position, chunks[0].first)
         self._ahead.extend(chunks)
 
-    def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take messages of the chunk as far as credit, work and the consumer's end allow. `work`: limit, 1 or
-        more; filtering may exceed it a little.
-        """
+    def take(self, chunk: Chunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
+        """Take messages of the chunk. `work`: limit, 1 or more; filtering may exceed it a little."""
         position = self.position
         if self._bloom is not None and not self._bloom.may_match(chunk.filter):
             self.looked_at += chunk.end - position
@@ -178,7 +119,7 @@ class StreamConsumer:
     def _take_wanted(
         self,
         wanted: MessageFilter,
-        chunk: OpenChunk,
+        chunk: Chunk,
         work: int,
         keys: list[int],
         messages: list[Message],
@@ -202,7 +143,7 @@ class StreamConsumer:
         self.looked_at += self.position - position
         return count * FILTER_WORK
 
-    def spend(self, chunk: OpenChunk, count: int) -> None:
+    def spend(self, chunk: Chunk, count: int) -> None:
         """Account for the room of messages that were taken; without room there is no credit."""
         self.room -= chunk.size_bytes * count // (chunk.end - chunk.first)
         if self.room <= 0:
@@ -224,10 +165,6 @@ class StreamConsumer:
 
     def settle(self, count: int) -> None:
         self.unsettled = max(0, self.unsettled - count)
-
-    def forfeit(self) -> None:
-        self.delivery_count = (self.delivery_count + self.credit) & MASK
-        self.credit = 0
 
     def rewind(self, keys: Sequence[int], seen: int) -> None:
         """Move the position back to the first delivery that did not reach the client."""

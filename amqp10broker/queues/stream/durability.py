@@ -152,7 +152,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
             log.commit(offset)
             self.queue.commit(now_ms)
         else:
-            self._sync(self._syncs, log.fds_to_sync(), offset, now_ms)
+            self._sync(self._syncs, log.shelf.fds_to_sync(), offset, now_ms)
 
     def _has_room(self) -> None:
         if self._full_ms is not None:
@@ -183,7 +183,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
     def _mark_in_time(self, now_ms: int) -> None:
         if self._mark_ms is not None and now_ms >= self._mark_ms:
             self._mark_ms = None
-            self._log.mark()
+            self._log.shelf.mark()
 
     def close(self) -> None:
         self.recovered = False
@@ -195,7 +195,7 @@ class StreamBackend(DurabilityBackend[StreamQueue]):
                 self._parts.delete()
                 self._commits.forget(self._parts.group)
         else:
-            self._log.close()
+            self._log.shelf.close()
 
     def delete(self) -> None:
         self._has_room()

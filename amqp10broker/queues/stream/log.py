@@ -15,20 +15,21 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
-from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_files import FileShelf, SegmentRecord
+from amqp10broker.message.batch import decode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.stream_files import CHUNK, FileShelf
 
 INDEX_BYTES: Final = 64 * 1024
 """Distance of index entries: a chunk is found by reading on from the entry before it."""
 
 
 class SegmentIndex:
-    """The index and the figures of one segment. `first_ms`: time of its first chunk; None while it
-    has none.
-    """
+    """The index and figures of one segment. `first_ms`: of its first chunk; None while it has none."""
 
     def __init__(self, first: int, size: int) -> None:
         self.first = first
@@ -73,37 +74,56 @@ READ_BYTES: Final = 256 * 1024
 SEGMENT_BYTES: Final = 500_000_000
 
 _START: Final = Struct(">QIB")
+_OFFSET: Final = attrgetter("offset")
 
 Place = tuple[int, int]
 """First offset of a segment, and a position in it."""
 
 
-class Chunk(NamedTuple):
-    """Messages that were written together. `timestamp_ms`: never less than that of the chunk before."""
+class Chunk:
+    """Messages that were written together, decoded on first use. `timestamp_ms`: never less than that of the
+    chunk before.
+    """
 
-    first: int
-    end: int
-    timestamp_ms: int
-    filter: bytes
-    data: bytes
+    __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
+
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        timestamp_ms: int,
+        filter_bytes: bytes,
+        content: bytes | list[Message],
+        size_bytes: int,
+    ) -> None:
+        self.first = first
+        self.end = end
+        self.timestamp_ms = timestamp_ms
+        self.filter = filter_bytes
+        self.size_bytes = size_bytes
+        self._content = content
+
+    @property
+    def messages(self) -> list[Message]:
+        if isinstance(self._content, bytes):
+            self._content = decode_batch(self._content)
+        return self._content
 
 
 class StreamLog:
-    """The log of one stream.
-
-    Offsets from `first_offset` up to, and not including, `committed` may be read; those up to `next_offset`
-    are appended. All three are at the beginning of a chunk. `number`: commits over several queues up to this
-    one are in the stream.
+    """The log of one stream. Offsets from `first_offset` up to, and not including, `committed` may be read;
+    those up to `next_offset` are appended. All three are at the beginning of a chunk. `number`: commits over
+    several queues up to this one are in the stream.
     """
 
     def __init__(self, shelf: Shelf) -> None:
         self.segment_bytes = SEGMENT_BYTES
         self.number = 0
-        self._shelf = shelf
-        self._segments: list[SegmentIndex] = []
+        self.shelf = shelf
+        self.segments: list[SegmentIndex] = []
         self._firsts: list[int] = []
-        self._committed = 0
-        self._next = 0
+        self.committed = 0
+        self.next_offset = 0
         self._last_ms = 0
         self._older_bytes = 0
         # A segment was begun; its first message follows.
@@ -111,56 +131,43 @@ class StreamLog:
 
     def recover(self) -> Iterator[int]:
         """Read the existing chunks in steps, between which other tasks can run; yields bytes read."""
-        for first, size, entries in self._shelf.recover():
+        for first, size, entries in self.shelf.recover():
             if not self._firsts or self._firsts[-1] != first:
                 self._add_segment(first, size)
-            segment = self._segments[-1]
+            segment = self.segments[-1]
             for entry in entries:
                 timestamp_ms, count, _ = _START.unpack_from(entry.payload)
-                segment.add(entry.position, entry.length, entry.first, count, timestamp_ms)
+                segment.add(entry.offset, entry.length, entry.index, count, timestamp_ms)
                 self._last_ms = timestamp_ms
-                self.number = entry.number
+                self.number = entry.term
             segment.size = size
-            self._next = segment.next
+            self.next_offset = segment.next
             yield sum(entry.length for entry in entries)
-        self._committed = self._next
+        self.committed = self.next_offset
 
     @property
     def first_offset(self) -> int:
-        return self._firsts[0] if self._firsts else self._next
-
-    @property
-    def next_offset(self) -> int:
-        return self._next
-
-    @property
-    def committed(self) -> int:
-        return self._committed
+        return self._firsts[0] if self._firsts else self.next_offset
 
     @property
     def size_bytes(self) -> int:
-        return self._older_bytes + self._segments[-1].size if self._segments else 0
-
-    @property
-    def segments(self) -> int:
-        return len(self._segments)
+        return self._older_bytes + self.segments[-1].size if self.segments else 0
 
     def prepare_room(self) -> Sequence[int]:
-        """Begin a new segment if the newest is full; everything before must be committed.
-
-        Returns descriptors to sync and `commit` before the next call; none if there is room. Raises
-        `DiskFull` if the call can be repeated.
+        """Begin a new segment if the newest is full; everything before must be committed. Returns descriptors
+        to sync and `commit` before the next call; none if there is room. Raises `DiskFull` if the call can be
+        repeated.
         """
-        assert self._committed == self._next, "a segment is only left when all of it is durable"
-        self._rolling = self._rolling or not self._segments or self._full(self._segments[-1])
-        return self._shelf.prepare(self._next) if self._rolling else ()
+        assert self.committed == self.next_offset, "a segment is only left when all of it is durable"
+        self._rolling = self._rolling or not self.segments or self._full(self.segments[-1])
+        return self.shelf.prepare(self.next_offset) if self._rolling else ()
 
     def make_room(self) -> None:
         """Prepare for `append`; called when everything is committed. Raises `DiskFull` as `prepare_room`."""
         waits = self.prepare_room()
         assert not waits, "sync what is prepared first"
         if self._rolling:
-            self._add_segment(self._next, self._shelf.roll(self._next))
+            self._add_segment(self.next_offset, self.shelf.roll(self.next_offset))
             self._rolling = False
 
     def append(
@@ -169,14 +176,14 @@ class StreamLog:
         """Append a chunk, which is not committed. `number`: of the commit that the chunk is, if it is one.
         Returns the chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
-        first = self._next
+        first = self.next_offset
         self.number = max(self.number, number)
         # Chunks are found by time, so times must not go back when the clock does.
         timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
         start = _START.pack(timestamp_ms, count, len(filter_bytes)) + filter_bytes
-        position, length = self._shelf.append(first, [start, *data], self.number)
-        self._segments[-1].add(position, length, first, count, timestamp_ms)
-        self._next = first + count
+        position, length = self.shelf.append(first, [start, *data], self.number)
+        self.segments[-1].add(position, length, first, count, timestamp_ms)
+        self.next_offset = first + count
         return timestamp_ms
 
     def _full(self, segment: SegmentIndex) -> bool:
@@ -184,48 +191,39 @@ class StreamLog:
 
     def _add_segment(self, first: int, size: int) -> None:
         self._older_bytes = self.size_bytes
-        self._segments.append(SegmentIndex(first, size))
+        self.segments.append(SegmentIndex(first, size))
         self._firsts.append(first)
 
-    def mark(self) -> None:
-        """Record the durable length, so that damage or loss of the last commit can be detected."""
-        self._shelf.mark()
-
     def write(self) -> int:
-        """Write appended chunks, and return the offset up to which a sync makes them durable. Raises
-        `DiskFull` without loss.
-        """
-        self._shelf.write()
-        return self._next
-
-    def fds_to_sync(self) -> list[int]:
-        return self._shelf.fds_to_sync()
+        """Write appended chunks; return the offset that a sync makes durable. Raises `DiskFull`."""
+        self.shelf.write()
+        return self.next_offset
 
     def commit(self, offset: int) -> None:
         """Note that chunks up to an offset that `write` returned are durable."""
-        self._shelf.synced()
-        self._committed = max(self._committed, offset)
+        self.shelf.synced()
+        self.committed = max(self.committed, offset)
 
     def find(self, offset: int) -> Place:
         """Return the place of the chunk with this offset, or of the first or next one outside the range."""
-        if not self._segments:
-            return self._next, 0
-        offset = min(max(offset, self.first_offset), self._committed)
-        segment = self._segments[bisect_right(self._firsts, offset) - 1]
+        if not self.segments:
+            return self.next_offset, 0
+        offset = min(max(offset, self.first_offset), self.committed)
+        segment = self.segments[bisect_right(self._firsts, offset) - 1]
         position = segment.before_offset(offset)
-        while position < segment.size and (entries := self._shelf.read(segment.first, position, READ_BYTES)):
+        while position < segment.size and (entries := self.shelf.read(segment.first, position, READ_BYTES)):
             for entry in entries:
                 _, count, _ = _START.unpack_from(entry.payload)
-                if entry.first + count > offset or entry.first >= self._committed:
-                    return segment.first, entry.position
-                position = entry.position + entry.length
+                if entry.index + count > offset or entry.index >= self.committed:
+                    return segment.first, entry.offset
+                position = entry.offset + entry.length
         return segment.first, position
 
     def offset_at(self, timestamp_ms: int) -> int:
         """Return the first offset of the first committed chunk that is not older; `committed` if all are."""
-        found = self._committed
-        for segment in reversed(self._segments):
-            if segment.first_ms is None or segment.first >= self._committed:
+        found = self.committed
+        for segment in reversed(self.segments):
+            if segment.first_ms is None or segment.first >= self.committed:
                 continue
             if segment.last_ms < timestamp_ms:
                 break
@@ -244,29 +242,28 @@ class StreamLog:
             for chunk in chunks:
                 if chunk.timestamp_ms >= timestamp_ms:
                     return chunk.first
-        return min(segment.next, self._committed)
+        return min(segment.next, self.committed)
 
     def last_chunk(self) -> int:
         """Return the first offset of the last committed chunk; `committed` if there is none."""
-        for segment in reversed(self._segments):
-            if segment.first_ms is None or segment.first >= self._committed:
+        for segment in reversed(self.segments):
+            if segment.first_ms is None or segment.first >= self.committed:
                 continue
-            if segment.next <= self._committed:
+            if segment.next <= self.committed:
                 return segment.last_chunk
             # A chunk is being written: the last one before it is found by reading.
             found = segment.first
-            place: Place = (segment.first, segment.before_offset(self._committed - 1))
+            place: Place = (segment.first, segment.before_offset(self.committed - 1))
             while True:
                 chunks, place = self.read(place)
                 if not chunks:
                     return found
                 found = chunks[-1].first
-        return self._committed
+        return self.committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one.
-
-        Empty at the end. Starts at the oldest chunk if the place has been removed.
+        """Read committed chunks from a place on, some hundred kilobytes, and the place of the next one. Empty
+        at the end. Starts at the oldest chunk if the place has been removed.
         """
         first, position = place
         at = bisect_right(self._firsts, first) - 1
@@ -275,87 +272,83 @@ class StreamLog:
                 return [], place
             # Its segment has been removed; the next one begins behind it.
             at += 1
-            first, position = self._firsts[at], self._segments[at].start
+            first, position = self._firsts[at], self.segments[at].start
         while True:
-            if first >= self._committed:
+            if first >= self.committed:
                 return [], (first, position)
-            if position < self._segments[at].size:
-                entries = self._shelf.read(first, position, READ_BYTES)
+            if position < self.segments[at].size:
+                entries = self.shelf.read(first, position, READ_BYTES)
                 if entries:
                     return self._committed_of(entries, first, position)
             # A segment may end in a record that is not a chunk, behind a torn end.
-            if at + 1 == len(self._segments):
+            if at + 1 == len(self.segments):
                 return [], (first, position)
             at += 1
-            first, position = self._firsts[at], self._segments[at].start
+            first, position = self._firsts[at], self.segments[at].start
 
     def _committed_of(
-        self, entries: Sequence[SegmentRecord], first: int, position: int
+        self, entries: Sequence[Record], first: int, position: int
     ) -> tuple[Sequence[Chunk], Place]:
         chunks: list[Chunk] = []
         for entry in entries:
-            if entry.first >= self._committed:
+            if entry.index >= self.committed:
                 break
             chunks.append(_chunk(entry))
-            position = entry.position + entry.length
+            position = entry.offset + entry.length
         return chunks, (first, position)
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
         """Remove the oldest segments beyond the limits, but not the last one, which is written to."""
-        segments = self._segments
+        segments = self.segments
         while len(segments) > 1:
             oldest = segments[0]
             too_much = bytes_max is not None and self.size_bytes > bytes_max
             too_old = age_ms is not None and oldest.last_ms < now_ms - age_ms
             # Publishers wait for chunks that are not committed.
-            if not (too_much or too_old) or segments[1].first > self._committed:
+            if not (too_much or too_old) or segments[1].first > self.committed:
                 break
-            self._shelf.drop(oldest.first)
+            self.shelf.drop(oldest.first)
             self._older_bytes -= oldest.size
             del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
         """Return when the oldest removable segment is too old; None without one."""
-        if len(self._segments) < 2:
+        if len(self.segments) < 2:
             return None
-        return self._segments[0].last_ms + age_ms + 1
-
-    def close(self) -> None:
-        self._shelf.close()
+        return self.segments[0].last_ms + age_ms + 1
 
     def delete(self) -> None:
-        self._segments.clear()
+        self.segments.clear()
         self._firsts.clear()
         self._older_bytes = 0
-        self._committed = self._next
-        self._shelf.delete()
+        self.committed = self.next_offset
+        self.shelf.delete()
 
 
-def _chunk(entry: SegmentRecord) -> Chunk:
+def _chunk(entry: Record) -> Chunk:
     payload = entry.payload
     timestamp_ms, count, filter_bytes = _START.unpack_from(payload)
     start = _START.size + filter_bytes
-    return Chunk(
-        entry.first, entry.first + count, timestamp_ms, payload[_START.size : start], payload[start:]
-    )
+    end, data = entry.index + count, payload[start:]
+    return Chunk(entry.index, end, timestamp_ms, payload[_START.size : start], data, len(data))
 
 
 class MemoryShelf:
     """The segments of one stream, as `FileShelf`: durable as soon as they are written."""
 
     def __init__(self) -> None:
-        self._segments: dict[int, list[SegmentRecord]] = {}
-        self._newest: list[SegmentRecord] = []
+        self.segments: dict[int, list[Record]] = {}
+        self._newest: list[Record] = []
         self._end = 0
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Record]]]:
         return iter(())
 
     def prepare(self, first: int) -> Sequence[int]:
         return ()
 
     def roll(self, first: int) -> int:
-        self._newest = self._segments[first] = []
+        self._newest = self.segments[first] = []
         self._end = 0
         return 0
 
@@ -363,7 +356,7 @@ class MemoryShelf:
         position = self._end
         data = b"".join(payload)
         length = RECORD_BYTES + len(data)
-        self._newest.append(SegmentRecord(position, length, first, data))
+        self._newest.append(Record(0, CHUNK, number, first, data, 0, position, length))
         self._end = position + length
         return position, length
 
@@ -373,16 +366,16 @@ class MemoryShelf:
     def write(self) -> None:
         pass
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
-        entries = self._segments[segment]
-        start = bisect_left(entries, (position,))
+    def read(self, segment: int, position: int, size: int) -> Sequence[Record]:
+        entries = self.segments[segment]
+        start = bisect_left(entries, position, key=_OFFSET)
         stop = start + 1
-        while stop < len(entries) and entries[stop].position + entries[stop].length <= position + size:
+        while stop < len(entries) and entries[stop].offset + entries[stop].length <= position + size:
             stop += 1
         return entries[start:stop]
 
     def drop(self, segment: int) -> None:
-        del self._segments[segment]
+        del self.segments[segment]
 
     def fds_to_sync(self) -> list[int]:
         return []
@@ -394,7 +387,7 @@ class MemoryShelf:
         pass
 
     def delete(self) -> None:
-        self._segments.clear()
+        self.segments.clear()
         self._newest = []
 
 

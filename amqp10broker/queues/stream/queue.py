@@ -20,7 +20,7 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
-from amqp10broker.protocols.serial import limit_left
+from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -55,8 +55,8 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import ConsumerStatus, QueueStats, QueueStatus
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
-from amqp10broker.queues.stream.log import StreamLog
+from amqp10broker.queues.stream.consumer import StreamConsumer
+from amqp10broker.queues.stream.log import Chunk, StreamLog
 
 CHUNK_MESSAGES_MIN: Final = 32
 CHUNK_MESSAGES_MAX: Final = 512
@@ -98,7 +98,7 @@ class StreamQueue(QueueMachine):
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the commit, and since when the oldest waits to be appended.
         self._waits_ms = self._pending_ms = 0
-        self._recent: deque[OpenChunk] = deque()
+        self._recent: deque[Chunk] = deque()
         self._recent_bytes = 0
         self._consumers: dict[ConsumerRef, StreamConsumer] = {}
         self._turns: deque[StreamConsumer] = deque()
@@ -133,7 +133,7 @@ class StreamQueue(QueueMachine):
             publishers=self.publishers,
             first_offset=self.log.first_offset,
             next_offset=self.log.committed,
-            segments=self.log.segments,
+            segments=len(self.log.segments),
             size_bytes=self.log.size_bytes,
         )
 
@@ -204,10 +204,9 @@ class StreamQueue(QueueMachine):
         return None if age_ms is None or self.deleted else self.log.next_expiry(age_ms)
 
     def write(self, now_ms: int) -> None:
-        """Append published messages to the log, once a step, after all commands.
-
-        Does nothing while appended messages are not committed; what is published meanwhile makes the next
-        chunk. Raises `DiskFull` if nothing has changed, and the call can be repeated.
+        """Append published messages to the log, once a step, after all commands. Does nothing while appended
+        messages are not committed; what is published meanwhile makes the next chunk. Raises `DiskFull` if
+        nothing has changed, and the call can be repeated.
         """
         if not self._pending:
             return
@@ -226,12 +225,11 @@ class StreamQueue(QueueMachine):
             # Consumers at the end also get the log's time, which does not go back when the clock does.
             written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data, number)
             size_bytes = sum(map(len, data))
-            opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
+            opened = Chunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
             self._remember(opened)
         self._retain(now_ms)
 
     def commit(self, now_ms: int) -> None:
-        """Confirm messages that the log has committed, and deliver them."""
         committed = self.log.committed
         unconfirmed = self._unconfirmed
         if unconfirmed and unconfirmed[-1][0] <= committed:
@@ -263,13 +261,11 @@ class StreamQueue(QueueMachine):
         self._pending.append(command)
 
     def publish_part(self, command: Publish, number: int, now_ms: int) -> None:
-        """Publish a part of a commit as one chunk of any size with this number."""
         if not self.deleted:
             self._numbers[len(self._pending)] = number
         self._publish(command, now_ms)
 
     def refuse_waiting(self, *, failed: bool = False) -> None:
-        """Refuse publishes that are not committed."""
         for _, command in self._unconfirmed:
             self._refuse(command, failed=failed)
         for command in self._pending:
@@ -278,7 +274,7 @@ class StreamQueue(QueueMachine):
         self._pending.clear()
         self._numbers.clear()
 
-    def _remember(self, chunk: OpenChunk) -> None:
+    def _remember(self, chunk: Chunk) -> None:
         recent = self._recent
         recent.append(chunk)
         self._recent_bytes += chunk.size_bytes
@@ -367,7 +363,8 @@ class StreamQueue(QueueMachine):
     def _end_drain(self, consumer: StreamConsumer) -> None:
         if consumer.draining:
             consumer.draining = False
-            consumer.forfeit()
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+            consumer.credit = 0
             self._reply(consumer, drain=True)
 
     def _reply(self, consumer: StreamConsumer, *, drain: bool) -> None:
@@ -380,9 +377,8 @@ class StreamQueue(QueueMachine):
         )
 
     def _limit(self, consumer: StreamConsumer) -> int:
+        # The offset below which the consumer can read now.
         return min(self.log.committed, consumer.end)
-
-    # The offset below which the consumer can read now.
 
     def _serve(self, now_ms: int) -> None:
         turns = self._turns

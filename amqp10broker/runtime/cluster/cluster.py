@@ -357,6 +357,7 @@ class Cluster:
         """Have quorum queues elect leaders when this node's have begun."""
         await begun()
         self.raft.groups.elects = True
+        self.raft.groups.on_deadline()
 
     async def caught_up(self) -> None:
         """Wait until this node has all metadata declared before its start. Raises `BrokerError` if the

@@ -31,12 +31,7 @@ ADMINISTRATOR: Final = "administrator"
 def bootstrap_folder(
     catalog: Catalog, config: Config, passwords: Passwords, data: Data, *, queues_later: bool = False
 ) -> frozenset[str]:
-    """As `bootstrap`, for a catalog with a data folder.
-
-    Raises:
-        StorageError: the folder cannot be written.
-        ConfigError: as `bootstrap`.
-    """
+    """As `bootstrap`, for a catalog with a data folder; also raises `StorageError`."""
     try:
         given = data.load(catalog, passwords.exportable)
         names = bootstrap(catalog, config, passwords, given, queues_later=queues_later)
@@ -106,10 +101,8 @@ def configured_users(config: Config, passwords: Passwords) -> frozenset[str]:
 
 
 def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
-    """The records that hold the default users' default passwords, by name.
-
-    As long as such a record is the same, so is the password, and need not be verified at later starts, which
-    is slow on purpose.
+    """The records that hold the default users' default passwords, by name. As long as such a record is the
+    same, so is the password, and need not be verified at later starts, which is slow on purpose.
     """
     if config.users != DEFAULT_USERS:
         return {}
@@ -214,9 +207,7 @@ TOLD_MAX: Final = 50
 def import_file(
     catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord], *, queues_later: bool
 ) -> None:
-    """Import a definitions file; omitted parts are logged. Raises `ConfigError` if it cannot be read, or has
-    invalid content; nothing was imported then.
-    """
+    """Import a definitions file, all or nothing; omitted parts are logged. Raises `ConfigError`."""
     document = _document(path)
     with naming_the_file(path):
         request = importing(document, make_password=make_password)
@@ -245,9 +236,7 @@ def naming_the_file(path: str | None) -> Iterator[None]:
 
 
 def due_now(config: Config, catalog: Catalog) -> ImportDefinitions:
-    """Queues and bindings of a configuration that are due later, as far as they are not there. Raises
-    `ConfigError` if the definitions file cannot be read.
-    """
+    """Queues and bindings due later that are not there. Raises `ConfigError` if the file cannot be read."""
     document = {} if config.definitions is None else _document(config.definitions)
     vhost = catalog.lookup_vhost(config.default_vhost) if config.queues else None
     queues = [

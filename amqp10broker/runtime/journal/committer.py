@@ -35,9 +35,7 @@ AlsoSynced = CatalogLog | Inventory | StreamSyncs
 
 
 class Committer:
-    """Commits one journal, and other files with it. `full`: the disk does not take what is published; there
-    may be a reserve for the rest.
-    """
+    """Commits one journal, and other files with it. `full`: the disk does not take what is published."""
 
     def __init__(
         self,
@@ -48,32 +46,27 @@ class Committer:
         on_full: Callable[[bool], None] = lambda full: None,
         held: Callable[[], bool] = lambda: False,
         on_mark: Callable[[], None] = lambda: None,
-        on_failed: Callable[[StorageFailed], None] = lambda error: None,
         inline: InlineSteps | None = None,
     ) -> None:
-        """Commit a journal, once `run` runs.
-
-        Args:
-            sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
-            also: other files; they are written by their owners, who then call `wake`.
-            on_full: called with True when the disk is full, and with False when it takes writes again.
-            held: whether another file must be durable before the journal is written.
-            on_mark: called to record in the inventory how much of other files is synced.
-            on_failed: called once before `run` raises, to notify publishers.
+        """Commit a journal, once `run` runs. `sync`: makes files durable, or raises `StorageFailed`:
+        `Syncer.sync`. `also`: other files; their owners write them and call `wake`. `on_full`: called with
+        True when the disk is full, and with False when it takes writes again. `held`: whether another file
+        must be durable before the journal is written. `on_mark`: called to record in the inventory how much
+        of other files is synced.
         """
         self.journal = journal
         self.commits = 0
         self.sync_ms = 0.0
         self.full = False
         self.full_at = 0.0
-        self._began: float | None = None
+        self.began: float | None = None
+        """Since when a sync is running, by Trio's clock; None: none is."""
         self.failure: StorageFailed | None = None
         self._sync = sync
         self._also = also
         self._on_full = on_full
         self._held = held
         self._on_mark = on_mark
-        self._on_failed = on_failed
         self._inline = inline or InlineSteps()
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
@@ -82,29 +75,20 @@ class Committer:
         self._unmarked = False
         self._to_mark = trio.Event()
         self._mark_due = False
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self._for_room: list[Callable[[], None]] = []
+        self._waiting: list[tuple[int, Callable[[], object]]] = []
+        self._for_room: list[Callable[[], object]] = []
         self._events: set[trio.Event] = set()
-        self._to_clean = trio.Event()
+        self.to_clean = trio.Event()
+        """Set, and replaced, when a commit, or a try while the disk is full, leaves a file to clean."""
 
     # --- for callers that append --------------------------------------------------------------------
 
     @property
-    def durable(self) -> int:
-        """Everything with this ticket or a lower one is durable."""
-        return self.journal.durable
-
-    @property
-    def began(self) -> float | None:
-        """Since when a sync is running, by Trio's clock; None: none is."""
-        return self._began
-
-    @property
     def last_sync_ms(self) -> float:
         """How long the last sync took, or has taken so far if one is running that has taken longer."""
-        if self._began is None:
+        if self.began is None:
             return self.sync_ms
-        return max(self.sync_ms, (trio.current_time() - self._began) * 1000)
+        return max(self.sync_ms, (trio.current_time() - self.began) * 1000)
 
     def wake(self) -> None:
         """There is something to write; after appending, once a batch."""
@@ -112,12 +96,10 @@ class Committer:
             self._wanted = True
             self._lot.unpark()
 
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        """Have a function called when a ticket is durable; also wakes the committer.
-
-        Ask for the newest ticket once, and for the next when that was called: a queue waits in one place
-        at most. It is called in the committer's task, or before this returns if it is durable already;
-        never, if storage fails.
+    def when_durable(self, ticket: int, callback: Callable[[], object]) -> None:
+        """Have a function called when a ticket is durable; also wakes the committer. Ask for the newest
+        ticket once, and for the next when that was called: a queue waits in one place at most. It is called
+        in the committer's task, or before this returns if it is durable already; never, if storage fails.
         """
         if ticket <= self.journal.durable:
             callback()
@@ -125,10 +107,9 @@ class Committer:
             self._waiting.append((ticket, callback))
             self.wake()
 
-    def when_room(self, callback: Callable[[], None]) -> None:
-        """Have a function called when the journal has no `shortage`; also wakes the committer.
-
-        It is called once, in the committer's task; never, if storage fails.
+    def when_room(self, callback: Callable[[], object]) -> None:
+        """Have a function called when the journal has no `shortage`; also wakes the committer. It is called
+        once, in the committer's task; never, if storage fails.
         """
         self._for_room.append(callback)
         self.wake()
@@ -149,10 +130,6 @@ class Committer:
             assert self.failure is not None
             raise self.failure
 
-    async def wait_cleaning(self) -> None:
-        """Wait until a commit, or what is tried again while the disk is full, leaves a file to clean."""
-        await self._to_clean.wait()
-
     def stop(self) -> None:
         self._stopping = True
         self.wake()
@@ -160,11 +137,8 @@ class Committer:
     # --- the task -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Commit, until `stop`.
-
-        Raises:
-            StorageFailed: a write or a sync failed otherwise than for lack of room. Reported records are
-                durable; no others will be.
+        """Commit, until `stop`. Raises `StorageFailed` if a write or a sync failed otherwise than for lack of
+        room. Reported records are durable; no others will be.
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._mark_in_time)
@@ -199,7 +173,6 @@ class Committer:
             failure.__cause__ = error
         self.failure = failure
         _log.error("storage has failed, the broker stops", reason=str(failure))
-        self._on_failed(failure)
         for event in self._events:
             event.set()
 
@@ -237,17 +210,17 @@ class Committer:
         if done:
             self._tell()
         if self.journal.to_clean() is not None:
-            self._to_clean.set()
-            self._to_clean = trio.Event()
+            self.to_clean.set()
+            self.to_clean = trio.Event()
         return done
 
     async def _sync_all(self, ticket: int | None, also: Sequence[tuple[AlsoSynced, Sequence[int]]]) -> None:
         fds = [fd for _, part in also for fd in part]
         if ticket is not None:
             fds += self.journal.fds_to_sync()
-        began = self._began = trio.current_time()
+        began = self.began = trio.current_time()
         await self._sync(fds)
-        self._began = None
+        self.began = None
         self.sync_ms = (trio.current_time() - began) * 1000
         self.commits += 1
         for each, _ in also:

@@ -26,7 +26,7 @@ from amqp10broker.queues.stream.commits import StreamCommits
 from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.storage.disk import Scratch
-from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.record import Record
 
 _NOW_MS: Final = 0
 
@@ -39,9 +39,7 @@ class Contents:
         self._journal = _Nowhere()
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Declare the content of the catalog. Raises `StorageError` if a part needs a missing package, or is
-        malformed.
-        """
+        """Declare the content of the catalog. Raises `StorageError` if a start would."""
         found = dict(entries)
         log = _Entries(found)
         if is_member(log):
@@ -60,16 +58,14 @@ class Contents:
         incarnation = last_incarnation(found.get) + 1
         for number, queue in self._queues.items():
             if queue.type == CLASSIC.name:
-                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch), RECORD_BYTES)
+                self._stores[number] = ClassicStore(number, self._journal, Spool(_no_scratch))
             elif queue.type == QUORUM.name:
                 self._stores[number] = _quorum_store(queue, self._journal, node, incarnation)
             elif queue.type == STREAM.name:
                 self._stores[number] = StreamCommits(number, self._journal)
 
     def take(self, records: Sequence[Record]) -> None:
-        """Give records of the journal to their queues, in order. Raises `DamagedFile` if one cannot be
-        understood.
-        """
+        """Give records of the journal to their queues, in order. Raises `DamagedFile`."""
         for record in records:
             store = self._stores.get(record.group)
             if store is not None:
@@ -77,7 +73,6 @@ class Contents:
                 store.restore([record])
 
     def faults(self) -> Iterator[StorageError]:
-        """Return the missing parts of queues, after all records."""
         for number, store in self._stores.items():
             if isinstance(store, QuorumStore):
                 try:
@@ -141,9 +136,8 @@ def _quorum_store(queue: DeclaredQueue, journal: _Nowhere, node: int, incarnatio
 
 
 class _Nowhere:
-    """A journal that takes everything and has nothing: what is in it was read already.
-
-    But for changes of members, which a member reads when all its records have been taken.
+    """A journal that takes everything and has nothing: what is in it was read already. But for changes of
+    members, which a member reads when all its records have been taken.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
 from amqp10broker.cluster.system_store import left_alone
@@ -26,9 +26,6 @@ from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder, open_data_folder, remove_contents
-
-if TYPE_CHECKING:
-    from amqp10broker.cluster.bootstrap import ClusterIdentity
 
 _log = Log("amqp10broker.data")
 
@@ -79,11 +76,11 @@ class Data:
             raise
         self._read_s = perf_counter() - started
         for log in (self.folder.inventory, self.catalog_log):
-            if log.found.torn_bytes:
+            if log.reader is not None and log.reader.torn is not None:
                 _log.warning(
                     "the last changes were not written whole and never durable; they are cut off",
                     path=log.path,
-                    bytes=log.found.torn_bytes,
+                    bytes=log.reader.torn.bytes,
                 )
 
     # --- of a node of a cluster ---------------------------------------------------------------------
@@ -95,9 +92,7 @@ class Data:
 
     @property
     def membership(self) -> ClusterIdentity | None:
-        """Return this node's cluster membership; None without one. Raises `StorageError` if the record is
-        malformed.
-        """
+        """This node's membership; None: it has none. Raises `StorageError` if the record is malformed."""
         found = self.catalog_log.get(MEMBERSHIP)
         if found is None:
             return None
@@ -117,16 +112,12 @@ class Data:
         return int(self.catalog_log.get(LOST) or 0)
 
     def belong(self, membership: ClusterIdentity) -> None:
-        """This node is of a cluster from now on, also after a loss of power. Waits for the disk. Raises
-        `StorageError` if it cannot be kept.
-        """
+        """This node is of a cluster from now on, durably. Waits for the disk. Raises `StorageError`."""
         self.catalog_log.store([(MEMBERSHIP, membership.document())])
         self.catalog_log.sync()
 
     def discard(self, why: str) -> None:
-        """Lose all that the folder has, before anything of it was used, and begin a new one. Raises
-        `StorageError` if it cannot be.
-        """
+        """Lose all that the folder has, before any use of it, and begin a new one. Raises `StorageError`."""
         assert self._catalog is None, "it is in use"
         path = self.folder.path
         self.catalog_log.close()
@@ -140,13 +131,12 @@ class Data:
 
     def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
         """Load the declarations into a new catalog, and record every change from now on. Returns the argument
-        of `furnished`; None if no broker has come up with this folder. Raises `ConfigError` if a part needs a
-        missing package.
+        of `furnished`; None if the folder is new. Raises `ConfigError` if a part needs a missing package.
         """
         log = self.catalog_log
         started = perf_counter()
         furnished = log.get(FURNISHED)
-        if furnished is None:
+        if furnished is None or log.reader is None:
             # What a first start left that did not come to its end: nobody has ever been served from it.
             log.forget([key for key, _ in log.entries() if key not in OF_THE_NODE])
             log.put(all_entries(catalog, conceal))
@@ -157,8 +147,8 @@ class Data:
             _log.info(
                 "catalog recovered",
                 path=self.folder.path,
-                bytes=log.found.bytes,
-                changes=log.found.records,
+                bytes=log.reader.end,
+                changes=log.reader.records,
                 seconds=round(self._read_s + perf_counter() - started, 3),
                 vhosts=counts.get("vhost", 0),
                 users=counts.get("user", 0),
@@ -172,13 +162,8 @@ class Data:
         return None if furnished is None else dict(furnished["default_records"])
 
     def load_state(self, catalog: Catalog) -> None:
-        """Bring what the system group has agreed on, as far as it is here, into a new catalog.
-
-        Args:
-            catalog: new; its queues begin to run. Its changes are not kept by itself.
-
-        Raises:
-            ConfigError: something needs what is not installed.
+        """Bring what the system group has agreed on, as far as it is here, into a new catalog. Raises
+        `ConfigError` if something needs what is not installed.
         """
 
         with _no_collector():
@@ -186,15 +171,11 @@ class Data:
         self._catalog = catalog
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
-        """The configuration is taken over: the next start is not the first. Raises `RefusedError` if this
-        cannot be written.
-        """
+        """The configuration is taken over: the next start is not the first. Raises `RefusedError`."""
         self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
 
     def close(self) -> None:
-        """Make everything durable, and let another broker have the folder. Raises `StorageError` if it may
-        not be durable.
-        """
+        """Make everything durable, and let the folder go. Raises `StorageError` if it may not be durable."""
         try:
             try:
                 if self._catalog is not None:
@@ -212,9 +193,7 @@ class Data:
 
 
 def last_incarnation(get: Callable[[Key], Any]) -> int:
-    """The number of the last start. `get`: the entry of a key, None if there is none: in folders of before
-    starts were counted.
-    """
+    """The number of the last start; 0 in folders of before starts were counted."""
     return int(get(INCARNATION) or 0)
 
 
@@ -231,9 +210,7 @@ def _no_collector() -> Iterator[None]:
 
 @contextmanager
 def opened_data(path: str | None) -> Iterator[Data | None]:
-    """A data folder while a broker runs; None without one. Raises `StorageError` if it cannot be used, or in
-    the end not be made durable.
-    """
+    """A data folder while a broker runs; None without one. Raises `StorageError`."""
     if path is None:
         yield None
         return
@@ -256,16 +233,13 @@ def opened_data(path: str | None) -> Iterator[Data | None]:
 class Afterwards:
     """The change of a node's folder after its broker has stopped, since a folder in use cannot be emptied. A
     crash in between leaves it as it was: a node that was to join goes on alone, one that has left is refused
-    at its next start. `membership`: of the cluster that has let the node in, whose broker goes on as its
-    member; None: the node is blank, and ends.
+    at its next start. `membership`: of the cluster that has let the node in; None: it is blank, and ends.
     """
 
     membership: ClusterIdentity | None
 
     def carry_out(self, path: str) -> None:
-        """Empty the folder, and note in it of which cluster the node is. Waits for the disk. Raises
-        `StorageError` or `RefusedError` if it cannot be written.
-        """
+        """Empty the folder, and note its cluster in it. Waits for the disk. Raises `StorageError`."""
         data = Data(Disk(), os.path.abspath(path))
         try:
             data.discard("the node has left its cluster" if self.membership is None else "the node joins one")

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import trio
@@ -35,10 +37,11 @@ from amqp10broker.storage.disk import Disk, Scratch
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.reader import Torn
-from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.record import Record
 from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 
 _log = Log("amqp10broker.keeping")
+_GROUP: Final = attrgetter("group")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What cleaning may have appended that is not durable yet, before it waits; and what nobody waits for, before
@@ -84,6 +87,7 @@ class JournalTask:
         self._soon = trio.Event()
         self.journal = journal
         self.committer = committer
+        self.when_durable, self.when_room = committer.when_durable, committer.when_room
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
         self._turns = trio.CapacityLimiter(RECOVERING_MAX)
@@ -105,7 +109,7 @@ class JournalTask:
     def write_soon(self) -> None:
         if self.journal.unsynced_bytes > UNSAFE_BYTES_MAX:
             self.committer.wake()
-        elif not self._soon.is_set():
+        else:
             self._soon.set()
 
     async def _write_always(self) -> None:
@@ -115,20 +119,13 @@ class JournalTask:
             self._soon = trio.Event()
             self.committer.wake()
 
-    def classic(self, group: int) -> ClassicStore:
-        store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
-        self._kept[group] = store
-        return store
-
     def stream(self, number: int) -> FileShelf:
         part = part_of(self._folder.inventory, number)
         when_synced = self.stream_syncs.when_synced
         return FileShelf(self._disk, self._folder.streams, number, part, when_synced, _tell_torn)
 
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
-        """Remove what is left of streams that are not there any more. Raises `StorageError` if something
-        could not be removed.
-        """
+        """Remove what is left of streams that are gone. Raises `StorageError`."""
         for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
             _log.info("files of a deleted stream removed", folder=name)
 
@@ -138,9 +135,7 @@ class JournalTask:
         self._fail(error)
 
     def turns_for_queue(self) -> trio.CapacityLimiter:
-        """Return the event that a new queue awaits before it begins: it does not wait for all
-        recovered ones.
-        """
+        """Return the limiter that a queue awaits to begin: a new one does not wait for all recovered ones."""
         return self._turns_of_new if self.recovered.is_set() else self._turns
 
     def add(self, kept: JournalOwner) -> None:
@@ -157,12 +152,6 @@ class JournalTask:
             "the journal is not cleaned, so that nothing of a failed queue is lost; "
             "start the broker again, or delete the queue"
         )
-
-    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
-        self.committer.when_durable(ticket, callback)
-
-    def when_room(self, callback: Callable[[], None]) -> None:
-        self.committer.when_room(callback)
 
     def begin(self) -> None:
         """Every queue that has something in the journal is there: read it."""
@@ -217,26 +206,19 @@ class JournalTask:
         self.recovered.set()
 
     def _hand_out(self, batch: Sequence[Record]) -> int:
-        kept: JournalOwner | None = None
-        start = of_deleted_queues = 0
-        group = -1
-        for index in range(len(batch) + 1):
-            if index < len(batch) and batch[index].group == group:
-                continue
-            if kept is not None:
-                kept.restore(batch[start:index])
+        of_deleted_queues = 0
+        for group, records in groupby(batch, key=_GROUP):
+            part, kept = list(records), self._kept.get(group)
+            if kept is None:
+                of_deleted_queues += len(part)
             else:
-                of_deleted_queues += index - start
-            if index < len(batch):
-                group = batch[index].group
-                kept = self._kept.get(group)
-                start = index
+                kept.restore(part)
         return of_deleted_queues
 
     async def _clean_always(self) -> None:
         try:
             while True:
-                await self.committer.wait_cleaning()
+                await self.committer.to_clean.wait()
                 while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:
@@ -294,9 +276,8 @@ def _tell_torn(path: str, torn: Torn) -> None:
 
 
 def journal_sizes(folder: DataFolder, largest: int) -> tuple[int, int]:
-    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes.
-
-    On a small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
+    """Return the size of a journal file, at most `largest`, and the reserve behind the last, in bytes. On a
+    small disk files are smaller, so that some are free soon. The reserve is for cleaning one, and for
     settlements half as long. Raises `StorageError` if the size of the file system is not available.
     """
     # Some file systems say that they have none.
@@ -316,16 +297,9 @@ async def opened_journal(
     on_failed: Callable[[BrokerError], None],
     inline: InlineSteps,
 ) -> AsyncIterator[JournalTask | None]:
-    """Keep what durable queues give, as long as the block lasts; then commit what there is.
-
-    Args:
-        data: the data folder; None: nothing is kept.
-        file_bytes: of a file of the journal, at most.
-        on_full: called when the disk is full, and when it has room again.
-        inline: by which queues run inline when their records are durable.
-
-    Raises:
-        StorageFailed: the helper that syncs cannot be started.
+    """Keep what durable queues give, as long as the block lasts; then commit what there is. `data`: None:
+    nothing is kept. `file_bytes`: of a file of the journal, at most. `inline`: by which queues run inline
+    when their records are durable. Raises `StorageFailed` if the helper that syncs cannot be started.
     """
     if data is None:
         yield None
@@ -341,20 +315,20 @@ async def opened_journal(
             reserve_bytes=reserve_bytes,
         )
         streams = StreamSyncs()
-        also = (data.catalog_log, streams, inventory)
         held = data.catalog_log.holds_journal
         committer = Committer(
             journal,
             helper.sync,
-            also=also,
+            also=(data.catalog_log, streams, inventory),
             on_full=on_full,
             held=held,
             on_mark=data.catalog_log.mark,
             inline=inline,
         )
         streams.wake = committer.wake
-        disk, folder = data.disk, data.folder
-        journal_task = JournalTask(disk, folder, journal, committer, streams, clock, on_failed, held)
+        journal_task = JournalTask(
+            data.disk, data.folder, journal, committer, streams, clock, on_failed, held
+        )
         data.when_written = committer.wake
         failure: Exception | None = None
         try:

@@ -52,9 +52,7 @@ class Standalone:
     highest: int
 
     def carry_out(self, data: Data) -> None:
-        """Write it to the folder that it was made of. Waits for the disk. Raises `StorageError` if it cannot
-        be written.
-        """
+        """Write it to the folder that it was made of. Waits for the disk. Raises `StorageError`."""
         beside = [(MEMBERSHIP, self.membership.document()), (LOST, self.highest)]
         begin_anew(data.catalog_log, member_id(self.membership.number), self.entries, beside)
         data.catalog_log.sync()

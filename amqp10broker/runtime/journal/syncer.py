@@ -38,10 +38,8 @@ class Syncer:
         self._unread = 0
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """Make durable the written content of these files and folders.
-
-        Raises:
-            StorageFailed: it may not be durable, and no later sync can show that. Stop.
+        """Make durable the written content of these files and folders. Raises `StorageFailed` if it may not
+        be durable, and no later sync can show that. Stop.
         """
         try:
             while self._unread:

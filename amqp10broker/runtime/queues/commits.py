@@ -29,12 +29,7 @@ MESSAGE_BYTES: Final = 64
 
 
 class SessionCommits:
-    """Of one session or channel; see `sessions.commits.Commits`."""
-
-    __slots__ = ("_inbox", "_journal_task", "safe")
-
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
-        """Begin. `journal_task`: has the node's journal; None: everything is in memory."""
         self._inbox = inbox
         self._journal_task = journal_task
         self.safe = True
@@ -77,16 +72,13 @@ class SessionCommits:
             task.tell_decided()
         self.safe = journal is None
         if ref is not None and journal is not None and self._journal_task is not None:
-            self._journal_task.when_durable(journal.ticket, partial(self._tell, Committed(ref)))
+            self._journal_task.when_durable(journal.ticket, partial(self._inbox.put, Committed(ref)))
         return None
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
         starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
         assert starting.task is not None, "it has one that starts"
-        starting.task.when_started(partial(self._tell, Committed(ref)))
-
-    def _tell(self, done: Committed) -> None:
-        self._inbox.put(done)
+        starting.task.awaiting.append(partial(self._inbox.put, Committed(ref)))
 
     def _refusal(self, work: Sequence[tuple[QueueTask, Sequence[Command]]]) -> str | None:
         size = 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.queues.commands import Command, Configure, Publish, Purge
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, PublishRejected, Unconfirmed
@@ -74,37 +74,13 @@ class DeadLetterOffice:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """The queue hands out dead messages."""
-
-    letters: Sequence[DeadMessage]
-
-
-@dataclass(frozen=True, slots=True)
-class Redirected:
-    """The queue has another dead-letter exchange or routing key."""
-
-    destination: DeadLetterTarget
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """The queue has dropped the dead messages that it handed out."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEnded:
-    pass
-
-
-WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | QueueEnded
+WorkerMail = list[Effect] | Callable[[], None] | None
+"""Effects, or a call that the queue's task asks for; None: the end."""
 
 
 class DeadLetterWorker:
-    """Forwards the dead messages of one queue at least once; a task of its own (`run`).
-
-    The queue's task calls the other methods; none of them waits.
+    """Forwards the dead messages of one queue at least once; a task of its own (`run`). The queue's task
+    calls the other methods; none of them waits.
     """
 
     def __init__(
@@ -119,38 +95,32 @@ class DeadLetterWorker:
         *,
         retry_ms: int = RETRY_MS,
     ) -> None:
-        """Create an idle worker. `retry_ms`: how long to wait for a confirm before a message is
-        sent again.
-        """
+        """Create an idle worker. `retry_ms`: wait for a confirm before a message is sent again."""
         self._catalog = catalog
         self._vhost = vhost
         self._queue = queue
         self._settle = settle
         self._clock = clock
-        self._mailbox: Mailbox[WorkerLetter] = Mailbox()
+        self._mailbox: Mailbox[WorkerMail] = Mailbox()
         self._reply_registry = reply_registry
         self._reply_to = reply_registry.open(f"dead letters of {queue}", self._mailbox)
         self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
         self._unrouted_logged = False
 
-    @property
-    def outstanding(self) -> int:
-        return len(self._forwarding)
-
     def offer(self, letters: Sequence[DeadMessage]) -> None:
         """Forward these too. How many are on their way at once is the queue's to bound."""
-        self._mailbox.put(Offered(letters))
+        self._mailbox.put(partial(self._send, letters))
 
     def redirect(self, destination: DeadLetterTarget) -> None:
         """Forward to another exchange, or with another key, from now on."""
-        self._mailbox.put(Redirected(destination))
+        self._mailbox.put(partial(self._redirect, destination))
 
     def forget(self) -> None:
         """Send nothing again: the queue was purged, or does not want it any more."""
-        self._mailbox.put(Forgotten())
+        self._mailbox.put(self._forwarding.forget)
 
     def end(self) -> None:
-        self._mailbox.put(QueueEnded())
+        self._mailbox.put(None)
 
     async def run(self) -> None:
         try:
@@ -160,44 +130,42 @@ class DeadLetterWorker:
 
     async def _work_on(self) -> None:
         while True:
-            letters: list[WorkerLetter] = []
+            mail: list[WorkerMail] = []
             deadline = self._forwarding.deadline()
             until = math.inf if deadline is None else self._clock.trio_time(deadline)
             with trio.move_on_at(until):
-                letters = await self._mailbox.take_all()
-            for letter in letters:
-                if isinstance(letter, QueueEnded):
+                mail = await self._mailbox.take_all()
+            for each in mail:
+                if each is None:
                     self._mailbox.close()
                     return
-                self._work(letter)
+                if isinstance(each, list):
+                    self._on_effects(each)
+                else:
+                    each()
             self._send_again()
-            if not self.outstanding:
+            if not len(self._forwarding):
                 self._unrouted_logged = False
 
-    def _work(self, letter: list[Effect] | Offered | Redirected | Forgotten) -> None:
-        forwarding = self._forwarding
-        match letter:
-            case list():
-                done: list[int] = []
-                for effect in letter:
-                    if isinstance(effect, Confirmed):
-                        done += forwarding.confirmed(effect)
-                    else:
-                        assert isinstance(effect, PublishRejected | Unconfirmed), effect
-                        forwarding.refused(effect)
-                if done:
-                    self._settle(done)
-            case Offered():
-                vhost = self._catalog.find_vhost(self._vhost)
-                if vhost is not None:
-                    self._post(forwarding.send(letter.letters, vhost, self._clock.now_ms()))
-            case Redirected():
-                forwarding.redirect(letter.destination, self._clock.now_ms())
-                self._unrouted_logged = False
-            case Forgotten():
-                forwarding.forget()
-            case _:
-                assert_never(letter)
+    def _on_effects(self, effects: list[Effect]) -> None:
+        done: list[int] = []
+        for effect in effects:
+            if isinstance(effect, Confirmed):
+                done += self._forwarding.confirmed(effect)
+            else:
+                assert isinstance(effect, PublishRejected | Unconfirmed), effect
+                self._forwarding.refused(effect)
+        if done:
+            self._settle(done)
+
+    def _send(self, letters: Sequence[DeadMessage]) -> None:
+        vhost = self._catalog.find_vhost(self._vhost)
+        if vhost is not None:
+            self._post(self._forwarding.send(letters, vhost, self._clock.now_ms()))
+
+    def _redirect(self, destination: DeadLetterTarget) -> None:
+        self._forwarding.redirect(destination, self._clock.now_ms())
+        self._unrouted_logged = False
 
     def _send_again(self) -> None:
         deadline = self._forwarding.deadline()
@@ -229,15 +197,12 @@ class DeadLetterWorker:
 
 
 class AtLeastOnce:
-    """The at-least-once dead lettering of one queue: a worker, started for the first dead message."""
-
     def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
         self._start = start
         self._worker: DeadLetterWorker | None = None
         self._destination: DeadLetterTarget | None = None
 
     def offer(self, dead: Sequence[DeadMessage], settings: QueueSettings) -> None:
-        """Forward these according to the queue's settings."""
         if self._worker is None:
             self._destination = _destination(settings)
             if self._destination is None:
@@ -246,7 +211,6 @@ class AtLeastOnce:
         self._worker.offer(dead)
 
     def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
-        """Notify the worker of a changed exchange, or of removed messages."""
         worker = self._worker
         if worker is None:
             return

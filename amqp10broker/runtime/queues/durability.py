@@ -53,17 +53,13 @@ class QueueContext(BrokerContext):
 
 
 class Backends:
-    """Makes them, for all queues of a broker."""
-
     def __init__(
         self,
         node_context: QueueContext,
         groups: Groups | None = None,
         snapshots: Snapshots | None = None,
     ) -> None:
-        """Make keepers for queues of one node. `groups`: the node's groups; None: it is in no cluster.
-        `snapshots`: states on their way to and from other nodes; None: it is in no cluster.
-        """
+        """`groups`, `snapshots`: of the node; None: it is in no cluster."""
         self._node_context = node_context
         self._groups = groups
         self._snapshots = snapshots
@@ -73,7 +69,6 @@ class Backends:
     def make(
         self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
     ) -> DurabilityBackend[Any]:
-        """Make the backend of a queue. `journal_task`: has the journal for its messages; None: in memory."""
         return self._makers[spec.type](spec, journal_task, wake, publish)
 
     def _classic(
@@ -81,7 +76,8 @@ class Backends:
     ) -> DurabilityBackend[Any]:
         if journal_task is None:
             return DurabilityBackend(self._classic_queue(spec, None), wake, publish)
-        store = journal_task.classic(spec.number)
+        store = ClassicStore(spec.number, journal_task.journal, journal_task.spool)
+        journal_task.add(store)
         return ClassicInJournal(
             lambda before: self._classic_queue(spec, store, before),
             wake,

@@ -27,10 +27,6 @@ others have the process between two steps: a message may go to thousands."""
 
 
 class BatchHandle(ABC):
-    """A `QueueHandle` that takes several commands at once."""
-
-    __slots__ = ()
-
     @abstractmethod
     def post_all(self, commands: list[Command]) -> None: ...
 
@@ -39,10 +35,6 @@ class BatchHandle(ABC):
 
 
 class OwnQueue(BatchHandle):
-    """A queue whose state is at this node."""
-
-    __slots__ = ()
-
     @property
     @abstractmethod
     def queue(self) -> QueueMachine:
@@ -56,6 +48,13 @@ class OwnQueue(BatchHandle):
     def unsettled(self) -> int:
         return self.queue.unsettled
 
+    @property
+    def counters(self) -> QueueCounters:
+        return self.queue.counters
+
+    def figures(self) -> QueueStats:
+        return self.queue.figures()
+
     def weight(self) -> QueueWeight | None:
         return self.queue.weight()
 
@@ -66,12 +65,9 @@ class OwnQueue(BatchHandle):
 
 
 class InlineQueue(OwnQueue):
-    """A queue without a task: commands are handled as they are put, and answered at once.
-
-    For queues that hold nothing (direct reply-to), so that they need no turn of their own.
+    """A queue without a task: commands are handled as they are put, and answered at once. For queues that
+    hold nothing (direct reply-to), so that they need no turn of their own.
     """
-
-    __slots__ = ("_gone", "_queue", "_reply_registry")
 
     def __init__(
         self, queue: VolatileQueue, reply_registry: ReplyRegistry, gone: Callable[[], None] = lambda: None
@@ -98,22 +94,14 @@ class InlineQueue(OwnQueue):
     def progress(self) -> QueueProgress:
         return UP_TO_DATE
 
-    @property
-    def counters(self) -> QueueCounters:
-        return self._queue.counters
-
-    def figures(self) -> QueueStats:
-        return self._queue.figures()
-
 
 UnsentCommands = list[tuple["BatchHandle", list[Command]]]
 """Commands by queue, which later steps send."""
 
 
 def send_commands(given: list[QueueCommand]) -> None:
-    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one.
-
-    A client that sends on several links in turns makes each message a publish of its own.
+    """Send commands to queues, those for the same queue as one, and publishes of one link in it as one. A
+    client that sends on several links in turns makes each message a publish of its own.
     """
     rest = begin_to_send(given)
     while rest:
@@ -152,8 +140,6 @@ class ReplyRegistry:
     by which messages to them and to queues are handled inline.
     """
 
-    __slots__ = ("_boxes", "_sessions", "incarnation", "inline", "node")
-
     def __init__(self, *, node: int = 0, incarnation: int = 1) -> None:
         """Start without senders. `incarnation`: which of its starts this is, from 1."""
         self.node = node
@@ -185,10 +171,8 @@ class ReplyRegistry:
         return peer in self._boxes
 
     def post(self, effects: Mapping[PeerId, list[Effect]]) -> None:
-        """Put effects into the mailboxes of their receivers.
-
-        A removed receiver takes nothing: its `Unsubscribe`, with the count of seen deliveries, takes back the
-        rest.
+        """Put effects into the mailboxes of their receivers. A removed receiver takes nothing: its
+        `Unsubscribe`, with the count of seen deliveries, takes back the rest.
         """
         boxes = self._boxes
         for reply_to, batch in effects.items():

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueProgress, QueueStats, QueueStatus
+from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
@@ -26,17 +25,10 @@ from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWork
 from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry
 from amqp10broker.sessions.dead_letters import DeadLetterTarget
 
-if TYPE_CHECKING:
-    pass
-
 _log = Log("amqp10broker.queues")
 
 
 class Participant(BatchHandle):
-    """A `QueueHandle` of a queue that may take part in commits (`commits`)."""
-
-    __slots__ = ()
-
     @property
     @abstractmethod
     def task(self) -> QueueTask | None:
@@ -58,31 +50,6 @@ class QueueTask(OwnQueue, Participant):
     sessions, with the index of the last entry that made them, 0 without a log.
     """
 
-    __slots__ = (
-        "_at_least_once",
-        "_at_work",
-        "_awaiting",
-        "_clock",
-        "_delay_s",
-        "_due_ms",
-        "_early",
-        "_fault",
-        "_journal_task",
-        "_mailbox",
-        "_on_dead_letters",
-        "_on_deleted",
-        "_own_files",
-        "_queue_status",
-        "_reply_registry",
-        "_silent",
-        "_start_worker",
-        "_taking_up",
-        "_turns",
-        "backend",
-        "begun",
-        "notify",
-    )
-
     def __init__(
         self,
         make_backend: Callable[[Wake, PublishEffects], DurabilityBackend[Any]],
@@ -96,18 +63,14 @@ class QueueTask(OwnQueue, Participant):
         own_files: bool = False,
         confirm_delay_ms: int = 0,
     ) -> None:
-        """Create a queue that is ready to run.
-
-        Args:
-            start_worker: called once, when the first message is to be handed on at least once.
-            journal_task: has the journal that must be read first; None: nothing of the queue is in one.
-            own_files: only commits of the queue are there; its own files are read meanwhile.
-            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
-                disk.
+        """Create a queue that is ready to run. `start_worker`: called for the first message to be handed on
+        at least once. `journal_task`: has the journal that must be read first. `own_files`: only commits of
+        the queue are there; its own files are read meanwhile. `confirm_delay_ms`: fault injection: every
+        batch takes this long to commit, as if each waited for a disk.
         """
         self.begun = trio.Event()
-        # Commits that wait until it can take part.
-        self._awaiting: list[Callable[[], None]] = []
+        # Called when it can take part in a commit, or never will.
+        self.awaiting: list[Callable[[], object]] = []
         # Its first step has run, in its task or inline.
         self._taking_up = self._early = False
         self.notify: Callable[[Mapping[PeerId, list[Effect]], int], None] | None = None
@@ -137,7 +100,6 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def busy(self) -> bool:
-        """Whether commands wait, or effects are not published."""
         return self._mailbox.waiting > 0 or bool(self._at_work) or self.backend.busy
 
     def post_all(self, commands: list[Command]) -> None:
@@ -159,20 +121,11 @@ class QueueTask(OwnQueue, Participant):
     def progress(self) -> QueueProgress:
         return self.backend.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
 
-    @property
-    def counters(self) -> QueueCounters:
-        return self.queue.counters
-
-    def figures(self) -> QueueStats:
-        return self.queue.figures()
-
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until the queue is deleted, or cancelled.
-
-        Raises:
-            StorageError: what it has kept is damaged, or cannot be read or written; the broker must stop.
+        """Work until the queue is deleted, or cancelled. Raises `StorageError` if what it has kept is
+        damaged, or cannot be read or written; the broker must stop.
         """
         try:
             try:
@@ -275,7 +228,7 @@ class QueueTask(OwnQueue, Participant):
 
     def _tell(self) -> None:
         self.backend.publish()
-        if self._awaiting:
+        if self.awaiting:
             self._tell_awaiting()
         self._queue_status = None
         self._at_work = []
@@ -287,7 +240,6 @@ class QueueTask(OwnQueue, Participant):
         return self
 
     def take_put(self) -> list[Command]:
-        """Take the waiting commands, which the caller executes now."""
         return _joined(self._mailbox.take_now())
 
     def catch_up(self) -> None:
@@ -303,18 +255,14 @@ class QueueTask(OwnQueue, Participant):
                 return
             if self._mailbox.waiting:
                 self._decide(self.take_put())
-            self._catch_up_backend()
+            self.backend.catch_up()
+            self._look_after_dead_letters([])
+            if self.backend.queue.deleted:
+                self._forget()
             self._tell()
         except Exception as error:
             self._fault = error
         self._wake()
-
-    def _catch_up_backend(self) -> None:
-        backend = self.backend
-        backend.catch_up()
-        self._look_after_dead_letters([])
-        if backend.queue.deleted:
-            self._forget()
 
     @property
     def starting(self) -> bool:
@@ -322,13 +270,9 @@ class QueueTask(OwnQueue, Participant):
             return False
         return not self.begun.is_set() or self.backend.starting
 
-    def when_started(self, then: Callable[[], None]) -> None:
-        """Have a function called when it can take part in a commit, or never will."""
-        self._awaiting.append(then)
-
     def _tell_awaiting(self) -> None:
         if not self.starting:
-            awaiting, self._awaiting = self._awaiting, []
+            awaiting, self.awaiting = self.awaiting, []
             for then in awaiting:
                 then()
 
@@ -350,7 +294,6 @@ class QueueTask(OwnQueue, Participant):
         self._wake()
 
     def tell_decided(self) -> None:
-        """Publish the effects of what was decided."""
         if self._fault is None:
             self._tell()
         if self.queue.deleted:
@@ -421,7 +364,6 @@ class QueueTask(OwnQueue, Participant):
         self.backend.delete()
 
     def storage_failed(self) -> None:
-        """Storage has failed: notify waiting callers."""
         self.backend.storage_failed()
         for each in self.backend.admission.take():
             refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
@@ -446,16 +388,14 @@ class QueueTask(OwnQueue, Participant):
             backend.delete()
 
     def restart(self) -> None:
-        """Replace an untrusted state by another one, from storage."""
         self.queue.break_down(self._at_work)
         self._tell_at_once()
         self._at_work = []
         self.backend.restart()
 
     def fail(self) -> None:
-        """Abandon an untrusted state: end as if deleted, so that links are notified.
-
-        If other members have the queue, they continue with it, without notification.
+        """Abandon an untrusted state: end as if deleted, so that links are notified. If other members have
+        the queue, they continue with it, without notification.
         """
         if self.backend.shared:
             self._silent = True

@@ -94,7 +94,6 @@ class Queues:
         return self._nursery.child_tasks
 
     def start(self, spec: QueueSpec) -> QueueTask:
-        """Begin to run a queue (see `metadata.queue.StartQueue`)."""
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)

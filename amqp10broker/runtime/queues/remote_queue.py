@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from amqp10broker.cluster.remote_queue.home_link import HomeLink
 from amqp10broker.cluster.remote_queue.link import QueueLink
@@ -13,16 +13,9 @@ from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
 from amqp10broker.runtime.queues.queue_task import Participant, QueueTask
 
-if TYPE_CHECKING:
-    pass
-
 
 class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue that is elsewhere, or may be. `member`: the queue's task here; None: this
-    node has no part of it.
-    """
-
-    __slots__ = ("_name_of", "client", "member")
+    """A `QueueHandle` of a queue elsewhere. `member`: the queue's task here; None: no part of it is here."""
 
     def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
         self.client = client

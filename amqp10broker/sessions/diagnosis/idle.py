@@ -191,7 +191,7 @@ class _Sentence:
         )
 
     def _unsettled(self, *, here: bool) -> str:
-        holders = self._queue_status.holders()
+        holders = self._queue_status.holders
         total = sum(each.held for each in holders)
         mine = 0 if self._own is None else self._own.held
         others = [each for each in holders if each.ref != self._ref]

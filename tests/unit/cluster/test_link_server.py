@@ -60,7 +60,7 @@ class Node:
     def carry_out(self, *commands: QuorumCommand) -> None:
         """What was posted is committed, as one entry, and told."""
         self.index += 1
-        self.queue.begin_entry(self.index)
+        self.queue.node_links.entry = self.index
         posted, self.posted = self.posted, []
         for command in (*posted, *commands):
             self.queue.apply(command, self.now)

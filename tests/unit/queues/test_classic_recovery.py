@@ -25,7 +25,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
-from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
+from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
@@ -34,7 +34,7 @@ PUBLISHER = HERE.publisher()
 
 
 def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
-    store = ClassicStore(GROUP, log, Spool(MemoryScratch), RECORD_BYTES)
+    store = ClassicStore(GROUP, log, Spool(MemoryScratch))
     store.restore(log.records())
     queue = ClassicQueue("q", durable=True, store=store)
     queue.recover(store.backlogs())

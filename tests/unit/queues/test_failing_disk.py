@@ -14,7 +14,7 @@ from amqp10broker.queues.commands import Credit, Publish, Subscribe
 from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
-from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
+from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 from tests.support.kept_queues import make_message, number_of, shorten_pages
 
 HERE = new_asker("1.1")
@@ -55,7 +55,7 @@ def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def queue_on(log: FakeLog) -> ClassicQueue:
-    return ClassicQueue("q", durable=True, store=ClassicStore(7, log, Spool(Scratch), RECORD_BYTES))
+    return ClassicQueue("q", durable=True, store=ClassicStore(7, log, Spool(Scratch)))
 
 
 def publish(queue: ClassicQueue, numbers: Sequence[int]) -> None:

@@ -43,7 +43,6 @@ from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member
-from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.askers import new_asker
 from tests.support.fake_log import MemoryScratch
 
@@ -186,7 +185,7 @@ def opened(settings: QueueSettings = DEFAULTS, states: States | None = None) -> 
 def test_a_settlement_during_a_sync_is_synced_soon_though_a_publish_waits_for_that_sync() -> None:
     """The sync was begun before it, and nobody asks for another one."""
     journal = Journal()
-    store = ClassicStore(7, journal, Spool(MemoryScratch), RECORD_BYTES)  # type: ignore[arg-type]
+    store = ClassicStore(7, journal, Spool(MemoryScratch))  # type: ignore[arg-type]
     bench = Bench(
         lambda wake, publish: ClassicInJournal(
             lambda before: ClassicQueue("q", durable=True, store=store),

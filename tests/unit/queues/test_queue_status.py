@@ -30,11 +30,11 @@ def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
     queue_status = QueueStatus(0, 1, parts)
     asked = list(parts)
     ahead = [queue_status.ahead_of(ref) for ref in asked]
-    assert [len(queue_status.holders()) for _ in asked] == [8] * 9
+    assert [len(queue_status.holders) for _ in asked] == [8] * 9
     assert parts.times == 1
     first = parts[asked[2]]
     assert ahead == [first, first, None] * 3
-    assert [part.held for part in queue_status.holders()] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [part.held for part in queue_status.holders] == [8, 7, 6, 5, 4, 3, 2, 1]
 
 
 def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:

@@ -240,12 +240,13 @@ def test_many_numbers_in_the_tail_are_as_few(monkeypatch: pytest.MonkeyPatch) ->
             messages = bench.queue.parts()[0]
             assert encode_snapshot(decode_snapshot("q", state, messages.bodies)) == state
             line = messages.ready
-            states.append((line.returns_to_tail(), line.indexes_of_tail(), bench.held(ref), bench.counts))
-        packed = type(bench.queue.parts()[0].ready._behind) is Numbers
+            behind = sorted(line.behind.items())
+            states.append((behind, line.indexes_of_tail(), bench.held(ref), bench.counts))
+        packed = type(bench.queue.parts()[0].ready.behind) is Numbers
         assert packed is (at_least == 1)
         bench.do(Purge(bench.request))
         bench.settle(ref, DeliveryOutcome.ACCEPT)
-        assert bench.queue.parts()[0].ready.returns_to_tail() == []
+        assert not list(bench.queue.messages.ready.behind.items())
         return states
 
     assert walk(1) == walk(10**9)

@@ -55,13 +55,13 @@ class Entries(Bench):
 
     def entry(self, command: object) -> list[object]:
         self.index += 1
-        self.queue.begin_entry(self.index)
+        self.queue.node_links.entry = self.index
         self.queue.apply(command, self.now)  # type: ignore[arg-type]
         return [each for told in self.queue.take_effects().values() for each in told]
 
     @property
     def kept(self) -> list[object]:
-        link = self.queue.links[NODE, START]
+        link = self.queue.node_links.by_node[NODE, START]
         return [(index, type(effect)) for index, _, effect in link.kept]
 
 
@@ -79,11 +79,11 @@ def test_what_comes_twice_or_too_early_changes_nothing(first: int) -> None:
     """Mutants 28 and 29. Indexes are used up, for places are known before the queue decides."""
     bench = Entries(**FULL)
     bench.entry(letters(1, publish("a"), Purge(SESSION.request())))
-    before = bench.queue.links[NODE, START]
+    before = bench.queue.node_links.by_node[NODE, START]
     state = asdict(before)
     assert not bench.entry(letters(first, publish("x", "y"), Purge(SESSION.request()), heard=1))
-    assert asdict(bench.queue.links[NODE, START]) == state
-    assert (bench.queue.ready, bench.queue.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
+    assert asdict(bench.queue.node_links.by_node[NODE, START]) == state
+    assert (bench.queue.ready, bench.queue.messages.next_index, len(bench.queue.live_indexes())) == (0, 3, 0)
     bench.entry(letters(3, publish("z")))
     assert bench.bodies(bench.entry(letters(4, *reading()))) == ["z"]
 
@@ -117,7 +117,7 @@ def test_what_others_may_not_say_is_not_carried_out() -> None:
     assert [type(each) for each in told] == [Confirmed]
     queue = bench.queue
     assert (queue.ready, queue.consumers, queue.publishers, queue.deleted) == (1, 0, 0, False)
-    assert queue.next_index == 3
+    assert queue.messages.next_index == 3
     assert bench.bodies(bench.entry(letters(queue.link_last(NODE, START) + 1, *reading()))) == ["mine"]
 
 
@@ -179,7 +179,7 @@ def test_nodes_are_in_the_snapshot() -> None:
     bodies = bench.queue.parts()[0].bodies
     restored = decode_snapshot("q", data, bodies)
     assert encode_snapshot(restored) == data
-    assert list(restored.links) == list(bench.queue.links)
+    assert list(restored.node_links.by_node) == list(bench.queue.node_links.by_node)
     assert restored.suspects == bench.queue.suspects == {(4, 1): None, (5, 1): bench.now}
     assert restored.deadline() == bench.queue.deadline() == bench.now + 60_000
     found, wanted = (queue.resume(NODE, START, 0, {}) for queue in (restored, bench.queue))
@@ -200,14 +200,14 @@ def test_bytes_of_letters_say_where_messages_lie() -> None:
     assert [(each.first, each.messages) for each in encoded.places] == [(40, 2), (42, 1), (43, 2), (45, 1)]
     assert encoded.end == 46
     queue, other = (QuorumQueue("q", settings=QueueSettings(), now_ms=0) for _ in range(2))
-    queue.skip_to(40)
-    other.skip_to(40)
+    queue.messages.next_index = 40
+    other.messages.next_index = 40
     for each in commands:
         queue.apply(each, 5)
     for decoded in decode_commands(payload).commands:
         other.apply(decoded, 5)
     assert encode_snapshot(queue) == encode_snapshot(other)
-    assert queue.next_index == 46
+    assert queue.messages.next_index == 46
     inner = [len(each.commands) for each in decode_commands(payload).commands if isinstance(each, Letters)]
     assert inner == [2]
 
@@ -246,7 +246,7 @@ def test_a_link_ends_with_its_node() -> None:
     later = Letters(NODE, START + 1, 1, 1, 0, [publish("b", session=ReplyTo(PeerId(NODE, START + 1, 1), ""))])
     bench.entry(later)
     bench.entry(NodeGone(NODE, START))
-    assert list(bench.queue.links) == [(NODE, START + 1)]
+    assert list(bench.queue.node_links.by_node) == [(NODE, START + 1)]
     assert (bench.queue.publishers, bench.queue.ready) == (0, 2)
     assert not bench.entry(letters(1, publish("late")))
     assert bench.queue.ready == 2

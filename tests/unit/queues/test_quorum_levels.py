@@ -36,7 +36,7 @@ def test_the_highest_goes_first_and_each_is_first_in_first_out(
     batch = [message(str(number), priority=each) for number, each in enumerate(priorities)]
     for at in range(0, len(batch), some):
         bench.publish_all(batch[at : at + some])
-    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue._messages.bodies)
+    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
     numbers = sorted(range(len(batch)), key=lambda number: (-level(priorities[number]), number))
     assert bench.get(bench.consumer(), 100) == list(map(str, numbers))
 
@@ -52,7 +52,7 @@ def test_what_never_arrived_goes_back_to_its_place_and_what_was_returned_goes_fi
     consumer = bench.consumer()
     got = [int(each) for each in bench.get(consumer, count)]
     assert got == waiting[:count]
-    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue._messages.bodies)
+    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
     returned = data.draw(st.lists(st.sampled_from(got), unique=True))
     if returned:
         bench.settle(consumer, DeliveryOutcome.REQUEUE, returned)
@@ -118,6 +118,6 @@ def test_a_consumer_that_selects_gets_the_highest_first_and_followers_agree() ->
 def test_a_snapshot_keeps_the_rules(version: str) -> None:
     bench = Bench(**rules_of(version).quorum)
     bench.publish("a", priority=9)
-    again = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue._messages.bodies)
+    again = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
     assert again.settings == bench.settings
     assert encode_snapshot(again) == encode_snapshot(bench.queue)

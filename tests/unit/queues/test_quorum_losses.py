@@ -66,12 +66,12 @@ class Group:
     def entry(self, *commands: Any, back: int = 0) -> list[Effect]:
         """An entry for both, `back` ms before now; what the leader tells."""
         self.index += 1
-        encoded = encode_commands(commands, self.now - back, self.leader.next_index)
+        encoded = encode_commands(commands, self.now - back, self.leader.messages.next_index)
         for queue, inner in (
             (self.leader, commands),
             (self.follower, decode_commands(b"".join(encoded.pieces)).commands),
         ):
-            queue.begin_entry(self.index)
+            queue.node_links.entry = self.index
             for command in inner:
                 queue.apply(command, self.now - back)
         assert not self.follower.take_effects()
@@ -151,7 +151,11 @@ def test_letters_behind_a_gap_do_nothing() -> None:
     group.says(ONE, publish(ONE, "a"))
     assert not group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]))
     assert not group.entry(Letters(*TWO.id[:2], 2, 2, 0, [publish(TWO, "c")]))
-    assert (group.leader.ready, group.leader.link_last(*ONE.id[:2]), len(group.leader.links)) == (1, 1, 1)
+    assert (
+        group.leader.ready,
+        group.leader.link_last(*ONE.id[:2]),
+        len(group.leader.node_links.by_node),
+    ) == (1, 1, 1)
 
 
 def test_a_node_speaks_for_itself() -> None:
@@ -497,7 +501,7 @@ def test_an_older_start_takes_nothing_from_a_newer_one() -> None:
     group.entry(NodeSuspect(*ONE.id[:2]), NodeSuspect(*NEW.id[:2]))
     told = group.entry(NodeGone(*ONE.id[:2]))
     assert not bodies(told)
-    assert list(group.leader.links) == [NEW.id[:2]]
+    assert list(group.leader.node_links.by_node) == [NEW.id[:2]]
     assert list(group.leader.suspects) == [NEW.id[:2]]
     assert (group.leader.consumers, group.leader.publishers, group.leader.unsettled) == (1, 1, 1)
     found = group.resume(NEW, {new: 1})
@@ -511,7 +515,7 @@ def test_who_is_gone_comes_no_more() -> None:
     group.entry(NodeGone(*ONE.id[:2]))
     group.fail_over()
     group.says(ONE, *reader(ONE, 5)[1])
-    assert (group.leader.consumers, len(group.leader.links)) == (0, 0)
+    assert (group.leader.consumers, len(group.leader.node_links.by_node)) == (0, 0)
     group.says(NEW, *reader(NEW, 5)[1])
     assert group.leader.consumers == 1
 

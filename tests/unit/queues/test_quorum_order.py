@@ -154,7 +154,7 @@ def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
     else:
         bench.wait(1001)
         left = []
-    assert bench.queue.parts()[0].ready.returns_to_tail() == []
+    assert not list(bench.queue.messages.ready.behind.items())
     assert bench.get(consumer, 9) == left
 
 

@@ -33,7 +33,7 @@ class Colours(Bench):
         self.follower.follow()
 
     def do(self, command: QuorumCommand) -> list[object]:
-        entry = b"".join(encode_commands([command], self.now, self.queue.next_index).pieces)
+        entry = b"".join(encode_commands([command], self.now, self.queue.messages.next_index).pieces)
         told = super().do(command)
         for each in decode_commands(entry).commands:
             self.follower.apply(each, self.now)

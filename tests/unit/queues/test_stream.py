@@ -236,7 +236,7 @@ def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
     bench = Bench(QueueSettings(segment_bytes=200))
     for _ in range(50):
         bench.publish(3)
-    assert bench.log.segments > 5
+    assert len(bench.log.segments) > 5
     reader = bench.reader(Offset(7))
     assert reader.read(50) + reader.read(200) == list(range(7, 150))
     assert [number_of(message) for _, message in reader.taken] == list(range(7, 150))
@@ -500,7 +500,7 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
     waiting.give_back(3)
     waiting.read(100)
     assert waiting.taken == wanted
-    bench.log.close()
+    bench.log.shelf.close()
     restarted = Bench(shelf=ShelfAlone(disk, "/streams", 1))
     restarted.now_ms = 60_000
     for position in (0, 3):

@@ -145,6 +145,7 @@ def test_members_of_queues_ask_for_votes_when_the_node_has_begun_them() -> None:
     node.run()
     assert node.asked == []
     node.groups.elects = True
+    node.groups.on_deadline()
     node.run()
     assert node.asked == node.members
 

@@ -78,7 +78,7 @@ def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: Si
     assert entries(log) == expected
     again = opened(disk.after_kill())
     assert list(again.entries()) == list(expected.items())
-    assert (again.found.entries, again.found.records, again.found.torn_bytes) == (3, 5, 0)
+    assert (len(again), again.reader.records, again.reader.torn) == (3, 5, None)
     assert ("a",) in again
     assert ("d",) not in again
 
@@ -111,7 +111,7 @@ def test_entries_and_keys_that_go_are_one_record(log: CatalogLog, disk: SimDisk)
     log.change([(("c",), [["x"]]), (("b",), [])], [("a",), ("never",)])
     assert entries(log) == {("b",): [], ("c",): [["x"]]}
     again = opened(disk.after_kill())
-    assert (entries(again), again.found.records) == (entries(log), 2)
+    assert (entries(again), again.reader.records) == (entries(log), 2)
     live = log.live_bytes
     log.change([], [("never",)])
     log.change([], [("b",)])
@@ -218,7 +218,7 @@ def test_a_file_that_is_too_long_at_the_start_is_written_anew(disk: SimDisk) -> 
         log.put([(("a",), number)])
     size = log.size_bytes
     again = opened(disk.after_kill())
-    assert again.found.bytes == size
+    assert again.reader.end == size
     assert again.size_bytes < 300
     assert entries(again) == {("a",): 99}
 
@@ -240,7 +240,7 @@ def test_many_entries_are_written_anew_in_several_records(
         sync_all(disk, log)
     again = opened(disk.after_kill())
     assert entries(again) == expected
-    assert again.found.records > 3
+    assert again.reader.records > 3
 
 
 @pytest.mark.usefixtures("small_spare")

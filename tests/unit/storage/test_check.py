@@ -82,7 +82,7 @@ def data(tmp_path: Path) -> Path:
         make_room(stream, DISK.sync)
         stream.append(count, 0, b"", [b"messages" * 10])
         stream.commit(stream.write())
-    stream.close()
+    stream.shelf.close()
     folder.close()
     return path
 
