@@ -168,7 +168,7 @@ class Restarting(RuleBasedStateMachine):
         ticket = self.queue.unsafe_ticket
         if ticket is not None:
             self.queue.safe_up_to(10**9)
-            assert self.queue.unsafe_ticket is None
+            assert self.queue.intake.waits is False
             self.queue.take_effects()
         return got
 
