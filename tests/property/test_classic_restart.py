@@ -165,10 +165,10 @@ class Restarting(RuleBasedStateMachine):
                 elif isinstance(effect, Confirmed):
                     safe = [number for number in effect.ids if self.where[number][1]]
                     assert not safe, "confirmed before it was safe"
-        ticket = self.queue.unsafe_ticket
+        ticket = next((each[0] for each in self.queue.intake._unsafe), None)
         if ticket is not None:
             self.queue.safe_up_to(10**9)
-            assert self.queue.unsafe_ticket is None
+            assert self.queue.intake.waits is False
             self.queue.take_effects()
         return got
 

@@ -212,9 +212,9 @@ class Delaying(RuleBasedStateMachine):
                 elif isinstance(effect, Confirmed):
                     confirmed.update(effect.ids)
         assert not confirmed & self.safe, "confirmed before it was safe"
-        if self.queue.unsafe_ticket is not None:
+        if self.queue.intake.waits:
             self.queue.safe_up_to(10**9)
-            assert self.queue.unsafe_ticket is None
+            assert self.queue.intake.waits is False
             self.queue.take_effects()
         return got
 

@@ -287,7 +287,7 @@ class Selecting(RuleBasedStateMachine):
         self.queue.apply(command, self.now)
         self._note()
         turns = 0
-        if self.queue.unsafe_ticket is not None:
+        if self.queue.intake.waits:
             self.queue.safe_up_to(10**9)
         while at_once and (due := self.queue.deadline()) is not None and due <= self.now:
             self.queue.apply(TICK, self.now)
