@@ -2,33 +2,7 @@
 
 Every one is written to be read by the person who can mend it: it names what was refused and what
 to do instead. A protocol room translates those that a peer can cause into its own conditions
-(`NotFound` is ``amqp:not-found`` in AMQP 1.0)::
-
-    BrokerError
-    |-- ConfigError             a setting is unknown, of the wrong type or out of range
-    |-- PeerUnreachable         another node of the cluster does not answer
-    |-- Stopped                 a node was told to end before it was of a cluster
-    |-- AdminSocketError        the local socket for `amqp10broker status` is unsafe or not there
-    |-- StorageError            a file of the data folder cannot be used; says which, where, what to do
-    |   |-- DamagedFile         what stands there is not what was written
-    |   |-- FolderInUse         another broker has the data folder
-    |   |-- DiskFull            it is still to be written; nothing is lost, and it can be tried again
-    |   `-- StorageFailed       what was written may not be on the disk: the broker must stop
-    `-- RefusedError            a request of a client is refused; says which resource
-        |-- NotFound
-        |-- AccessRefused
-        |   |-- PermissionDenied
-        |   `-- ReservedName
-        |-- PreconditionFailed  it exists, but not as asked for
-        |   |-- Inequivalent
-        |   |-- InvalidArgument
-        |   `-- InUse
-        |-- ResourceLocked      another connection holds it exclusively
-        |-- LimitExceeded
-        |-- BadRequest
-        |-- NotSupported
-        |-- NotAllowed
-        `-- Unavailable         what it needs cannot be reached: try again later
+(`NotFound` is ``amqp:not-found`` in AMQP 1.0).
 """
 
 from __future__ import annotations

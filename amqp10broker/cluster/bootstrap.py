@@ -56,10 +56,8 @@ class MemberAt:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> MemberAt:
-        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
-        number, name, host, port = (document[key] for key in ("number", "name", "host", "port"))
-        if not (type(number) is int and type(port) is int and type(name) is str and type(host) is str):
-            raise ValueError(f"no member: {document}")
+        """It again. Raises `KeyError` or `ValueError` if it is not valid."""
+        number, name, host, port = _typed(document, number=int, name=str, host=str, port=int)
         return cls(number, name, Address(host, port))
 
 
@@ -82,24 +80,22 @@ class ClusterIdentity:
 
     @classmethod
     def of(cls, document: Mapping[str, object]) -> ClusterIdentity:
-        """It again. Raises `KeyError` or `TypeError` or `ValueError` if it is not valid."""
-        cluster, number, name, members = (document[key] for key in ("cluster", "number", "name", "members"))
-        if not (type(cluster) is str and type(number) is int and type(name) is str):
-            raise ValueError(f"no membership: {document}")
-        if not isinstance(members, list):
-            raise TypeError(f"no members: {members!r}")
+        """It again. Raises `KeyError` or `ValueError` if it is not valid."""
+        cluster, number, name, members = _typed(document, cluster=str, number=int, name=str, members=list)
         return cls(cluster, number, name, tuple(MemberAt.of(each) for each in members))
+
+
+def _typed(document: Mapping[str, object], **kinds: type) -> list[Any]:
+    if any(type(document[key]) is not kind for key, kind in kinds.items()):
+        raise ValueError(f"no facts of a cluster: {document}")
+    return [document[key] for key in kinds]
 
 
 # --- names and lists ------------------------------------------------------------------------------
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be the name of a node.
-
-    Raises:
-        ClusterRefused: with what it may be.
-    """
+    """Refuse what cannot be the name of a node: raises `ClusterRefused`."""
     if (
         not 1 <= len(name) <= NAME_MAX
         or not name[0].isalnum()
@@ -149,7 +145,6 @@ class NodeAnswer:
     name: str
     cluster: str | None
     taken: bool = False
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,9 +129,8 @@ class Liveness:
         if beat.unsynced_ms >= HUNG_MS:
             yield from self.lost(node)
             return
-        if it.alive and beat.incarnation != it.incarnation:
-            it.alive = False
-            yield Suspected(node)
+        if beat.incarnation != it.incarnation:
+            yield from self.lost(node)
         it.incarnation = beat.incarnation
         it.heard_ms = now_ms
         it.hears_us = self.node in beat.hears
@@ -160,8 +159,4 @@ class Liveness:
         self._ticked_ms = now_ms
         for node, it in self._nodes.items():
             if it.heard_ms is not None and now_ms - it.heard_ms >= self.suspect_ms:
-                it.heard_ms = None
-                it.hears_us = False
-                if it.alive:
-                    it.alive = False
-                    yield Suspected(node)
+                yield from self.lost(node)

@@ -91,15 +91,12 @@ class GroupState:
     config: Configuration
     settled: bool = True
     caught_up: Collection[int] = ()
-    made: Collection[int] = ()
     reached: Collection[int] = ()
 
 
 def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection[int]) -> GroupState:
-    """Return the state of a node's member.
-
-    A node without its member reports that to the leader, which suspects it until the member exists: so every
-    declared member counts as existing.
+    """Return the state of a node's member. Every declared one counts as existing: a node without its member
+    reports that to the leader, which suspects it until the member exists.
     """
     raft = member.raft
     config, matches, commit = raft.config, raft.matches(), raft.hard.commit
@@ -110,7 +107,6 @@ def standing_of(member: Member, declared: tuple[int, ...], suspected: Collection
         config=config,
         settled=raft.settled,
         caught_up=[each for each in config.learners if matches.get(each, 0) >= commit],
-        made=declared,
         reached=[each for each in matches if node_of(each) not in suspected],
     )
 
@@ -127,26 +123,23 @@ class Hand:
     to: int
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """This member does not lead: go on where one does."""
-
-
 class MembershipAction(enum.Enum):
-    """Nothing is to be done."""
+    """Nothing is to be done here."""
 
     WAIT = "wait"
     DONE = "done"
+    MOVED = "moved"
+    """This member does not lead: go on where one does."""
     LAST_NODE = "last_node"
     """It cannot be: a queue has at least one voter."""
 
 
-Step = DeclareMembers | Hand | Change | Moved | MembershipAction
+Step = DeclareMembers | Hand | Change | MembershipAction
 
 
 def next_step(goal: Goal, standing: GroupState) -> Step:
     if not standing.leads:
-        return Moved()
+        return MembershipAction.MOVED
     if not standing.settled:
         return MembershipAction.WAIT
     if isinstance(goal, Adding):
@@ -161,7 +154,7 @@ def _adding(goal: Adding, standing: GroupState) -> Step:
     if member in config.voters:
         return MembershipAction.DONE
     if member not in config.learners:
-        return Add(member) if member in standing.made else MembershipAction.WAIT
+        return Add(member)
     if not goal.as_voter:
         return MembershipAction.DONE
     return Promote(member) if member in standing.caught_up else MembershipAction.WAIT
@@ -201,23 +194,6 @@ def nothing_to_repair(config: Configuration, declared: Collection[int]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciling:
-    """The settings of reconciliation.
-
-    Attributes:
-        target_group_size: members that each queue should have; 0: only policies and arguments count.
-        auto_remove: members on nodes that are not in the cluster any more are removed.
-        trigger_interval_ms: from a trigger, or a round that had something to do, to the next round.
-    """
-
-    enabled: bool = False
-    target_group_size: int = 0
-    auto_remove: bool = False
-    interval_ms: int = 3_600_000
-    trigger_interval_ms: int = 10_000
-
-
-@dataclass(frozen=True, slots=True)
 class NodeState:
     """A node of the cluster, as others see it."""
 
@@ -239,9 +215,9 @@ class Drop:
     members: tuple[int, ...]
 
 
-def target_size(setting: int | None, policy: int | None, argument: int | None) -> int:
-    """Return the wanted number of members: the largest of the given sizes; 0 if none is given."""
-    return max(setting or 0, policy or 0, argument or 0)
+def target_size(setting: int, policy: int | None, argument: int | None) -> int:
+    """Return the wanted number of members: the largest of the given sizes."""
+    return max(setting, policy or 0, argument or 0)
 
 
 def next_change(
@@ -269,19 +245,19 @@ def next_change(
 
 
 class Schedule:
-    """When the next round comes. `due_ms`: then; None: reconciliation is off."""
+    """When the next round comes. `interval_ms`: between two. `trigger_interval_ms`: from a trigger, or a
+    round that had something to do, to the next.
+    """
 
-    def __init__(self, settings: Reconciling, now_ms: int) -> None:
-        self._settings = settings
-        self.due_ms = now_ms + settings.interval_ms if settings.enabled else None
+    def __init__(self, interval_ms: int, trigger_interval_ms: int, now_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self._trigger_interval_ms = trigger_interval_ms
+        self.due_ms = now_ms + interval_ms
 
     def trigger(self, now_ms: int) -> None:
         """A node has come up or left for good, a queue was declared, a policy set. A failure is none."""
-        if self.due_ms is not None:
-            self.due_ms = min(self.due_ms, now_ms + self._settings.trigger_interval_ms)
+        self.due_ms = min(self.due_ms, now_ms + self._trigger_interval_ms)
 
     def ran(self, now_ms: int, *, unfinished: bool) -> None:
         """A round is over. `unfinished`: it changed something, or could not: there may be more to do."""
-        if self.due_ms is not None:
-            settings = self._settings
-            self.due_ms = now_ms + (settings.trigger_interval_ms if unfinished else settings.interval_ms)
+        self.due_ms = now_ms + (self._trigger_interval_ms if unfinished else self._interval_ms)

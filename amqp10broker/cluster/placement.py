@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.nodes import NodeFacts, Placed, WantedQueue
-from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.metadata.nodes import NodeFacts, Placed
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.raft.ids import member_id, node_of
 
 COUNTED_MAX: Final = 1000
@@ -36,20 +36,27 @@ class ByCount:
     locator: str = CLIENT_LOCAL
 
     def __call__(
-        self, wanted: WantedQueue, nodes: Iterable[NodeFacts], queues: Iterable[DeclaredQueue], count: int
+        self,
+        wanted: QueueSpec,
+        definition: Mapping[str, Any],
+        nodes: Iterable[NodeFacts],
+        queues: Iterable[DeclaredQueue],
+        count: int,
     ) -> Placed:
         there = {node.number: node for node in nodes}
-        of_kind = [queue for queue in queues if queue.type == wanted.kind] if count < COUNTED_MAX else None
-        if wanted.kind == QueueType.QUORUM:
+        of_kind = [queue for queue in queues if queue.type == wanted.type] if count < COUNTED_MAX else None
+        given = definition.get("queue-leader-locator", definition.get("queue-master-locator"))
+        locator = wanted.arguments.get("x-queue-leader-locator") if given is None else given
+        if locator is None:
+            locator = wanted.arguments.get("x-queue-master-locator", self.locator)
+        if wanted.type == QueueType.QUORUM:
             members = self._members(wanted.arguments, there, of_kind)
-            first = self._leader(wanted, {number: there[number] for number in members}, of_kind)
+            first = self._leader(locator, {number: there[number] for number in members}, of_kind)
             members.remove(first)
             return Placed(members=tuple(member_id(number) for number in (first, *members)))
-        home = self._me if wanted.exclusive else self._leader(wanted, there, of_kind)
-        return Placed(home, incarnation=0 if wanted.lasting else self._start_of(there, home))
-
-    def _start_of(self, nodes: Mapping[int, NodeFacts], number: int) -> int:
-        return self._incarnation if number == self._me else nodes[number].incarnation
+        home = self._me if wanted.exclusive else self._leader(locator, there, of_kind)
+        start = self._incarnation if home == self._me else there[home].incarnation
+        return Placed(home, incarnation=0 if wanted.lasting else start)
 
     def _members(
         self,
@@ -66,15 +73,10 @@ class ByCount:
         return [self._me, *fewest[: size - 1]]
 
     def _leader(
-        self, wanted: WantedQueue, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
+        self, locator: str, nodes: Mapping[int, NodeFacts], queues: list[DeclaredQueue] | None
     ) -> int:
-        given = wanted.definition.get("queue-leader-locator", wanted.definition.get("queue-master-locator"))
-        if given is None:
-            given = wanted.arguments.get("x-queue-leader-locator")
-        if given is None:
-            given = wanted.arguments.get("x-queue-master-locator", self.locator)
         fit = [number for number, node in nodes.items() if self.runs(number) and not node.draining]
-        if not fit or (given not in BALANCED and self._me in fit):
+        if not fit or (locator not in BALANCED and self._me in fit):
             return self._me
         return self._order(fit, None if queues is None else map(self._leads, queues))[0]
 

@@ -117,7 +117,8 @@ class Proposals:
         applied: list[PendingProposal] = []
         while self._pending and (first := next(iter(self._pending))) <= last.serial:
             pending = self._pending.pop(first)
-            (applied if last.was_applied(first) else self._lost).append(pending)
+            was_applied = any(begin <= first <= end for begin, end in last.stretches)
+            (applied if was_applied else self._lost).append(pending)
         return applied
 
     def refuse(self, refusal: RefusedError) -> None:
@@ -205,12 +206,8 @@ def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
             resource = f"exchange '{request.exchange.name}'"
             where = f"{resource} in vhost '{request.vhost}'"
             return Unavailable(resource, f"failed to declare {where}, because the operation timed out")
-        case DeleteQueue():
-            resource = f"queue '{request.name}'"
-            where = f"{resource} in vhost '{request.vhost}'"
-            return Unavailable(resource, f"failed to delete {where} due to a timeout")
-        case DeleteExchange():
-            resource = f"exchange '{request.name}'"
+        case DeleteQueue() | DeleteExchange():
+            resource = f"{'queue' if isinstance(request, DeleteQueue) else 'exchange'} '{request.name}'"
             where = f"{resource} in vhost '{request.vhost}'"
             return Unavailable(resource, f"failed to delete {where} due to a timeout")
         case Bind():

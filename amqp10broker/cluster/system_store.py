@@ -63,37 +63,27 @@ def used_version(log: EntriesByKey) -> int:
     return 0 if kept is None else int(kept[1]["version"])
 
 
-def found(log: EntriesByKey, member: int, entries: Iterable[tuple[Key, Value]]) -> None:
-    """Begin a group with the catalog of one node, which is its only member so far. `log`: of that node; what
-    it has of `entries` becomes part of the state.
+def found(
+    log: EntriesByKey,
+    member: int,
+    entries: Iterable[tuple[Key, Value]],
+    beside: Iterable[tuple[Key, Value]] = (),
+) -> None:
+    """Begin a group with the catalog of one node, which is its only member so far, in place of a group whose
+    other members are lost for good, if there is one. All of it is one change.
+
+    Args:
+        log: of that node; what it has of `entries` becomes part of the state.
+        beside: other new content of the folder.
     """
     entries = list(entries)
     stored = new_group(Configuration((member,)))
     machine = SystemMachine()
     machine.found(entries, stored.point.index)
-    log.change(
-        [*_first(stored), *_state(machine, machine)],
-        [key for key, _ in entries],
-    )
-
-
-def begin_anew(
-    log: EntriesByKey,
-    member: int,
-    entries: Iterable[tuple[Key, Value]],
-    beside: Iterable[tuple[Key, Value]],
-) -> None:
-    """Replace the group by a new one with a single member, when the other members are lost for good.
-
-    Args:
-        beside: other new content of the folder. All of it is one change.
-    """
-    stored = new_group(Configuration((member,)))
-    machine = SystemMachine()
-    machine.found(entries, stored.point.index)
     puts = [*_first(stored), *_state(machine, machine), *beside]
-    put = {key for key, _ in puts}
-    log.change(puts, [key for key, _ in log.entries() if key[0] in (STATE, RAFT) and key not in put])
+    moved, put = {key for key, _ in entries}, {key for key, _ in puts}
+    there = [key for key, _ in log.entries() if key in moved or key[0] in (STATE, RAFT)]
+    log.change(puts, [key for key in there if key not in put])
 
 
 def joined(log: EntriesByKey, keep: Callable[[Key], bool]) -> None:

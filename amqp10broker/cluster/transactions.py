@@ -215,17 +215,7 @@ class LastTransaction(NamedTuple):
     incarnation: int
     serial: int
     stretches: list[list[int]]
-
-    def was_applied(self, serial: int) -> bool:
-        """Whether one that is not settled was applied; the others up to `serial` were not."""
-        return any(first <= serial <= last for first, last in self.stretches)
-
-
-def _add(stretches: list[list[int]], serial: int) -> None:
-    if stretches and stretches[-1][1] == serial - 1:
-        stretches[-1][1] = serial
-    else:
-        stretches.append([serial, serial])
+    """Of transactions that are not settled, those that were applied: first and last of each stretch."""
 
 
 class SystemMachine:
@@ -240,9 +230,6 @@ class SystemMachine:
 
     def __contains__(self, key: object) -> bool:
         return key in self._state
-
-    def __len__(self) -> int:
-        return len(self._state)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._state)
@@ -309,8 +296,12 @@ class SystemMachine:
         puts = self._numbered(transaction.puts) if self._holds(transaction) else None
         applied = applied if incarnation == origin.incarnation else []
         applied = [stretch for stretch in applied if stretch[1] >= transaction.settled]
-        if puts is not None:
-            _add(applied, origin.serial)
+        if puts is None:
+            pass
+        elif applied and applied[-1][1] == origin.serial - 1:
+            applied[-1][1] = origin.serial
+        else:
+            applied.append([origin.serial, origin.serial])
         self._set(last_key, index, _json([origin.incarnation, origin.serial, applied]))
         if puts is None:
             return TransactionDecision(TransactionOutcome.CONFLICT)

@@ -22,24 +22,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from amqp10broker.errors import (
-    AccessRefused,
-    BadRequest,
-    BrokerError,
-    Inequivalent,
-    InUse,
-    InvalidArgument,
-    LimitExceeded,
-    NotAllowed,
-    NotFound,
-    NotSupported,
-    PermissionDenied,
-    PreconditionFailed,
-    RefusedError,
-    ReservedName,
-    ResourceLocked,
-    Unavailable,
-)
+from amqp10broker import errors
+from amqp10broker.errors import BrokerError, FeatureDenied, RefusedError
 from amqp10broker.layout import BadBytes
 
 
@@ -163,19 +147,9 @@ class Decoder:
         self._kept = bytearray()
         self._wanted = FRAME_BYTES_MIN
 
-    @property
-    def waiting_bytes(self) -> int:
-        return len(self._kept)
-
     def feed(self, data: bytes) -> list[PeerFrame]:
-        """Take what was read.
-
-        Returns:
-            The frames that are whole now, in order.
-
-        Raises:
-            BadFrame: a length that no frame has, a wrong checksum, or a kind that is not known. Frames
-                before it in `data` are lost with the connection.
+        """Take what was read, and return the frames that are whole now. Raises `BadFrame` for a length that
+        no frame has, a wrong checksum, or an unknown kind: frames before it are lost with the connection.
         """
         if self._kept:
             self._kept += data
@@ -213,13 +187,10 @@ class Decoder:
 Document = dict[str, Any]
 
 _REFUSALS: Final[dict[str, type[RefusedError]]] = {
-    each.__name__: each
-    for each in (
-        AccessRefused, BadRequest, Inequivalent, InUse, InvalidArgument, LimitExceeded, NotAllowed, NotFound,
-        NotSupported, PermissionDenied, PreconditionFailed, RefusedError, ReservedName, ResourceLocked,
-        Unavailable,
-    )
-}  # fmt: skip
+    name: each
+    for name, each in vars(errors).items()
+    if isinstance(each, type) and issubclass(each, RefusedError) and each is not FeatureDenied
+}
 
 
 def encode_document(document: Document) -> bytes:
@@ -255,11 +226,8 @@ def encode_refusal(error: BrokerError) -> bytes:
 
 
 def read_answer(body: bytes) -> Document:
-    """Read the response of another node.
-
-    Raises:
-        RefusedError: of the class that was raised there.
-        BadBytes: it is neither an answer nor a refusal.
+    """Read the response of another node. Raises `RefusedError`, of the class that was raised there, and
+    `BadBytes` if it is neither an answer nor a refusal.
     """
     document = read_document(body)
     answer, refused = document.get("answer"), document.get("refused")

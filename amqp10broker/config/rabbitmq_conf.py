@@ -152,11 +152,8 @@ def load(
         environ: ``RABBITMQ_...``, and ``AMQP10BROKER_...``, which take precedence.
         flags: settings of this broker, which take precedence over both.
 
-    Returns:
-        The configuration, and one warning for all keys that have no equal.
-
-    Raises:
-        ConfigError: a line is not ``key = value``, or a value is not allowed.
+    Returns the configuration, and one warning for all keys that have no equal. Raises `ConfigError` if a line
+    is not ``key = value``, or a value is not allowed.
     """
     keys = {key: given for name, text in files for key, given in _lines(name, text)}
     for variable, key in IMAGE_VARIABLES.items():

@@ -100,11 +100,7 @@ class Setting:
         return True
 
     def parse(self, written: str, source: str) -> int | str | bool:
-        """Parse a value from text of environment or command line.
-
-        Raises:
-            ConfigError: as `check`.
-        """
+        """Parse a value from text of environment or command line. Raises `ConfigError` as `check`."""
         value: int | str | bool = written
         if self.kind is bool:
             lowered = written.strip().lower()

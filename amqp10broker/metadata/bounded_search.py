@@ -14,6 +14,7 @@ atomic forms cannot be followed all at once.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 # What `sre_parse` and its like are called since 3.11; the tests of this file tell when that changes.
 from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
@@ -46,6 +47,10 @@ _POSSESSIVE: Final = getattr(_constants, "POSSESSIVE_REPEAT", None)
 _ATOMIC: Final = getattr(_constants, "ATOMIC_GROUP", None)
 
 
+parsed: Final[Callable[[str], Any]] = _parser.parse
+"""Makes the tree of a pattern. Raises `re.error` if it is no regular expression."""
+
+
 class Unbounded(BrokerError):
     """A pattern has no bounded search; the text names the obstacle."""
 
@@ -64,15 +69,6 @@ class BoundedSearch:
     def __call__(self, text: str, most: int = NO_END) -> tuple[bool, int]:
         self._parts.steps, self._parts.most = 0, most
         return self._machine.found(text), self._parts.steps
-
-
-def parsed(pattern: str) -> Any:
-    """The tree of a pattern.
-
-    Raises:
-        re.error: it is no regular expression.
-    """
-    return _parser.parse(pattern)
 
 
 def compiled(tree: Any) -> re.Pattern[str]:

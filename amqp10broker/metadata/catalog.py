@@ -32,8 +32,6 @@ from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
     DeclaredQueue,
     IdleQueue,
-    QueueHandle,
-    QueueSpec,
     QueueType,
     StartQueue,
     queue_type_of,
@@ -46,8 +44,6 @@ from amqp10broker.routing.exchange import Choose
 
 if TYPE_CHECKING:
     from amqp10broker.storage.catalog_log import CatalogLog
-
-__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueSpec", "VirtualHost"]
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
@@ -212,10 +208,7 @@ class Catalog:
         farewell: bool = True,
         used: Key | None = None,
     ) -> None:
-        """Apply a plan; the only way in which metadata changes.
-
-        No rule is checked and nothing is refused. Queues start and end.
-        """
+        """Apply a plan; the only way in which metadata changes. No rule is checked. Queues start and end."""
         for put in puts:
             self._put(put.key, put.record)
         for key in forgets:

@@ -67,16 +67,16 @@ class DefinitionEntry:
             raise self.fault(key, "is missing", "must be given")
         return self.values[key]
 
-    def tags(self, key: str = "tags") -> tuple[str, ...]:
+    def tags(self) -> tuple[str, ...]:
         """A list of strings, or one string with commas, as old versions write it."""
-        value = self.values.get(key)
+        value = self.values.get("tags")
         if value is None:
             return ()
         if isinstance(value, str):
             return tuple(tag for each in value.split(",") if (tag := each.strip()))
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             return tuple(value)
-        raise self.fault(key, f"is {shown(value)}", "must be a list of strings, or one string with commas")
+        raise self.fault("tags", f"is {shown(value)}", "must be a list of strings, or one string with commas")
 
     def limits(self) -> dict[str, Any]:
         """Limits: an object, or a list of objects."""

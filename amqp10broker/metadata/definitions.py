@@ -51,19 +51,6 @@ from amqp10broker.routing.exchange import Binding
 
 T = TypeVar("T")
 
-SECTIONS: Final = (
-    "users",
-    "vhosts",
-    "permissions",
-    "topic_permissions",
-    "exchanges",
-    "global_parameters",
-    "policies",
-    "parameters",
-    "queues",
-    "bindings",
-)
-"""In the order in which they are loaded: each needs only what came before."""
 _OPTIONAL: Final = frozenset({"exchanges", "policies", "queues", "bindings"})
 """Sections of which an entry that is refused is left out."""
 _HEADER: Final = frozenset(
@@ -163,24 +150,12 @@ class _Loader:
         self._catalog = _copy(self._original)
 
     def load(self, document: Mapping[str, Any]) -> None:
-        take: dict[str, Callable[[DefinitionEntry], None]] = {
-            "users": self._user,
-            "vhosts": self._virtual_host,
-            "permissions": self._permission,
-            "topic_permissions": self._topic_permission,
-            "exchanges": self._exchange,
-            "global_parameters": self._global_parameter,
-            "policies": self._policy,
-            "parameters": self._parameter,
-            "queues": self._queue,
-            "bindings": self._binding,
-        }
-        for section in SECTIONS:
+        for section, take in SECTIONS.items():
             entries = entries_of(document, section)
             self.report.loaded[section] = len(entries)
             for entry in entries:
                 try:
-                    take[section](entry)
+                    take(self, entry)
                 except ConfigError as error:
                     refusal = error.__cause__
                     if section not in _OPTIONAL or not isinstance(refusal, RefusedError):
@@ -300,6 +275,19 @@ class _Loader:
         self.report.skipped.append(f"{entry.place} ({name}): {reason}")
 
 
+SECTIONS: Final[Mapping[str, Callable[[_Loader, DefinitionEntry], None]]] = {
+    "users": _Loader._user,
+    "vhosts": _Loader._virtual_host,
+    "permissions": _Loader._permission,
+    "topic_permissions": _Loader._topic_permission,
+    "exchanges": _Loader._exchange,
+    "global_parameters": _Loader._global_parameter,
+    "policies": _Loader._policy,
+    "parameters": _Loader._parameter,
+    "queues": _Loader._queue,
+    "bindings": _Loader._binding,
+}
+"""In the order in which they are loaded: each needs only what came before."""
 DUE_LATER: Final = ("queues", "bindings")
 """Sections of a definitions file that wait."""
 

@@ -15,7 +15,6 @@ from amqp10broker.metadata.entries import (
     Entry,
     binding_entry,
     exchange_entry,
-    exported_user_entry,
     global_parameter_entry,
     nearest,
     parameter_entry,
@@ -23,6 +22,7 @@ from amqp10broker.metadata.entries import (
     policy_value,
     queue_entry,
     topic_permission_entry,
+    user_entry,
     vhost_entry,
 )
 from amqp10broker.metadata.plan import CLUSTER_NAME
@@ -56,9 +56,8 @@ class ExportSection(Generic[T]):
 def sections(
     catalog: Catalog, conceal: Callable[[PasswordRecord | None], PasswordRecord | None]
 ) -> dict[str, Any]:
-    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`.
-
-    Later changes have no effect on it, so its entries can be made in parts.
+    """Return the document of `export`, with each list of possibly many entries as a `ExportSection`. Later
+    changes have no effect on it, so its entries can be made in parts.
     """
     document: dict[str, Any] = {
         # RabbitMQ decides by it how to read old files.
@@ -68,7 +67,7 @@ def sections(
         "rabbitmq_definition_format": "cluster",
     }
     document["users"] = users = [
-        exported_user_entry(user, conceal(user.password)) for user in _sorted_by_name(catalog.users)
+        user_entry(user, conceal(user.password), exported=True) for user in _sorted_by_name(catalog.users)
     ]
     if without := [user["name"] for user in users if ARGON2_KEY in user and not user["password_hash"]]:
         document["explanation"] = (

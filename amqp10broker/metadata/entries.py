@@ -42,7 +42,14 @@ _MARK: Final = "!"
 # --- entries --------------------------------------------------------------------------------------
 
 
-def user_entry(user: User, password: PasswordRecord | None) -> Entry:
+def _fields(record: object, *names: str) -> Entry:
+    return {name: getattr(record, name) for name in names}
+
+
+def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
+    """A user. `exported`: for a file: RabbitMQ refuses one in which a hash is of a kind that it does not
+    know.
+    """
     entry = {
         "name": user.name,
         "password_hash": "" if password is None else password.value,
@@ -51,27 +58,17 @@ def user_entry(user: User, password: PasswordRecord | None) -> Entry:
     }
     if password is not None:
         entry["hashing_algorithm"] = password.algorithm.value
-        if password.rabbit_sha256 is not None:
-            entry |= _for_rabbitmq(password)
+        if password.rabbit_sha256 is not None or (
+            exported and password.algorithm is PasswordAlgorithm.ARGON2ID
+        ):
+            entry |= {
+                "password_hash": password.rabbit_sha256 or "",
+                "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
+                ARGON2_KEY: password.value,
+            }
         if password.scram is not None:
             entry[SCRAM_KEY] = scram_text(password.scram)
     return entry
-
-
-def exported_user_entry(user: User, password: PasswordRecord | None) -> Entry:
-    """A user as a file has it: RabbitMQ refuses a file in which a hash is of a kind that it does not know."""
-    entry = user_entry(user, password)
-    if password is not None and password.algorithm is PasswordAlgorithm.ARGON2ID:
-        entry |= _for_rabbitmq(password)
-    return entry
-
-
-def _for_rabbitmq(password: PasswordRecord) -> Entry:
-    return {
-        "password_hash": password.rabbit_sha256 or "",
-        "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
-        ARGON2_KEY: password.value,
-    }
 
 
 def scram_text(record: ScramRecord) -> str:
@@ -81,23 +78,11 @@ def scram_text(record: ScramRecord) -> str:
 
 
 def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
-    return {
-        "user": user,
-        "vhost": vhost,
-        "configure": permission.configure,
-        "write": permission.write,
-        "read": permission.read,
-    }
+    return {"user": user, "vhost": vhost} | _fields(permission, "configure", "write", "read")
 
 
 def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
-    return {
-        "user": user,
-        "vhost": vhost,
-        "exchange": exchange,
-        "write": permission.write,
-        "read": permission.read,
-    }
+    return {"user": user, "vhost": vhost, "exchange": exchange} | _fields(permission, "write", "read")
 
 
 def vhost_entry(vhost: VhostFacts) -> Entry:
@@ -128,26 +113,13 @@ def policy_value(policy: Policy, as_json: AsJson) -> Entry:
 
 
 def queue_entry(queue: QueueSpec | DeclaredQueue, as_json: AsJson) -> Entry:
-    return {
-        "name": queue.name,
-        "vhost": queue.vhost,
-        "type": queue.type,
-        "durable": queue.durable,
-        "auto_delete": queue.auto_delete,
-        "arguments": as_json(queue.arguments),
-    }
+    fields = _fields(queue, "name", "vhost", "type", "durable", "auto_delete")
+    return fields | {"arguments": as_json(queue.arguments)}
 
 
 def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
-    return {
-        "name": exchange.name,
-        "vhost": vhost,
-        "type": exchange.type,
-        "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete,
-        "internal": exchange.internal,
-        "arguments": as_json(exchange.arguments),
-    }
+    fields = _fields(exchange, "type", "durable", "auto_delete", "internal")
+    return {"name": exchange.name, "vhost": vhost} | fields | {"arguments": as_json(exchange.arguments)}
 
 
 def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:

@@ -8,6 +8,7 @@ the place in its errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, Final, Literal
 
 from amqp10broker.errors import ConfigError
@@ -171,25 +172,29 @@ def _policy(key: Key, policy: Policy, conceal: Conceal) -> Any:
     return {"vhost": key[1], "name": key[2], **policy_value(policy, exact)}
 
 
+def _read_policy(key: Key, value: Any) -> Policy:
+    return read_policy(key[2], _place(key, value, "definition"), operator=key[0] == "operator_policy")
+
+
 _Encode = Callable[[Key, Any, Conceal], Any]
 _Decode = Callable[[Key, Any], Record]
 
+_HIGHEST: Final[tuple[_Encode, _Decode]] = (
+    lambda key, number, conceal: {"highest": number},
+    lambda key, value: value["highest"],
+)
+_VALUE: Final[tuple[_Encode, _Decode]] = (
+    lambda key, value, conceal: global_parameter_entry(key[1], value),
+    lambda key, entry: entry["value"],
+)
 _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
     "node": (
         lambda key, node, conceal: node_entry(node),
         lambda key, value: read_node(key[1], value),
     ),
-    "node_numbers": (
-        lambda key, number, conceal: {"highest": number},
-        lambda key, value: value["highest"],
-    ),
+    "node_numbers": _HIGHEST,
     "cluster": (
-        lambda key, cluster, conceal: {
-            "id": cluster.id,
-            "name": cluster.name,
-            "version": cluster.version,
-            "queues_due": cluster.queues_due,
-        },
+        lambda key, cluster, conceal: asdict(cluster),
         lambda key, value: ClusterFacts(value["id"], value["name"], value["version"], value["queues_due"]),
     ),
     "vhost": (
@@ -212,22 +217,10 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
         lambda key, value, conceal: parameter_entry(key[1], key[2], key[3], value),
         lambda key, entry: entry["value"],
     ),
-    "global_parameter": (
-        lambda key, value, conceal: global_parameter_entry(key[1], value),
-        lambda key, entry: entry["value"],
-    ),
-    "unknown": (
-        lambda key, value, conceal: global_parameter_entry(key[1], value),
-        lambda key, entry: entry["value"],
-    ),
-    "policy": (
-        _policy,
-        lambda key, value: read_policy(key[2], _place(key, value, "definition"), operator=False),
-    ),
-    "operator_policy": (
-        _policy,
-        lambda key, value: read_policy(key[2], _place(key, value, "definition"), operator=True),
-    ),
+    "global_parameter": _VALUE,
+    "unknown": _VALUE,
+    "policy": (_policy, _read_policy),
+    "operator_policy": (_policy, _read_policy),
     "exchange": (
         lambda key, exchange, conceal: exchange_entry(key[1], exchange, exact),
         lambda key, value: read_exchange(_place(key, value, "arguments")),
@@ -237,10 +230,7 @@ _CODEC: Final[Mapping[str, tuple[_Encode, _Decode]]] = {
         lambda key, binding, conceal: binding_entry(key[1], binding, exact),
         lambda key, value: read_binding(_place(key, value, "arguments")),
     ),
-    "queue_numbers": (
-        lambda key, number, conceal: {"highest": number},
-        lambda key, value: value["highest"],
-    ),
+    "queue_numbers": _HIGHEST,
 }
 
 KINDS: Final = tuple(_CODEC)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +42,16 @@ class ClusterFacts:
     queues_due: bool = False
 
 
+_OF_NODE: Final = ("number", "host", "port", "incarnation", "draining", "version", "machines")
+
+
 def node_entry(node: NodeFacts) -> dict[str, Any]:
-    return {
-        "number": node.number,
-        "host": node.host,
-        "port": node.port,
-        "incarnation": node.incarnation,
-        "draining": node.draining,
-        "version": node.version,
-        "machines": list(node.machines),
-    }
+    return {name: getattr(node, name) for name in _OF_NODE} | {"machines": list(node.machines)}
 
 
 def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
-    return NodeFacts(
-        name,
-        value["number"],
-        value["host"],
-        value["port"],
-        value["incarnation"],
-        value["draining"],
-        value["version"],
-        (int(value["machines"][0]), int(value["machines"][1])),
-    )
-
-
-class WantedQueue(NamedTuple):
-    """A queue that is about to be declared."""
-
-    kind: str
-    arguments: Mapping[str, Any]
-    definition: Mapping[str, Any]
-    """What policies set for it; see `queue.Effective`."""
-    exclusive: bool
-    lasting: bool
+    found = {each: value[each] for each in _OF_NODE}
+    return NodeFacts(name, **found | {"machines": tuple(map(int, value["machines"]))})
 
 
 class Placed(NamedTuple):
@@ -86,5 +62,8 @@ class Placed(NamedTuple):
     incarnation: int = 0
 
 
-Placement = Callable[[WantedQueue, Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed]
-"""Chooses the nodes of a queue that a client of this node declares. Last: the number of existing queues."""
+Placement = Callable[
+    [QueueSpec, Mapping[str, Any], Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed
+]
+"""Chooses the nodes of a queue that a client of this node declares. Second: what policies set for it (see
+`queue.Effective`). Last: the number of existing queues."""

@@ -130,6 +130,13 @@ class QueueSpec:
         return self.durable and not self.exclusive
 
 
+AS_DECLARED: Final = (
+    *("vhost", "name", "type", "durable", "auto_delete", "arguments", "number", "declaration_id"),
+    *("owner", "home", "members", "incarnation", "rules"),
+)
+"""Fields of `QueueSpec` that policies have no part in, and that `DeclaredQueue` has too."""
+
+
 class QueueHandle(Protocol):
     """Where commands to a queue are put. Never waits: what may be outstanding is bounded by credit."""
 
@@ -256,17 +263,7 @@ class DeclaredQueue:
     @property
     def spec(self) -> QueueSpec:
         """As it was declared, without what policies make of it."""
-        return QueueSpec(
-            *(self.vhost, self.name, self.type, self.durable, self.auto_delete),
-            arguments=self.arguments,
-            number=self.number,
-            declaration_id=self.declaration_id,
-            owner=self.owner,
-            home=self.home,
-            members=self.members,
-            incarnation=self.incarnation,
-            rules=self.rules,
-        )
+        return QueueSpec(**{name: getattr(self, name) for name in AS_DECLARED})
 
     @property
     def exclusive(self) -> bool:

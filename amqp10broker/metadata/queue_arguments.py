@@ -39,11 +39,7 @@ def plain(value: Any) -> Any:
 
 
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
-    """Refuse bad values, and arguments of other kinds of queue.
-
-    Raises:
-        InvalidArgument: with what is allowed.
-    """
+    """Refuse bad values, and arguments of other kinds of queue: raises `InvalidArgument`."""
     for name, value in arguments.items():
         setting = ARGUMENTS.get(name)
         if setting is None or kind not in setting.kinds:
@@ -83,41 +79,26 @@ def assert_equivalent(
 ) -> None:
     """Refuse a redeclaration with other x-arguments than the queue's.
 
-    Only what the existing queue's kind has is compared. Integers of different widths are the same.
-
-    Args:
-        received: as declared now.
-        current: as declared first.
-        kind: of the queue that is there.
-        resource: how errors name it.
-        relaxed: compare only the settings that are `relaxed`.
-
-    Raises:
-        Inequivalent: with RabbitMQ's text.
+    Only what `kind`, that of the existing queue, has is compared; with `relaxed`, only settings that are so.
+    Integers of different widths are the same. Raises `Inequivalent` with RabbitMQ's text.
     """
     for name, setting in ARGUMENTS.items():
         if kind not in setting.kinds or not setting.compared or (relaxed and not setting.relaxed):
             continue
+        new, old = received.get(name), current.get(name)
         if name in received and name in current:
-            new, old = received[name], current[name]
-            if canonical(new) != canonical(old):
-                raise inequivalent(
-                    name, resource, f"received '{plain_text(new)}' but current is '{plain_text(old)}'"
-                )
+            if canonical(new) == canonical(old):
+                continue
+            difference = f"received '{plain_text(new)}' but current is '{plain_text(old)}'"
         elif name in current:
-            old = current[name]
-            raise inequivalent(
-                name,
-                resource,
-                f"received none but current is the value '{plain_text(old)}' of type '{type_name(old)}'",
-            )
+            shown = f"'{plain_text(old)}' of type '{type_name(old)}'"
+            difference = f"received none but current is the value {shown}"
         elif name in received:
-            new = received[name]
-            raise inequivalent(
-                name,
-                resource,
-                f"received the value '{plain_text(new)}' of type '{type_name(new)}' but current is none",
-            )
+            shown = f"'{plain_text(new)}' of type '{type_name(new)}'"
+            difference = f"received the value {shown} but current is none"
+        else:
+            continue
+        raise inequivalent(name, resource, difference)
 
 
 def inequivalent(name: str, resource: str, difference: str) -> Inequivalent:

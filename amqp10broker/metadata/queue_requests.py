@@ -6,7 +6,7 @@ Rules and error texts are RabbitMQ's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -20,7 +20,6 @@ from amqp10broker.errors import (
 from amqp10broker.metadata import queue_arguments
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.nodes import Placed, WantedQueue
 from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
@@ -72,26 +71,25 @@ class DeclareQueue:
             # A quorum queue's time without use goes on (RabbitMQ: declaring it again is no use of it).
             used = None if existing.type == QueueType.QUORUM else ("queue", vhost.name, name)
             return Plan(QueueDeclaration(name, False), used=used)
-        exclusive = self.owner is not None
         _check_name(name, self.internal)
         kind = self._queue_type(vhost, resource)
         queue_arguments.check(self.arguments, kind, resource)
-        _check_properties(kind, resource, self.durable, exclusive, self.auto_delete)
+        self._check_properties(kind, resource)
         _check_limit(vhost, name)
         kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
-        lasting = self.durable and not exclusive
-        home, members, incarnation = _placed(catalog, vhost, name, kind.value, kept, exclusive, lasting)
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
-            number=_next_number(catalog, resource) if lasting else 0,
+            number=_next_number(catalog, resource) if self.durable and self.owner is None else 0,
             declaration_id=f"{vhost.choose(_IDS):016x}" if kind is QueueType.STREAM else "",
             owner=self.owner,
-            home=home,
-            members=members,
-            incarnation=incarnation,
             rules=catalog.rules.quorum if kind is QueueType.QUORUM else {},
         )
+        if catalog.placement is not None:
+            definition = effective(vhost.policies, name, kind.value, kept).definition
+            count = sum(each.declared for each in catalog.vhosts.values())
+            placed = catalog.placement(spec, definition, catalog.nodes.values(), catalog, count)
+            spec = replace(spec, **placed._asdict())
         for feature in deprecated_features(spec):
             if feature in catalog.rules.denied:
                 raise FeatureDenied(resource, feature)
@@ -118,6 +116,17 @@ class DeclareQueue:
         )
         kind = QueueType(queue.type)
         queue_arguments.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
+
+    def _check_properties(self, kind: QueueType, resource: str) -> None:
+        if kind is QueueType.CLASSIC:
+            return
+        for wrong, what in (
+            (self.auto_delete, "auto-delete"),
+            (self.owner is not None, "exclusive-owner"),
+            (not self.durable, "non-durable"),
+        ):
+            if wrong:
+                raise PreconditionFailed(resource, f"invalid property '{what}' for {resource}")
 
     def _queue_type(self, vhost: VirtualHost, resource: str) -> QueueType:
         if QUEUE_TYPE not in self.arguments:
@@ -228,23 +237,6 @@ def _check_limit(vhost: VirtualHost, name: str) -> None:
         )
 
 
-def _placed(
-    catalog: Catalog,
-    vhost: VirtualHost,
-    name: str,
-    kind: str,
-    arguments: Mapping[str, Any],
-    exclusive: bool,
-    lasting: bool,
-) -> Placed:
-    if catalog.placement is None:
-        return Placed()
-    definition = effective(vhost.policies, name, kind, arguments).definition
-    wanted = WantedQueue(kind, arguments, definition, exclusive, lasting)
-    count = sum(each.declared for each in catalog.vhosts.values())
-    return catalog.placement(wanted, catalog.nodes.values(), catalog, count)
-
-
 def _next_number(catalog: Catalog, resource: str) -> int:
     if catalog.highest_number >= QUEUE_NUMBER_MAX:
         raise LimitExceeded(
@@ -253,17 +245,3 @@ def _next_number(catalog: Catalog, resource: str) -> int:
             "the definitions and start with a new folder",
         )
     return catalog.highest_number + 1
-
-
-def _check_properties(
-    kind: QueueType, resource: str, durable: bool, exclusive: bool, auto_delete: bool
-) -> None:
-    if kind is QueueType.CLASSIC:
-        return
-    for wrong, what in (
-        (auto_delete, "auto-delete"),
-        (exclusive, "exclusive-owner"),
-        (not durable, "non-durable"),
-    ):
-        if wrong:
-            raise PreconditionFailed(resource, f"invalid property '{what}' for {resource}")

@@ -133,16 +133,19 @@ def _text_policy_fault(value: Any) -> str | None:
     return None if isinstance(value, str) else "must be a string"
 
 
-def _one_of(*words: str) -> Value:
-    wanted = f"must be one of {', '.join(words)}"
-
+def _text(good: Callable[[str], object], wanted: str, by_policy: str) -> Value:
     def fault(value: Any, arguments: Mapping[str, Any]) -> str | None:
-        return _text_fault(value, arguments) or (None if value in words else f"{wanted}, not '{value}'")
+        return _text_fault(value, arguments) or (None if good(value) else f"{wanted}, not '{value}'")
 
     def policy_fault(value: Any) -> str | None:
-        return _text_policy_fault(value) or (None if value in words else wanted)
+        return _text_policy_fault(value) or (None if good(value) else by_policy)
 
     return Value("text", fault, policy_fault)
+
+
+def _one_of(*words: str) -> Value:
+    wanted = f"must be one of {', '.join(words)}"
+    return _text(words.__contains__, wanted, wanted)
 
 
 def _routing_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
@@ -176,24 +179,12 @@ _AGE_UNITS_MS: Final = {
 }
 
 
-def _max_age(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    fault = f"must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D', not '{value}'"
-    return _text_fault(value, arguments) or (None if _MAX_AGE.fullmatch(value) else fault)
-
-
-def _policy_max_age(value: Any) -> str | None:
-    fault = "must be a number above 0 and a unit of Y, M, D, h, m, s: 7D"
-    return _text_policy_fault(value) or (None if _MAX_AGE.fullmatch(value) else fault)
+_AGE: Final = "must be a number above 0 and a unit of Y, M, D, h, m, s"
 
 
 def max_age_ms(text: str) -> int:
-    """Return how long a stream keeps messages, in ms.
-
-    Args:
-        text: a number and a unit: ``7D``; a month has 30 days, a year 365.
-
-    Raises:
-        ValueError: it is not of this form.
+    """Return how long a stream keeps messages, in ms. `text`: a number and a unit: ``7D``; a month has 30
+    days, a year 365. Raises `ValueError` if it is not of this form.
     """
     if _MAX_AGE.fullmatch(text) is None:
         raise ValueError(f"{text!r} is no age: give a number above 0 and a unit of Y, M, D, h, m, s")
@@ -331,7 +322,8 @@ SETTINGS: Final = (
         Value("number", _retry_max, _FROM_1.policy_fault), "retry_max_ms", merge=min, operator=True,
     ),
     Setting(
-        "x-max-age", "max-age", _SQ, Value("text", _max_age, _policy_max_age), "max_age_ms", max_age_ms
+        "x-max-age", "max-age", _SQ, _text(_MAX_AGE.fullmatch, f"{_AGE}, such as '7D'", f"{_AGE}: 7D"),
+        "max_age_ms", max_age_ms,
     ),
     Setting(
         "x-stream-max-segment-size-bytes", "stream-max-segment-size-bytes", _SQ,

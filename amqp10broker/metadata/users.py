@@ -129,10 +129,9 @@ class Users:
     def permission(self, user: str, vhost: str) -> Permission | None:
         return self._permissions.get((user, vhost))
 
-    def permissions(self) -> Iterator[tuple[str, str, Permission]]:
+    def permissions(self) -> list[tuple[str, str, Permission]]:
         """All permissions as (user, virtual host, permission)."""
-        for (user, vhost), permission in list(self._permissions.items()):
-            yield user, vhost, permission
+        return [(*key, permission) for key, permission in self._permissions.items()]
 
     def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
         self._permissions[user, vhost] = permission
@@ -145,10 +144,9 @@ class Users:
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
         return self._topic_permissions.get((user, vhost, exchange))
 
-    def topic_permissions(self) -> Iterator[tuple[str, str, str, TopicPermission]]:
+    def topic_permissions(self) -> list[tuple[str, str, str, TopicPermission]]:
         """All topic permissions as (user, virtual host, exchange, permission)."""
-        for (user, vhost, exchange), permission in list(self._topic_permissions.items()):
-            yield user, vhost, exchange, permission
+        return [(*key, permission) for key, permission in self._topic_permissions.items()]
 
     def put_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
         """Restrict a user's routing keys at a topic exchange, which need not exist yet."""

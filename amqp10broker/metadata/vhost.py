@@ -16,6 +16,7 @@ from amqp10broker.metadata.effective import alternate_exchange, effective
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.policies import Changed, Policies
 from amqp10broker.metadata.queue import (
+    AS_DECLARED,
     NO_POLICY,
     DeclaredQueue,
     QueueHandle,
@@ -195,17 +196,8 @@ class VirtualHost:
         if counts is not NO_POLICY:
             spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
         handle = self._start_queue(spec)
-        self.queues[spec.name] = DeclaredQueue(
-            *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
-            handle=handle,
-            effective=counts,
-            number=spec.number,
-            declaration_id=spec.declaration_id,
-            home=spec.home,
-            members=spec.members,
-            incarnation=spec.incarnation,
-            rules=spec.rules,
-        )
+        declared = {name: getattr(spec, name) for name in AS_DECLARED}
+        self.queues[spec.name] = DeclaredQueue(**declared, handle=handle, effective=counts)
         if spec.owner is not None:
             self.owned.setdefault(spec.owner, {})[spec.name] = None
         self._queue_changes += 1

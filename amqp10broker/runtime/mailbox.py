@@ -147,8 +147,7 @@ class Mailbox(Generic[T]):
                 something that needs its task: then this returns, perhaps without messages. None: the owner
                 never runs inline.
 
-        Raises:
-            trio.ClosedResourceError: it is closed.
+        Raises `trio.ClosedResourceError` if it is closed.
         """
         if self.closed:
             raise trio.ClosedResourceError

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import signal
+import struct
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Final
@@ -23,14 +24,9 @@ _log = Log("amqp10broker.broker")
 
 async def run_broker(config: Config, on_up: Callable[[Broker], None]) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it in order. One that joins a cluster begins again.
-
-    Args:
-        on_up: called with the broker each time that it accepts connections.
-
-    Raises:
-        OSError: the address cannot be used.
-        AdminSocketError: the place of the admin socket is unsafe.
-        StorageError: the data folder cannot be used, or not any more.
+    `on_up`: called with the broker each time that it accepts connections. Raises `OSError` if the address
+    cannot be used, `AdminSocketError` if the place of the admin socket is unsafe, and `StorageError` if the
+    data folder cannot be used, or not any more.
     """
     ask_for_short_slices()
     with trio.open_signal_receiver(*portable.STOP_SIGNALS) as signals:
@@ -66,19 +62,8 @@ SLICE_NS: Final = 100_000
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 
 
-class _Attributes(ctypes.Structure):
-    """`struct sched_attr` of Linux, in its first version."""
-
-    _fields_ = (
-        ("size", ctypes.c_uint32),
-        ("policy", ctypes.c_uint32),
-        ("flags", ctypes.c_uint64),
-        ("nice", ctypes.c_int32),
-        ("priority", ctypes.c_uint32),
-        ("runtime", ctypes.c_uint64),
-        ("deadline", ctypes.c_uint64),
-        ("period", ctypes.c_uint64),
-    )
+_ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
+"""`struct sched_attr` of Linux: size, policy, flags, nice, priority, runtime, deadline, period."""
 
 
 def ask_for_short_slices() -> None:
@@ -92,12 +77,6 @@ def ask_for_short_slices() -> None:
     if sys.platform == "linux" and os.sched_getscheduler(0) == os.SCHED_OTHER:
         number = _SCHED_SETATTR.get(platform.machine())
         if number is not None:
-            attributes = _Attributes(
-                size=ctypes.sizeof(_Attributes),
-                policy=os.SCHED_OTHER,
-                nice=os.getpriority(os.PRIO_PROCESS, 0),
-                runtime=SLICE_NS,
-            )
-            ctypes.CDLL(None).syscall(
-                ctypes.c_long(number), ctypes.c_int(0), ctypes.byref(attributes), ctypes.c_uint(0)
-            )
+            nice = os.getpriority(os.PRIO_PROCESS, 0)
+            attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, 0, nice, 0, SLICE_NS, 0, 0)
+            ctypes.CDLL(None).syscall(ctypes.c_long(number), ctypes.c_int(0), attributes, ctypes.c_uint(0))

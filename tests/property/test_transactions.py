@@ -47,7 +47,7 @@ SEEDS = 2000 if LONG else 150
 class OnTheNewest:
     """Every queue is at the node that joined last."""
 
-    def __call__(self, wanted: Any, nodes: Any, queues: Any, count: int) -> Placed:
+    def __call__(self, wanted: Any, definition: Any, nodes: Any, queues: Any, count: int) -> Placed:
         return Placed(max(node.number for node in nodes), incarnation=0 if wanted.lasting else 1)
 
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 import trio
 
-from amqp10broker.cluster.membership import MemberRole, Reconciling
+from amqp10broker.cluster.membership import MemberRole
+from amqp10broker.config import Config
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
@@ -20,10 +21,10 @@ from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import member_changes
 from amqp10broker.runtime.cluster.member_changes import (
-    Leaderships,
     MemberChanges,
     MovedAway,
     Reconciler,
+    hand_all_over,
     transfer,
 )
 from tests.runtime.conftest import LogRecorder
@@ -247,13 +248,12 @@ async def test_leaderships_are_handed_to_nodes_that_may_lead() -> None:
         await trio.sleep(1)
         first = scene.leader.number
         groups = scene.leader.groups
-        leaderships = Leaderships(first, scene.catalog, groups)
-        assert "no other member of it can lead" in (await leaderships.hand_over())[0]
+        assert "no other member of it can lead" in (await hand_all_over(first, scene.catalog, groups))[0]
         for number in (1, 2, 3):
             scene.catalog.propose(JoinNode(f"n{number}", "::1", number))
         heir, drained = first % 3 + 1, (first + 1) % 3 + 1
         scene.catalog.propose(SetDraining(f"n{drained}", True))
-        assert await leaderships.hand_over() == []
+        assert await hand_all_over(first, scene.catalog, groups) == []
         assert scene.leader.number == heir
         assert scene.leader.number == heir
         with pytest.raises(PreconditionFailed, match="not_a_voter"):
@@ -269,7 +269,7 @@ async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged
     node = scene.leader
     for target in (3, 5):
         assert not log.of("warning")
-        settings = Reconciling(enabled=True, target_group_size=target)
+        settings = Config(quorum_reconciliation_target_group_size=target)
         assert not await Reconciler(
             node.number, scene.catalog, node.groups, scene.changes(), settings
         ).round()

@@ -493,7 +493,7 @@ async def test_node_that_has_joined_is_connected_under_its_number(network: Netwo
     a, new = Node(network, 1, "a"), Node(network, 0, "new")
     async with running(a, new, acquainted=False):
         a.peers.know(2, "new", ("new", 1))
-        new.peers.identity = Identity(2, "new", 1, CLUSTER)
+        new.peers.become(Identity(2, "new", 1, CLUSTER))
         new.number = 2
         new.know(a)
         await all_hear_all(a, new)

@@ -174,7 +174,7 @@ async def test_a_classic_queue_of_another_node_serves_as_one_of_this() -> None:
         assert cluster.task.unsettled == 1
         assert cluster.remote.down is None
         # To be heard of is no news to what is there.
-        cluster.line.nodes[2].heard(1, 1)
+        cluster.line.nodes[2].links.heard(1, 1)
         assert not await cluster.settle()
         assert ref in cluster.task.queue_status().parts
         nursery.cancel_scope.cancel()

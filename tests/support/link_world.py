@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.remote_queue.links import QueueLinks
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
@@ -482,14 +483,10 @@ class Node:
         self.incarnation = incarnation
         self.sessions: dict[PeerId, Session] = {}
         ways = Ways(world, number)
-        self.links = QueueLinks(
-            number,
-            incarnation,
-            *(ways.send, ways.waiting_bytes),
-            self._tell,
-            self.sessions.__contains__,
-            lambda: world.now_ms,
+        port = LinkPort(
+            *(number, incarnation, ways.send, ways.waiting_bytes, self._tell), lambda: world.now_ms
         )
+        self.links = QueueLinks(port)
         self.links.port.incarnations = dict.fromkeys(world.numbers, 0) | {number: incarnation}
         self.client = QueueLink("q", GROUP, self.links.port)
         self.links.add_client(self.client)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import field
 from typing import assert_never, cast
 
-from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
+from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers, drop_gone
 from amqp10broker.cluster.remote_queue.messages import RemoteResumed
 from amqp10broker.cluster.remote_queue.numbered_commands import NumberedCommand
 from amqp10broker.cluster.remote_queue.port import EffectsBySession, add_effect
@@ -107,7 +107,7 @@ class CatchUp:
                 consumer = self._consumers.get(ref)
                 if consumer is not None:
                     consumer.counts(effect)
-                    self._consumers.drop_gone(ref, consumer)
+                    drop_gone(self._consumers, ref)
             case PublishRejected():
                 self._rejected.setdefault(effect.publisher, set()).update(effect.ids)
             case Answer():

@@ -7,10 +7,32 @@ and the sessions do not.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from amqp10broker.protocols.serial import MASK
-from amqp10broker.queues.commands import Cancel, Command, ConsumerRef, Credit, GiveBack, Settle, Subscribe
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, TimedOut
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Credit,
+    DetachPublisher,
+    GiveBack,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Settled,
+    SubscribeRefused,
+    TimedOut,
+)
 from amqp10broker.queues.selecting import encoded
 
 
@@ -85,10 +107,6 @@ class RemoteConsumer:
 class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
     __slots__ = ()
 
-    def drop_gone(self, ref: ConsumerRef, consumer: RemoteConsumer) -> None:
-        if consumer.gone:
-            del self[ref]
-
     def as_counted(self, command: Command) -> Command:
         """Return a command with the queue's numbers: missed deliveries count as seen there."""
         if isinstance(command, Credit | GiveBack):
@@ -120,8 +138,7 @@ class HeldByConsumer:
 
     @property
     def gone(self) -> bool:
-        """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer: neither the
-        queue nor the session says anything of it any more."""
+        """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer."""
         return self._cancelled and not self._asked and (self._settled or self._count <= 0)
 
     def note(self, command: Command) -> None:
@@ -147,3 +164,62 @@ class HeldByConsumer:
 
     def answered(self) -> None:
         self._asked -= 1
+
+
+def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
+    """Forget a consumer of which neither the queue nor the session says anything any more."""
+    if consumers[ref].gone:
+        del consumers[ref]
+
+
+class HomeUsers:
+    """The consumers and publishers at one node of a queue at another one only, as both ends count them."""
+
+    __slots__ = ("consumers", "publishers")
+
+    def __init__(self) -> None:
+        self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
+        self.publishers: dict[PublisherRef, None] = {}
+
+    def note(self, command: Command) -> None:
+        match command:
+            case Subscribe():
+                self.consumers[command.consumer] = HeldByConsumer(command)
+            case Settle() | GiveBack() | Cancel():
+                held = self.consumers.get(command.consumer)
+                if held is not None:
+                    held.note(command)
+                    drop_gone(self.consumers, command.consumer)
+            case Unsubscribe():
+                self.consumers.pop(command.consumer, None)
+            case AttachPublisher():
+                self.publishers[command.publisher] = None
+            case DetachPublisher():
+                self.publishers.pop(command.publisher, None)
+            case _:
+                return
+
+    def counts(self, effect: Effect) -> bool:
+        """Count an effect; return whether it is for one of them."""
+        match effect:
+            case Deliver() | Settled():
+                held = self.consumers.get(effect.consumer)
+                if held is None:
+                    return False
+                if type(effect) is Deliver:
+                    held.delivered(effect)
+                else:
+                    held.answered()
+                    drop_gone(self.consumers, effect.consumer)
+                return True
+            case SubscribeRefused():
+                return self.consumers.pop(effect.consumer, None) is not None
+            case QueueDeleted():
+                ref = effect.ref
+                if isinstance(ref, ConsumerRef):
+                    return self.consumers.pop(ref, None) is not None
+                known = ref in self.publishers
+                self.publishers.pop(ref, None)
+                return known
+            case _:
+                return getattr(effect, "consumer", None) in self.consumers

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from enum import Enum, auto
 from typing import ClassVar, Final
 
-from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HomeUsers
 from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
@@ -24,33 +24,27 @@ from amqp10broker.cluster.remote_queue.port import EffectsBySession, LinkPort, a
 from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     AttachPublisher,
-    Cancel,
     Command,
     ConsumerRef,
     Delete,
     DetachPublisher,
-    GiveBack,
     Inspect,
     Publish,
     PublisherRef,
     Purge,
     RequestRef,
     Settle,
-    Subscribe,
-    Unsubscribe,
 )
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
     CreditReply,
-    Deliver,
     Effect,
     PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
     Settled,
-    SubscribeRefused,
     Unconfirmed,
 )
 
@@ -84,8 +78,7 @@ class HomeLink:
     _lost: bool = False
     down_ms: int | None = None
     _waiting: list[Command] = field(default_factory=list, init=False)
-    _consumers: dict[ConsumerRef, HeldByConsumer] = field(default_factory=dict, init=False)
-    _publishers: dict[PublisherRef, None] = field(default_factory=dict, init=False)
+    _users: HomeUsers = field(default_factory=HomeUsers, init=False)
     _requests: dict[RequestRef, None] = field(default_factory=dict, init=False)
     # Of each publisher what is not confirmed: number -> whether it was published settled.
     _unconfirmed: dict[PublisherRef, dict[int, bool]] = field(default_factory=dict, init=False)
@@ -101,7 +94,7 @@ class HomeLink:
     @property
     def consumers(self) -> int:
         """Consumers of this node, with those that were cancelled and hold something still."""
-        return len(self._consumers)
+        return len(self._users.consumers)
 
     @property
     def open(self) -> bool:
@@ -132,28 +125,11 @@ class HomeLink:
             case Publish():
                 outstanding = self._unconfirmed.setdefault(command.publisher, {})
                 outstanding.update(dict.fromkeys(command.ids, command.settled))
-            case Subscribe():
-                self._consumers[command.consumer] = HeldByConsumer(command)
-            case Settle() | GiveBack() | Cancel():
-                held = self._consumers.get(command.consumer)
-                if held is not None:
-                    held.note(command)
-                    self._drop_gone(command.consumer, held)
-            case Unsubscribe():
-                self._consumers.pop(command.consumer, None)
-            case AttachPublisher():
-                self._publishers[command.publisher] = None
-            case DetachPublisher():
-                self._publishers.pop(command.publisher, None)
             case Inspect() | Purge() | Delete():
                 if command.request is not None:
                     self._requests[command.request] = None
             case _:
-                return
-
-    def _drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
-        if held.gone:
-            del self._consumers[ref]
+                self._users.note(command)
 
     # --- the way there ----------------------------------------------------------------------------
 
@@ -168,7 +144,7 @@ class HomeLink:
         self._state, self._lost = _State.UP, False
         self.down_ms = None
         waiting, self._waiting = self._waiting, []
-        attached: list[Command] = [AttachPublisher(each) for each in self._publishers]
+        attached: list[Command] = [AttachPublisher(each) for each in self._users.publishers]
         if attached or waiting:
             self._send([*attached, *waiting])
 
@@ -190,9 +166,9 @@ class HomeLink:
         waiting, self._waiting = self._waiting, []
         out: EffectsBySession = {}
         self._refuse_outstanding(out, Refusal.NO_LEADER)
-        for ref in self._consumers:
+        for ref in self._users.consumers:
             add_effect(out, ref.reply_to, QueueDown(ref, self.queue))
-        self._consumers.clear()
+        self._users.consumers.clear()
         for peer, effects in self._refused(waiting, Refusal.NO_LEADER).items():
             out.setdefault(peer, []).extend(effects)
         self._port.tell(out)
@@ -225,33 +201,13 @@ class HomeLink:
         match effect:
             case Confirmed() | Unconfirmed() | PublishRejected():
                 return self._outstanding_of(effect)
-            case Deliver() | Settled():
-                held = self._consumers.get(effect.consumer)
-                if held is None:
-                    return None
-                if type(effect) is Deliver:
-                    held.delivered(effect)
-                else:
-                    held.answered()
-                    self._drop_gone(effect.consumer, held)
-                return effect
             case Answer():
                 known = effect.request in self._requests
                 self._requests.pop(effect.request, None)
                 if effect.refused is None:
                     self.available = effect.ready
-            case SubscribeRefused():
-                known = effect.consumer in self._consumers
-                self._consumers.pop(effect.consumer, None)
-            case QueueDeleted():
-                ref = effect.ref
-                known = ref in self._consumers or ref in self._publishers
-                if isinstance(ref, ConsumerRef):
-                    self._consumers.pop(ref, None)
-                else:
-                    self._publishers.pop(ref, None)
             case _:
-                known = effect.consumer in self._consumers
+                known = self._users.counts(effect)
                 if type(effect) is CreditReply:
                     self.available = effect.available
         return effect if known else None
@@ -281,12 +237,12 @@ class HomeLink:
         self.ended = True
         out = self._refused(self._waiting, Refusal.GONE)
         self._refuse_outstanding(out, Refusal.GONE)
-        refs: list[ConsumerRef | PublisherRef] = [*self._consumers, *self._publishers]
+        refs: list[ConsumerRef | PublisherRef] = [*self._users.consumers, *self._users.publishers]
         for ref in refs:
             add_effect(out, ref.reply_to, QueueDeleted(ref, self.queue))
         self._waiting = []
-        self._consumers.clear()
-        self._publishers.clear()
+        self._users.consumers.clear()
+        self._users.publishers.clear()
         self._port.tell(out)
 
     def _refuse_outstanding(self, out: EffectsBySession, why: Refusal) -> None:
@@ -307,9 +263,9 @@ class HomeLink:
         for command in commands:
             match command:
                 case AttachPublisher() if why is not Refusal.GONE:
-                    self._publishers[command.publisher] = None
+                    self._users.publishers[command.publisher] = None
                 case DetachPublisher():
-                    self._publishers.pop(command.publisher, None)
+                    self._users.publishers.pop(command.publisher, None)
                 case Settle() if command.answer:
                     add_effect(out, command.consumer.reply_to, Settled(command.consumer, command.keys))
                 case _:

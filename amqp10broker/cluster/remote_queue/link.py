@@ -26,7 +26,7 @@ from typing import Final
 
 from amqp10broker.cluster.remote_queue.browsers import LinkBrowsers
 from amqp10broker.cluster.remote_queue.catch_up import CatchUp
-from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers
+from amqp10broker.cluster.remote_queue.consumers import RemoteConsumer, RemoteConsumers, drop_gone
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -202,7 +202,7 @@ class QueueLink:
                 numbered.epoch = consumer.epoch
                 consumer.note(command)
                 if type(command) is not Credit:
-                    self._consumers.drop_gone(command.consumer, consumer)
+                    drop_gone(self._consumers, command.consumer)
                 elif not consumer.counted:
                     self._commands.timed.append(numbered)
             case Subscribe():
@@ -384,7 +384,7 @@ class QueueLink:
         if not consumer.counts(effect):
             return None
         if type(effect) is TimedOut:
-            self._consumers.drop_gone(ref, consumer)
+            drop_gone(self._consumers, ref)
         return self._consumers.without_missed(effect) if type(effect) is CreditReply else effect
 
     def _drop_done(self, done: int) -> None:

@@ -7,10 +7,10 @@ queue's state has the effects that it missed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from amqp10broker.cluster.remote_queue.consumers import HeldByConsumer
+from amqp10broker.cluster.remote_queue.consumers import HomeUsers
 from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
@@ -23,20 +23,13 @@ from amqp10broker.cluster.remote_queue.messages import (
 from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
-    AttachPublisher,
-    Cancel,
     Command,
-    ConsumerRef,
     DeliveryOutcome,
     DetachPublisher,
-    GiveBack,
     PeerId,
-    PublisherRef,
-    Settle,
-    Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Settled, SubscribeRefused
+from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.quorum.commands import (
     BrowsersGone,
     Browsing,
@@ -297,19 +290,11 @@ class LinkServer:
                 self._port.send(node, self._group, told_now)
 
 
-class _Visitor:
+class _Visitor(HomeUsers):
     """A node whose sessions use the queue."""
 
-    __slots__ = ("consumers", "done", "publishers")
-
-    def __init__(self) -> None:
-        self.done = 0
-        self.consumers: dict[ConsumerRef, HeldByConsumer] = {}
-        self.publishers: dict[PublisherRef, None] = {}
-
-    def drop_gone(self, ref: ConsumerRef, held: HeldByConsumer) -> None:
-        if held.gone:
-            del self.consumers[ref]
+    __slots__ = ("done",)
+    done: int
 
 
 @dataclass(slots=True, eq=False)
@@ -360,22 +345,7 @@ class HomeLinkServer:
             visitor = self._visitors[node] = _Visitor()
         visitor.done = batch.last
         for command in batch.commands:
-            match command:
-                case Subscribe():
-                    visitor.consumers[command.consumer] = HeldByConsumer(command)
-                case Unsubscribe():
-                    visitor.consumers.pop(command.consumer, None)
-                case Settle() | GiveBack() | Cancel():
-                    held = visitor.consumers.get(command.consumer)
-                    if held is not None:
-                        held.note(command)
-                        visitor.drop_gone(command.consumer, held)
-                case AttachPublisher():
-                    visitor.publishers[command.publisher] = None
-                case DetachPublisher():
-                    visitor.publishers.pop(command.publisher, None)
-                case _:
-                    continue
+            visitor.note(command)
         self._post_all(list(batch.commands))
 
     def tell(self, effects: Effects, index: int = 0) -> None:
@@ -392,25 +362,6 @@ class HomeLinkServer:
             if visitor is None:
                 continue
             for given in told_there.values():
-                self._note(visitor, given)
+                for effect in given:
+                    visitor.counts(effect)
             self._port.send(node, self._group, RemoteEffects(0, 0, visitor.done, told_there))
-
-    def _note(self, visitor: _Visitor, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            if type(effect) is Deliver:
-                held = visitor.consumers.get(effect.consumer)
-                if held is not None:
-                    held.delivered(effect)
-            elif type(effect) is Settled:
-                held = visitor.consumers.get(effect.consumer)
-                if held is not None:
-                    held.answered()
-                    visitor.drop_gone(effect.consumer, held)
-            elif type(effect) is SubscribeRefused:
-                visitor.consumers.pop(effect.consumer, None)
-            elif type(effect) is QueueDeleted:
-                ref = effect.ref
-                if isinstance(ref, ConsumerRef):
-                    visitor.consumers.pop(ref, None)
-                else:
-                    visitor.publishers.pop(ref, None)

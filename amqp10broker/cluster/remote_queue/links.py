@@ -17,10 +17,8 @@ from amqp10broker.cluster.remote_queue.messages import (
     ResumeRemote,
     decode,
 )
-from amqp10broker.cluster.remote_queue.port import LinkPort, SendFrame
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import PeerFrame
-from amqp10broker.queues.commands import PeerId
-from amqp10broker.queues.effects import Effect
 
 Client = QueueLink | HomeLink
 Server = LinkServer | HomeLinkServer
@@ -29,18 +27,9 @@ Server = LinkServer | HomeLinkServer
 class QueueLinks:
     """All links of the node. `on_leader`: called with the number of a queue when a leader of it is known."""
 
-    def __init__(
-        self,
-        node: int,
-        incarnation: int,
-        send_frame: SendFrame,
-        waiting_bytes: Callable[[int], int],
-        tell: Callable[[Mapping[PeerId, list[Effect]]], None],
-        is_open: Callable[[PeerId], bool],
-        now_ms: Callable[[], int],
-    ) -> None:
-        """Begin without links; the arguments are attributes of `LinkPort`."""
-        self.port = LinkPort(node, incarnation, send_frame, waiting_bytes, tell, is_open, now_ms, self._take)
+    def __init__(self, port: LinkPort) -> None:
+        self.port = port
+        port.deliver = self._take
         self.clients: dict[int, Client] = {}
         self.servers: dict[int, Server] = {}
         self.on_leader: Callable[[int], None] = lambda group: None

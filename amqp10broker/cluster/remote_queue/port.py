@@ -40,8 +40,8 @@ class LinkPort:
         send_frame: sends a frame to another node.
         waiting_bytes: returns the bytes that wait for the connection to a node.
         tell: delivers effects to sessions of this node.
-        is_open: returns whether a session of this node is still there.
         now_ms: milliseconds of a clock that never runs back.
+        deliver: takes a message of this node to itself.
     """
 
     node: int
@@ -49,9 +49,8 @@ class LinkPort:
     send_frame: SendFrame
     waiting_bytes: Callable[[int], int]
     tell: Callable[[Mapping[PeerId, list[Effect]]], None]
-    is_open: Callable[[PeerId], bool]
     now_ms: Callable[[], int]
-    _deliver: Callable[[int, int, LinkMessage], None]
+    deliver: Callable[[int, int, LinkMessage], None] = lambda node, group, message: None
     connected: dict[int, None] = field(default_factory=dict, init=False)
     suspected: frozenset[int] = frozenset()
     stirred: dict[int, None] = field(default_factory=dict, init=False)
@@ -76,7 +75,7 @@ class LinkPort:
     def send(self, node: int, group: int, message: LinkMessage) -> bool:
         """Send a message to a node, within this one as the same record; False: there is no connection."""
         if node == self.node:
-            self._deliver(node, group, message)
+            self.deliver(node, group, message)
             return True
         kind, body = encode(message)
         return self.send_frame(node, kind, group, body)
@@ -101,9 +100,7 @@ def refuse(
     answered: Container[object] = (),
 ) -> None:
     """Add the answers to commands that the queue does not execute: it is gone, or cannot be reached.
-
-    Args:
-        answered: requests that have an answer already.
+    `answered`: requests that have an answer already.
     """
     gone = why is Refusal.GONE
     for command in commands:

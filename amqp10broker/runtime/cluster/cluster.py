@@ -39,7 +39,7 @@ from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.catalog import Catalog, NodeDirectory
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueSpec
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
@@ -113,7 +113,7 @@ class Cluster:
         self.raft.groups.lost = data.lost
         self.raft.groups.elects = False
         self.raft.on_failed = self._on_storage_failed
-        self.leaderless = LeaderlessQueues(self._catalog, self.raft.groups, self._name_of)
+        self.leaderless = LeaderlessQueues(self._catalog, self.raft.groups, self._catalog.node_name)
         self.snapshots = Snapshots(self.raft.groups, self._send_state, random.random)
         self.raft.give_turns(lambda: self.snapshots.deadline, self.snapshots.tick)
         self.system: SystemNode | None = None
@@ -172,7 +172,7 @@ class Cluster:
             prepare_folder(data, config, known)
             self._used = used_version(data.catalog_log)
             self.membership = known
-            self.peers.identity = self._identity(known)
+            self.peers.become(self._identity(known))
             for member in known.members:
                 self._know(member)
             nursery.start_soon(self.raft.run)
@@ -246,11 +246,9 @@ class Cluster:
         node_context, number = self._node_context, self.membership.number
         reply_registry = node_context.reply_registry
         self.queues = NodeQueues(
-            *(number, self.peers, reply_registry, node_context.clock.now_ms, self._name_of),
-            lambda name: self._catalog.find_vhost(name),
+            *(number, self.peers, reply_registry, node_context.clock.now_ms, self._catalog.node_name),
+            self._catalog.find_vhost,
         )
-        links = self.queues.links
-        links.on_leader = self._has_leader
         self.queues.wait_ms = node_context.config.cluster_decide_ms
         config = node_context.config
         self._catalog.node_directory = NodeDirectory(
@@ -273,7 +271,7 @@ class Cluster:
             if self.peers.connected(member.number, ConnectionPurpose.LETTERS):
                 self.queues.connected(member.number)
             if member.number in self.raft.groups.suspected:
-                self.queues.suspected(member.number)
+                self.queues.links.suspect(member.number)
         early, self._early = self._early or {}, None
         for node, said in early.items():
             # One that cannot be read is in the log: the others count.
@@ -296,7 +294,8 @@ class Cluster:
         )
         system = self.system.system
         system.decided_within_ms = node_context.config.cluster_decide_ms
-        system.is_open = self._is_open
+        system.is_open = lambda owner: owner.connection in node_context.connections
+        self.queues.links.on_leader = system.leader_is
         system.has_leader = lambda queue: self.queues.links.leader_of(queue) is not None
         self._catalog.on_nodes = self._nodes_changed
         self._nodes_changed()
@@ -345,13 +344,6 @@ class Cluster:
     def _term(self, group: int) -> int:
         member = self.raft.groups.get(group)
         return 0 if member is None else member.raft.status.term
-
-    def _has_leader(self, group: int) -> None:
-        if self.system is not None:
-            self.system.system.leader_is(group)
-
-    def _name_of(self, number: int) -> str:
-        return self._catalog.node_name(number)
 
     async def elect(self, begun: Callable[[], Awaitable[None]]) -> None:
         """Have quorum queues elect leaders when this node's have begun."""
@@ -421,17 +413,9 @@ class Cluster:
 
     def _missing(self) -> str:
         hears = self.peers.liveness.hears
-        silent = [
-            name
-            for name, number in self._numbers().items()
-            if number not in hears and number != self.membership.number
-        ]
+        nodes = self._catalog.nodes.values() or self.membership.members
+        silent = [each.name for each in nodes if each.number not in {*hears, self.membership.number}]
         return ", ".join(silent) or "a leader"
-
-    def _numbers(self) -> dict[str, int]:
-        if self._catalog.nodes:
-            return {node.name: node.number for node in self._catalog.nodes.values()}
-        return {member.name: member.number for member in self.membership.members}
 
     # --- membership ---------------------------------------------------------------------------------
 
@@ -454,9 +438,9 @@ class Cluster:
         members = tuple(
             MemberAt(node.number, node.name, Address(node.host, node.port)) for node in nodes.values()
         )
-        for node in nodes.values():
-            self._know(MemberAt(node.number, node.name, Address(node.host, node.port)), node.incarnation)
-        self.queues.know({node.number: node.incarnation for node in nodes.values()})
+        for member, node in zip(members, nodes.values(), strict=True):
+            self._know(member, node.incarnation)
+        self.queues.links.know({node.number: node.incarnation for node in nodes.values()})
         there = {member.number for member in members}
         for gone in [each for each in self.membership.members if each.number not in there]:
             self.peers.forget(gone.number)
@@ -470,7 +454,7 @@ class Cluster:
         if cluster is None or cluster.version == self._used:
             return
         self._used = cluster.version
-        self.peers.identity = replace(self.peers.identity, used=self._used)
+        self.peers.become(replace(self.peers.identity, used=self._used))
         _log.info("the cluster uses another machine version", version=self._used)
         for member in self.raft.groups:
             if member.leads and member.group != SYSTEM_GROUP:
@@ -485,9 +469,6 @@ class Cluster:
         reason = why_not(self.name, carried_out(), self._used) if self._used else None
         if reason is not None:
             raise ClusterRefused(reason)
-
-    def _is_open(self, owner: Owner) -> bool:
-        return owner.connection in self._node_context.connections
 
     # --- questions of other nodes -------------------------------------------------------------------
 
@@ -592,7 +573,7 @@ class Cluster:
             self._on_storage_failed(error)
         self.notifications.lost(node)
         if self.queues is not None:
-            self.queues.suspected(node)
+            self.queues.links.suspect(node)
         if self.system is not None:
             self.system.system.node_down(node)
 
@@ -603,7 +584,7 @@ class Cluster:
             self._on_storage_failed(error)
         self.notifications.heard(node, self.facts.get(node, {}))
         if self.queues is not None:
-            self.queues.heard(node, incarnation)
+            self.queues.links.heard(node, incarnation)
         if self.system is not None:
             self.system.system.node_up(node)
 

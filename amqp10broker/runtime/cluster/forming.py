@@ -127,7 +127,6 @@ class Former:
                 str(answer["name"]),
                 None if answer["cluster"] is None else str(answer["cluster"]),
                 bool(answer["taken"]),
-                tuple(map(str, answer["names"])),
             )
         except HelloRefused as error:
             refused.append(f"node '{name}' at {address}: {error}")

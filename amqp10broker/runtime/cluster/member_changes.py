@@ -8,7 +8,8 @@ up.
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import trio
@@ -21,9 +22,7 @@ from amqp10broker.cluster.membership import (
     Hand,
     MemberRole,
     MembershipAction,
-    Moved,
     NodeState,
-    Reconciling,
     Removing,
     Schedule,
     Step,
@@ -47,6 +46,7 @@ from amqp10broker.raft.config import Add, Promote, Remove
 from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
+from amqp10broker.runtime.cluster.raft_node import now_ms
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.members")
@@ -75,12 +75,7 @@ class MemberChanges:
     async def add(
         self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
     ) -> int:
-        """Add a member; see `ClusterNode.add_member`.
-
-        Raises:
-            MovedAway: this node does not lead the queue (any more).
-            PreconditionFailed, Unavailable: see there.
-        """
+        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead it."""
         member = leading_member(self._groups, queue)
         learners = [each for each in member.raft.config.learners if is_promotable(each)]
         if among_voters and learners:
@@ -100,12 +95,7 @@ class MemberChanges:
         return len(queue.members)
 
     async def remove(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
-        """Remove a member; see `ClusterNode.delete_member`.
-
-        Raises:
-            MovedAway: this node does not lead the queue (any more).
-            PreconditionFailed, Unavailable: see there.
-        """
+        """Remove a member, as `ClusterNode.delete_member`. Raises `MovedAway` likewise."""
         member = leading_member(self._groups, queue)
         held = dict.fromkeys((*member.raft.config.members, *queue.members))
         with self._only(queue, member):
@@ -115,10 +105,15 @@ class MemberChanges:
 
     # --- steps --------------------------------------------------------------------------------------
 
-    def _only(self, queue: DeclaredQueue, member: Member) -> _OneAtATime:
+    @contextmanager
+    def _only(self, queue: DeclaredQueue, member: Member) -> Iterator[None]:
         if queue.number in self._under_way or not member.raft.settled:
             raise change_not_permitted(queue)
-        return _OneAtATime(self._under_way, queue.number)
+        self._under_way.add(queue.number)
+        try:
+            yield
+        finally:
+            self._under_way.discard(queue.number)
 
     async def _carried_out(self, queue: DeclaredQueue, goal: Goal, timeout_s: float) -> None:
         with trio.move_on_after(timeout_s):
@@ -131,7 +126,7 @@ class MemberChanges:
                     return
                 if step is MembershipAction.LAST_NODE:
                     raise last_node(queue)
-                if isinstance(step, Moved):
+                if step is MembershipAction.MOVED:
                     raise MovedAway
                 await self._made(queue, member, step)
         raise Unavailable(
@@ -195,25 +190,11 @@ class MemberChanges:
         if isinstance(step, MembershipAction):
             return
         _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
-        with _OneAtATime(self._under_way, queue.number):
+        with self._only(queue, member):
             try:
                 await self._made(queue, member, step)
             except (RefusedError, MovedAway) as error:
                 _log.debug("members of a queue stay", queue=queue.name, reason=str(error))
-
-
-class _OneAtATime:
-    """A change of a queue's members is under way."""
-
-    def __init__(self, under_way: set[int], number: int) -> None:
-        self._under_way = under_way
-        self._number = number
-
-    def __enter__(self) -> None:
-        self._under_way.add(self._number)
-
-    def __exit__(self, *error: object) -> None:
-        self._under_way.discard(self._number)
 
 
 LOOK_S: Final = 0.05
@@ -229,8 +210,8 @@ class MovedAway(Exception):
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
-    """This node's member, which leads and takes proposals. Raises `MovedAway` if it does not lead, and
-    `PreconditionFailed` if it has not committed anything of its own term yet.
+    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has not
+    committed anything of its own term yet.
     """
     member = groups.get(queue.number)
     if member is None or member.raft.status.leader != member.me:
@@ -241,12 +222,7 @@ def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
 
 
 async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
-    """Hand a leadership to the member on a node; see `ClusterNode.transfer`.
-
-    Raises:
-        MovedAway: this node does not lead the queue (any more).
-        PreconditionFailed, Unavailable: see there.
-    """
+    """Hand a leadership to the member on a node, as `ClusterNode.transfer`. Raises `MovedAway` likewise."""
     member = leading_member(groups, queue)
     heirs = [each for each in member.raft.config.voters if node_of(each) == node]
     if not heirs:
@@ -255,12 +231,8 @@ async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
 
 
 async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
-    """Hand a leadership to a member, and wait until that leads.
-
-    Raises:
-        MovedAway: this node does not lead the queue (any more).
-        PreconditionFailed: it cannot be handed to that.
-        Unavailable: that has not come to lead in time.
+    """Hand a leadership to a member, and wait until that leads. Raises `MovedAway` likewise,
+    `PreconditionFailed` if that cannot lead, and `Unavailable` if it does not come to lead in time.
     """
     try:
         member.transfer(to)
@@ -272,70 +244,59 @@ async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
     with trio.move_on_after(TRANSFER_S):
         while True:
             # Until the other is known to lead: what is asked next is asked of it.
-            if member.stopped or member.raft.status.leader not in (None, member.me):
+            if not _leads_still(member):
                 return
             await trio.sleep(LOOK_S)
     text = f"queue '{queue.name}': its leader could not hand over in time"
     raise Unavailable(f"queue '{queue.name}'", text)
 
 
-class Leaderships:
-    """Those of this node, all of which another is to have: it is drained, slow, or about to stop."""
+async def hand_all_over(
+    me: int, catalog: Catalog, groups: Groups, patience_s: float = TRANSFER_S
+) -> list[str]:
+    """Hand over what another member than that of this node can lead, to the one that has the most of its log;
+    all at once. Returns a line for each queue that is led here all the same.
+    """
+    may = {
+        node.number
+        for node in catalog.nodes.values()
+        if not node.draining and node.number not in groups.suspected and node.number != me
+    }
+    kept: list[str] = []
+    handed: list[tuple[DeclaredQueue | None, Member]] = []
+    system = groups.get(SYSTEM_GROUP)
+    if system is not None and system.leads and _handed(None, system, may, []):
+        handed.append((None, system))
+    for place, queue in enumerate(list(catalog), 1):
+        if not place % BATCH:
+            await trio.lowlevel.checkpoint()
+        member = groups.get(queue.number) if queue.members else None
+        if member is not None and member.leads and _handed(queue, member, may, kept):
+            handed.append((queue, member))
+    with trio.move_on_after(patience_s):
+        while any(_leads_still(member) for _, member in handed):  # noqa: ASYNC110
+            await trio.sleep(LOOK_S)
+    late = [queue for queue, member in handed if queue is not None and _leads_still(member)]
+    return [*kept, *(f"queue '{queue.name}': its leader could not hand over in time" for queue in late)]
 
-    def __init__(self, me: int, catalog: Catalog, groups: Groups) -> None:
-        self._me = me
-        self._catalog = catalog
-        self._groups = groups
 
-    async def hand_over(self, patience_s: float = TRANSFER_S) -> list[str]:
-        """Hand over what another member can lead, to the one that has the most of its log; all at once.
-        Returns a line for each queue that is led here all the same.
-        """
-        may = self._may_lead()
-        kept: list[str] = []
-        handed: list[tuple[DeclaredQueue | None, Member]] = []
-        system = self._groups.get(SYSTEM_GROUP)
-        if system is not None and system.leads and self._handed(None, system, may, []):
-            handed.append((None, system))
-        for place, queue in enumerate(list(self._catalog), 1):
-            if not place % BATCH:
-                await trio.lowlevel.checkpoint()
-            member = self._groups.get(queue.number) if queue.members else None
-            if member is not None and member.leads and self._handed(queue, member, may, kept):
-                handed.append((queue, member))
-        with trio.move_on_after(patience_s):
-            while any(_leads_still(member) for _, member in handed):  # noqa: ASYNC110
-                await trio.sleep(LOOK_S)
-        late = [queue for queue, member in handed if queue is not None and _leads_still(member)]
-        return [*kept, *(f"queue '{queue.name}': its leader could not hand over in time" for queue in late)]
-
-    def _handed(
-        self, queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]
-    ) -> bool:
-        # Begin to hand one over; else the reason is noted.
-        matches, voters = member.raft.matches(), member.raft.config.voters
-        heirs = [each for each in matches if each in voters and node_of(each) in may]
-        told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
-        if not heirs:
-            kept.append(f"{told}: no other member of it can lead")
-            return False
-        try:
-            member.transfer(max(heirs, key=lambda each: matches[each]))
-        except NotLeader:
-            return False  # another leads already
-        except (ChangeRefused, NotReady) as error:
-            kept.append(f"{told}: {error}")
-            return False
-        member.advance()
-        return True
-
-    def _may_lead(self) -> Collection[int]:
-        suspected = self._groups.suspected
-        return {
-            node.number
-            for node in self._catalog.nodes.values()
-            if not node.draining and node.number not in suspected and node.number != self._me
-        }
+def _handed(queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]) -> bool:
+    # Begin to hand one over; else the reason is noted.
+    matches, voters = member.raft.matches(), member.raft.config.voters
+    heirs = [each for each in matches if each in voters and node_of(each) in may]
+    told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
+    if not heirs:
+        kept.append(f"{told}: no other member of it can lead")
+        return False
+    try:
+        member.transfer(max(heirs, key=lambda each: matches[each]))
+    except NotLeader:
+        return False  # another leads already
+    except (ChangeRefused, NotReady) as error:
+        kept.append(f"{told}: {error}")
+        return False
+    member.advance()
+    return True
 
 
 def _leads_still(member: Member) -> bool:
@@ -344,17 +305,6 @@ def _leads_still(member: Member) -> bool:
 
 CHANGE_S: Final = 20.0
 """How long one change may take (T5)."""
-ROUND_LOOK_S: Final = 1.0
-
-
-def settings_of(config: Config) -> Reconciling:
-    return Reconciling(
-        config.quorum_reconciliation,
-        config.quorum_reconciliation_target_group_size,
-        config.quorum_reconciliation_auto_remove,
-        config.quorum_reconciliation_interval_ms,
-        config.quorum_reconciliation_trigger_interval_ms,
-    )
 
 
 @dataclass(eq=False)
@@ -363,24 +313,24 @@ class Reconciler:
     _catalog: Catalog
     _groups: Groups
     _changes: MemberChanges
-    _settings: Reconciling
+    _config: Config
 
     def __post_init__(self) -> None:
-        self._schedule = Schedule(self._settings, self._now_ms())
+        config = self._config
+        intervals = config.quorum_reconciliation_interval_ms, config.quorum_reconciliation_trigger_interval_ms
+        self._schedule = Schedule(*intervals, now_ms())
 
     def trigger(self) -> None:
         """A node has come up or has left for good, a queue was declared, or a policy set."""
-        self._schedule.trigger(self._now_ms())
+        self._schedule.trigger(now_ms())
 
     async def run(self) -> None:
         """Make rounds when they are due, until cancelled; off, there are none."""
-        while self._settings.enabled:
+        while self._config.quorum_reconciliation:
             due_ms = self._schedule.due_ms
-            if due_ms is not None and due_ms <= self._now_ms():
-                self._schedule.ran(self._now_ms(), unfinished=await self.round())
-            await trio.sleep(
-                ROUND_LOOK_S if due_ms is None else min(LOOK_S, max(0.01, due_ms / 1000 - self._now()))
-            )
+            if due_ms <= now_ms():
+                self._schedule.ran(now_ms(), unfinished=await self.round())
+            await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
 
     async def round(self) -> bool:
         """Look once at every queue that is led here; whether something was to be done, and may be still."""
@@ -395,7 +345,7 @@ class Reconciler:
                 queue.members,
                 self._nodes(),
                 target,
-                auto_remove=self._settings.auto_remove,
+                auto_remove=self._config.quorum_reconciliation_auto_remove,
                 random_source=random.random,
             )
             if change is None:
@@ -446,13 +396,7 @@ class Reconciler:
 
     def _target(self, queue: DeclaredQueue) -> int:
         return target_size(
-            self._settings.target_group_size,
+            self._config.quorum_reconciliation_target_group_size,
             queue.effective.definition.get("target-group-size"),
             queue.arguments.get("x-quorum-target-group-size"),
         )
-
-    def _now(self) -> float:
-        return trio.current_time()
-
-    def _now_ms(self) -> int:
-        return int(self._now() * 1000)

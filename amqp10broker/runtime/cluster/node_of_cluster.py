@@ -28,11 +28,10 @@ from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
 from amqp10broker.runtime.cluster.member_changes import (
     TAKE_BACK_S,
-    Leaderships,
     MemberChanges,
     MovedAway,
     Reconciler,
-    settings_of,
+    hand_all_over,
     transfer,
 )
 from amqp10broker.runtime.journal.data import Afterwards
@@ -65,10 +64,7 @@ class NodeOfCluster(ServingNode):
         self._groups = cluster.raft.groups
         self._system = cluster.system
         self.changes = MemberChanges(self._catalog, self._groups, self._system.propose)
-        self._reconciler = Reconciler(
-            self.number, self._catalog, self._groups, self.changes, settings_of(config)
-        )
-        self._leaderships = Leaderships(self.number, self._catalog, self._groups)
+        self._reconciler = Reconciler(self.number, self._catalog, self._groups, self.changes, config)
         self._catalog.on_sizes = self._reconciler.trigger
         self._answers = {
             "change-members": self._change_members,
@@ -169,7 +165,7 @@ class NodeOfCluster(ServingNode):
         """See `ClusterNode.drain`; the steps are RabbitMQ's, in its order."""
         await self._system.propose(SetDraining(self._cluster.name, True))
         await super().drain()
-        for line in await self._leaderships.hand_over():
+        for line in await hand_all_over(self.number, self._catalog, self._groups):
             _log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
@@ -182,7 +178,7 @@ class NodeOfCluster(ServingNode):
         It takes no longer than `LEAVE_S`; the remaining groups elect a leader.
         """
         self._cluster.stand_back()
-        kept = await self._leaderships.hand_over(LEAVE_S)
+        kept = await hand_all_over(self.number, self._catalog, self._groups, LEAVE_S)
         _log.info("leaderships were handed over", kept=len(kept))
         for line in kept:
             _log.debug("not handed over", reason=line)
@@ -204,7 +200,7 @@ class NodeOfCluster(ServingNode):
                 if slow.is_set():
                     self._cluster.slow = trio.Event()
                 if self._groups.backward or slow.is_set():
-                    await self._leaderships.hand_over()
+                    await hand_all_over(self.number, self._catalog, self._groups)
                 with trio.move_on_after(LOOK_AGAIN_S):
                     await self._cluster.slow.wait()
 

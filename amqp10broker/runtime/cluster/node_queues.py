@@ -7,7 +7,7 @@ not at its home, where it is reached as in a broker without a cluster.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -18,6 +18,7 @@ from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer, PostAll
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import BODIES
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.reply_queues import REPLY_KINDS, ReplyQueues
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.layout import BadBytes
@@ -55,18 +56,18 @@ class NodeQueues:
         self._reply_registry = reply_registry
         self._name_of = name_of
         self._gone: set[int] = set()
-        self.links = QueueLinks(
+        port = LinkPort(
             node,
             reply_registry.incarnation,
             lambda to, kind, group, body: peers.send(to, ConnectionPurpose.LETTERS, kind, group, body),
             peers.backlog_bytes,
             reply_registry.post,
-            reply_registry.is_open,
             now_ms,
         )
+        self.links = QueueLinks(port)
         self.wait_ms = NO_LEADER_MS
         self.replies = ReplyQueues(
-            self.links.port,
+            port,
             find_vhost,
             lambda queue: InlineQueue(queue, reply_registry),
             lambda: secrets.token_urlsafe(16),
@@ -80,9 +81,13 @@ class NodeQueues:
         """How sessions of this node reach a queue, and those of other nodes, if it is here. `task`: of this
         node's member, or of the queue, if it is here.
         """
-        if spec.type == QUORUM.name:
-            return self._reach_group(spec, task, term)
         links, group = self.links, spec.number
+        if spec.type == QUORUM.name:
+            group_client = QueueLink(spec.name, group, links.port, wait_ms=self.wait_ms)
+            if task is not None:
+                self._serve_group(group, task, term)
+            links.add_client(group_client)
+            return RemoteQueue(group_client, task, self._name_of)
         if task is not None:
             server = HomeLinkServer(group, task.post_all, links.port)
             links.servers[group] = server
@@ -91,14 +96,6 @@ class NodeQueues:
         client = HomeLink(spec.name, group, spec.home, links.port)
         links.add_client(client)
         return RemoteQueue(client, None, self._name_of)
-
-    def _reach_group(self, spec: QueueSpec, task: QueueTask | None, term: Callable[[], int]) -> RemoteQueue:
-        links, group = self.links, spec.number
-        client = QueueLink(spec.name, group, links.port, wait_ms=self.wait_ms)
-        if task is not None:
-            self._serve_group(group, task, term)
-        links.add_client(client)
-        return RemoteQueue(client, task, self._name_of)
 
     def _serve_group(self, group: int, task: QueueTask, term: Callable[[], int]) -> None:
         backend = cast("QuorumInLog", task.backend)
@@ -169,16 +166,6 @@ class NodeQueues:
     def disconnected(self, node: int) -> None:
         self.links.disconnected(node)
         self.replies.disconnected(node)
-
-    def suspected(self, node: int) -> None:
-        self.links.suspect(node)
-
-    def heard(self, node: int, incarnation: int) -> None:
-        self.links.heard(node, incarnation)
-
-    def know(self, nodes: Mapping[int, int]) -> None:
-        """Which nodes are of the cluster: number to the last start that is known, 0 for none."""
-        self.links.know(nodes)
 
     async def run(self) -> None:
         """Look after what is due, until cancelled; while no link waits for anything the node sleeps."""

@@ -52,11 +52,8 @@ class Calls:
         self._answering: Counter[PeerLink] = Counter()
 
     async def call(self, link: PeerLink, question: Document, timeout_s: float) -> Document:
-        """Ask, and wait for the answer.
-
-        Raises:
-            PeerUnreachable: the connection is lost before the answer, or it takes too long.
-            RefusedError: as the other node raised it.
+        """Ask, and wait for the answer. Raises `PeerUnreachable` if the connection is lost before, or it
+        takes too long, and `RefusedError` as the other node raised it.
         """
         self._last = number = (self._last + 1) % _NUMBERS
         waiting = self._waiting[number] = _Waiting(link)

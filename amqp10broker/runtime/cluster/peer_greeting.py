@@ -26,7 +26,7 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, PeerUnreachable
 from amqp10broker.runtime.cluster.peer_calls import Calls
 from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
-from amqp10broker.runtime.cluster.peer_streams import Complaints, Dial, Transport, close, greet, why
+from amqp10broker.runtime.cluster.peer_streams import Complaints, Dial, Transport, greet, why
 from amqp10broker.runtime.connections.sockets import Address, peer_text
 
 QUESTION_BYTES_MAX: Final = 1024 * 1024
@@ -55,11 +55,7 @@ class PeerGreeter:
         except (HelloRefused, *LOST) as error:
             name = greeting.peer.name if greeting.peer is not None else None
             self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
-            await close(transport.stream)
             return None
-        except BaseException:
-            await close(transport.stream)
-            raise
         proved()
         return greeting
 
@@ -79,20 +75,13 @@ class PeerGreeter:
             return self.judge(hello)
 
         peer_name = f"{peer_text(address)} ('{name}')"
-        transport: Transport | None = None
         try:
             transport = await self._dial(address)
             greeting = self._greeting(purpose, judge, transport, dials=True)
             await greet(transport, greeting)
         except (HelloRefused, *LOST) as error:
             self._complaints.warn("cannot connect to a node", peer_name, why(error))
-            if transport is not None:
-                await close(transport.stream)
             return None
-        except BaseException:
-            if transport is not None:
-                await close(transport.stream)
-            raise
         self._complaints.forget(peer_name)
         return transport, greeting
 
@@ -103,7 +92,6 @@ class PeerGreeter:
             return self._acquaintances.judge(identity, hello)
 
         place = peer_text(address)
-        transport: Transport | None = None
         try:
             with trio.move_on_after(timeout_s):
                 transport = await self._dial(address)
@@ -115,9 +103,6 @@ class PeerGreeter:
             raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
         except LOST as error:
             raise PeerUnreachable(f"{place} cannot be reached: {why(error)}") from error
-        finally:
-            if transport is not None:
-                await close(transport.stream)
 
     async def answer(self, transport: Transport, greeting: PeerGreeting) -> None:
         """Serve a connection for questions until it is over."""

@@ -20,6 +20,7 @@ from amqp10broker.cluster.liveness import (
 from amqp10broker.cluster.wire import Document, FrameKind, encode, encode_document, read_document
 from amqp10broker.dataclass import dataclass
 from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
+from amqp10broker.runtime.cluster.raft_node import now_ms
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.peers")
@@ -87,31 +88,25 @@ class Heart:
             self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
         # What it says of its start was proved in its hello.
         beat = beat._replace(incarnation=link.peer.identity.incarnation)
-        self.tell(self._liveness.received(node, beat, _now_ms()))
+        self.tell(self._liveness.received(node, beat, now_ms()))
         if (node in self._liveness.hears) != known:
             self.beat(link)  # it waits for that
         if facts is not None:
             self._events.told(node, facts)
 
     def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
-        now_ms = self._events.clock_ms()
+        clock_ms = self._events.clock_ms()
         if type(sent_ms) is not int:
             return
-        link.clock_heard = [sent_ms, now_ms]
+        link.clock_heard = [sent_ms, clock_ms]
         match echo:
             case [int(asked_ms), int(asked_came_ms)]:
                 # Before the node counts as alive: before anything is led by what its clock says.
-                ahead_ms = (asked_came_ms - asked_ms + sent_ms - now_ms) // 2
-                round_trip_ms = now_ms - asked_ms - (sent_ms - asked_came_ms)
+                ahead_ms = (asked_came_ms - asked_ms + sent_ms - clock_ms) // 2
+                round_trip_ms = clock_ms - asked_ms - (sent_ms - asked_came_ms)
                 self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
             case _:
                 link.facts_told = (0, 0)  # the next heartbeat has the echo
-
-    def seen(self, link: PeerLink) -> None:
-        self._liveness.seen(link.peer.node, _now_ms())
-
-    def lost(self, link: PeerLink) -> None:
-        self.tell(self._liveness.lost(link.peer.node))
 
     def tell(self, notifications: Iterable[News]) -> None:
         for each in notifications:
@@ -132,7 +127,7 @@ class Heart:
         if facts != self._facts or not self._version:
             self._facts = facts
             self._version += 1
-        self.tell(self._liveness.tick(_now_ms()))
+        self.tell(self._liveness.tick(now_ms()))
         now = trio.current_time()
         # A loop that hung has not read what came meanwhile.
         late = now - self._looked_at > 3 * self._liveness.beat_ms / 1000
@@ -143,7 +138,3 @@ class Heart:
                 self._silent(link.peer.node)
             else:
                 self.beat(link)
-
-
-def _now_ms() -> int:
-    return int(trio.current_time() * 1000)

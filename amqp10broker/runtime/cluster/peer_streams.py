@@ -63,12 +63,7 @@ class Wires:
         self._plaintext = plaintext
 
     async def dial(self, address: Address) -> Transport:
-        """Connect.
-
-        Raises:
-            OSError, trio.BrokenResourceError: it cannot be reached, or TLS fails.
-            Refused: it is this node's own end, or would be plain to another machine.
-        """
+        """Connect. Raises `OSError` if it cannot be reached, and as `wrap`."""
         host, port = address
         error: OSError | None = None
         with trio.move_on_after(CONNECT_S):
@@ -95,10 +90,8 @@ class Wires:
 
     async def wrap(self, sock: socket.socket, address: tuple[str, int], *, dials: bool) -> Transport:
         """A transport of a connected socket, with TLS if that is spoken; the socket is closed on errors.
-
-        Raises:
-            OSError, trio.BrokenResourceError: it is lost, or TLS fails.
-            Refused: it would be plain to another machine.
+        Raises `OSError` or `trio.BrokenResourceError` if it is lost, or TLS fails, and `HelloRefused` if it
+        would be plain to another machine.
         """
         host = address[0]
         try:
@@ -132,27 +125,29 @@ class Wires:
 
 
 async def greet(transport: Transport, greeting: PeerGreeting) -> None:
-    """Authenticate both sides; afterwards `greeting.peer` is authentic.
-
-    Raises:
-        Refused: they do not go on; what the other side has to know of it was sent.
-        OSError, trio.BrokenResourceError, trio.ClosedResourceError: the connection is lost, or too slow.
+    """Authenticate both sides; afterwards `greeting.peer` is authentic. The stream is closed on errors.
+    Raises `HelloRefused`, of which the other side was told, and `OSError`, `trio.BrokenResourceError` or
+    `trio.ClosedResourceError` if the connection is lost, or too slow.
     """
     stream = transport.stream
-    with trio.move_on_after(GREETING_S):
-        if opening := greeting.begin():
-            await stream.send_all(opening)
-        while not greeting.done:
-            data = bytes(await stream.receive_some(MESSAGE_BYTES_MAX))
-            if not data:
-                raise OSError("closed by the other side before it has said hello")
-            answer, refused = greeting.received(data)
-            if answer:
-                await stream.send_all(answer)
-            if refused is not None:
-                raise refused
-        return
-    raise OSError(f"it does not say hello within {GREETING_S:g} s")
+    try:
+        with trio.move_on_after(GREETING_S):
+            if opening := greeting.begin():
+                await stream.send_all(opening)
+            while not greeting.done:
+                data = bytes(await stream.receive_some(MESSAGE_BYTES_MAX))
+                if not data:
+                    raise OSError("closed by the other side before it has said hello")
+                answer, refused = greeting.received(data)
+                if answer:
+                    await stream.send_all(answer)
+                if refused is not None:
+                    raise refused
+            return
+        raise OSError(f"it does not say hello within {GREETING_S:g} s")
+    except BaseException:
+        await close(stream)
+        raise
 
 
 async def close(stream: Stream) -> None:

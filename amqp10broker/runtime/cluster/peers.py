@@ -30,6 +30,7 @@ from amqp10broker.runtime.cluster.peer_streams import (
     Wires,
     close,
 )
+from amqp10broker.runtime.cluster.raft_node import now_ms
 from amqp10broker.runtime.connections.sockets import Address
 
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
@@ -51,7 +52,7 @@ class Peers:
     """All connections to other nodes.
 
     Attributes:
-        identity: of this node. Set it when the node has become a member, before others are added.
+        identity: of this node; another one by `become`, when the node is a member, before others are added.
     """
 
     def __init__(
@@ -71,39 +72,36 @@ class Peers:
         Args:
             wires: with which TLS; None: plain, on this machine only.
             dial: connects to an address; None: as `wires` does.
-            chance: gives numbers from 0 to below 1.
+            random_source: gives numbers from 0 to below 1.
         """
-        self._identity = identity
+        self.identity = identity
         self._events = events
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
         self._acquaintances = Acquaintances()
         self._calls = Calls(events)
-        complaints = Complaints()
+        complaints, own = Complaints(), lambda: self.identity
         wires = wires or Wires()
         self._broker_listeners = PeerGreeter(
-            self._own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
+            own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
         )
         self._listener = ClusterListener(sockets, wires, complaints, self.serve)
         self._nursery: trio.Nursery | None = None
         self.liveness = Liveness(identity.node, suspect_ms)
-        self._heart = Heart(self.liveness, events, self._own, self._raft_links, self._silent, self._name_of)
+        self._heart = Heart(
+            self.liveness, events, own, self._raft_links, self._silent, lambda node: self._peers[node].name
+        )
         self.dropped = 0
 
-    @property
-    def identity(self) -> Identity:
-        return self._identity
-
-    @identity.setter
-    def identity(self, identity: Identity) -> None:
-        self._identity = identity
+    def become(self, identity: Identity) -> None:
+        self.identity = identity
         self.liveness.node = identity.node
 
     # -- whom it knows
 
     def know(self, node: int, name: str, address: Address, incarnation: int = 0) -> None:
         """Add a member, or change its address. It is suspected until its first heartbeat."""
-        if node == self._identity.node:
+        if node == self.identity.node:
             return
         self._acquaintances.know(node, name, incarnation)
         peer = self._peers.get(node)
@@ -160,12 +158,7 @@ class Peers:
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
-        """Ask a member.
-
-        Raises:
-            PeerUnreachable: it is not connected, or does not answer in time.
-            RefusedError: as the other node raised it.
-        """
+        """Ask a member. Raises as `Calls.call`, also if it is not connected."""
         link = self._link(node, ConnectionPurpose.LETTERS)
         if link is None:
             peer = self._peers.get(node)
@@ -176,18 +169,11 @@ class Peers:
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
     ) -> Document:
-        """Send a request to an unknown node, or before this node is in a cluster, on a connection of its own.
-
-        Args:
-            timeout_s: it must have answered by then.
-            identity: of the sender; None: this node's.
-
-        Raises:
-            PeerUnreachable: there is no answer in time.
-            Refused: one of the two does not talk to the other; the message is one line for people.
-            RefusedError: as the other node raised it.
+        """Ask a node that is not known, or before this one is in a cluster, on a connection of its own.
+        `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused` if one of the two
+        does not talk to the other.
         """
-        return await self._broker_listeners.ask(address, question, timeout_s, identity or self._identity)
+        return await self._broker_listeners.ask(address, question, timeout_s, identity or self.identity)
 
     # -- running
 
@@ -216,7 +202,7 @@ class Peers:
             await self._run_link(transport, greeting)
 
     def _begin_dialing(self, node: int) -> None:
-        if self._nursery is not None and self._identity.node < node:
+        if self._nursery is not None and self.identity.node < node:
             self._nursery.start_soon(self._dial, node, self._peers[node])
 
     async def _dial(self, node: int, peer: _Peer) -> None:
@@ -281,16 +267,10 @@ class Peers:
                 others.append(frame)
         if others:
             if purpose is ConnectionPurpose.RAFT:
-                self._heart.seen(link)
+                self.liveness.seen(node, now_ms())
             self._events.frames(node, purpose, others)
 
     # -- the table
-
-    def _name_of(self, node: int) -> str:
-        return self._peers[node].name
-
-    def _own(self) -> Identity:
-        return self._identity
 
     def _link(self, node: int, purpose: ConnectionPurpose) -> PeerLink | None:
         peer = self._peers.get(node)
@@ -313,4 +293,4 @@ class Peers:
         self._calls.lost(link)
         self._events.disconnected(node, purpose)
         if purpose is ConnectionPurpose.RAFT:
-            self._heart.lost(link)
+            self._heart.tell(self.liveness.lost(node))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.system_store import SystemStore, begin_anew, is_member
+from amqp10broker.cluster.system_store import SystemStore, found, is_member
 from amqp10broker.cluster.transactions import CatalogTransaction, Value
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
@@ -56,7 +56,7 @@ class Standalone:
         be written.
         """
         beside = [(MEMBERSHIP, self.membership.document()), (LOST, self.highest)]
-        begin_anew(data.catalog_log, member_id(self.membership.number), self.entries, beside)
+        found(data.catalog_log, member_id(self.membership.number), self.entries, beside)
         data.catalog_log.sync()
 
 

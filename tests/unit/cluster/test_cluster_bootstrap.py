@@ -59,7 +59,7 @@ def test_no_other_node_ever_founds() -> None:
 
 
 def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
-    cluster = heard(NodeAnswer("b", "id", names=("b", "c")), NodeAnswer("c", None))
+    cluster = heard(NodeAnswer("b", "id"), NodeAnswer("c", None))
     assert next_step("a", LIST, cluster, has_data=False) == Join("b")
 
 

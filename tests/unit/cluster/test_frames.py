@@ -56,7 +56,7 @@ def test_frames_come_out_as_they_went_in(frames: list[PeerFrame], portions: list
         out += decoder.feed(data[at : at + size])
         at, turn = at + size, turn + 1
     assert out == frames
-    assert decoder.waiting_bytes == 0
+    assert len(decoder._kept) == 0
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
@@ -70,7 +70,7 @@ def test_truncated_bytes_give_only_the_frames_that_are_whole(
     out = decoder.feed(whole[:cut])
     assert out == frames[: len(out)]
     assert len(out) < len(frames)
-    assert decoder.waiting_bytes == cut - len(encoded(out))
+    assert len(decoder._kept) == cut - len(encoded(out))
 
 
 @given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
@@ -99,7 +99,7 @@ def test_random_bytes_are_frames_or_refused(reads: list[bytes]) -> None:
             decoder.feed(read)
         except BadFrame:
             return
-        assert decoder.waiting_bytes <= came
+        assert len(decoder._kept) <= came
 
 
 def test_unknown_kind_ends_the_connection() -> None:
@@ -158,4 +158,4 @@ def test_large_frame_in_many_reads_keeps_only_what_came() -> None:
     head = struct.pack("<IBI", BODY_BYTES_MAX + 9, 16, 1)
     assert decoder.feed(head) == []
     assert decoder.feed(b"xyz") == []
-    assert decoder.waiting_bytes == len(head) + 3
+    assert len(decoder._kept) == len(head) + 3

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 from amqp10broker.cluster.remote_queue.links import QueueLinks
 from amqp10broker.cluster.remote_queue.messages import LeaderIs, encode
+from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.cluster.wire import PeerFrame
 
 GROUP = 7
 
 
 def links() -> QueueLinks:
-    return QueueLinks(
-        1, 1, lambda *_: True, lambda node: 0, lambda told: None, cast(Any, lambda peer: True), lambda: 0
-    )
+    return QueueLinks(LinkPort(1, 1, lambda *_: True, lambda node: 0, lambda told: None, lambda: 0))
 
 
 def say(table: QueueLinks, node: int, leader: LeaderIs) -> None:

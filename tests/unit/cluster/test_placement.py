@@ -9,8 +9,8 @@ import pytest
 
 from amqp10broker.cluster import placement
 from amqp10broker.cluster.placement import ByCount
-from amqp10broker.metadata.nodes import NodeFacts, Placed, WantedQueue
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.nodes import NodeFacts, Placed
+from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.handles import IdleHandle
 
@@ -43,8 +43,9 @@ class Cluster:
             NodeFacts(chr(96 + n), n, "h", n, incarnation=10 + n, draining=n in self.draining)
             for n in range(1, self._count + 1)
         ]
-        wanted = WantedQueue(kind, arguments or {}, definition or {}, exclusive, lasting)
-        found = self._placement(wanted, nodes, self.queues, len(self.queues))
+        owner = 1 if exclusive else None
+        wanted = QueueSpec("/", "q", kind, lasting, False, arguments or {}, owner=owner)
+        found = self._placement(wanted, definition or {}, nodes, self.queues, len(self.queues))
         self.add(kind, found)
         return found
 

@@ -10,7 +10,6 @@ from amqp10broker.cluster.membership import (
     Drop,
     Grow,
     NodeState,
-    Reconciling,
     Schedule,
     next_change,
     target_size,
@@ -113,8 +112,7 @@ def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: in
 
 def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
     """G6, G7."""
-    settings = Reconciling(enabled=True, interval_ms=1_000, trigger_interval_ms=10)
-    schedule = Schedule(settings, 5)
+    schedule = Schedule(1_000, 10, 5)
     assert schedule.due_ms == 1_005
     schedule.trigger(100)
     assert schedule.due_ms == 110

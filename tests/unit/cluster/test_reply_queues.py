@@ -58,7 +58,7 @@ class Node:
         self.waiting = 0
         self.port = LinkPort(
             *(number, net.incarnations[number], self.send, lambda node: self.waiting),
-            *(unused, unused, unused, unused),
+            *(unused, unused),
         )
         self.port.incarnations = net.incarnations
         self.up = self.port.connected
