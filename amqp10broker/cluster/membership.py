@@ -215,6 +215,11 @@ class Drop:
     members: tuple[int, ...]
 
 
+def target_size(setting: int, policy: int | None, argument: int | None) -> int:
+    """Return the wanted number of members: the largest of the given sizes."""
+    return max(setting, policy or 0, argument or 0)
+
+
 def next_change(
     members: Sequence[int],
     nodes: Mapping[int, NodeState],

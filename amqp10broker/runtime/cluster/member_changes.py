@@ -33,6 +33,7 @@ from amqp10broker.cluster.membership import (
     nothing_to_repair,
     repair,
     standing_of,
+    target_size,
 )
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
@@ -394,8 +395,8 @@ class Reconciler:
         }
 
     def _target(self, queue: DeclaredQueue) -> int:
-        return max(
+        return target_size(
             self._config.quorum_reconciliation_target_group_size,
-            queue.effective.definition.get("target-group-size") or 0,
-            queue.arguments.get("x-quorum-target-group-size") or 0,
+            queue.effective.definition.get("target-group-size"),
+            queue.arguments.get("x-quorum-target-group-size"),
         )

@@ -12,6 +12,7 @@ from amqp10broker.cluster.membership import (
     NodeState,
     Schedule,
     next_change,
+    target_size,
 )
 from amqp10broker.raft.ids import member_id, node_of
 
@@ -26,6 +27,16 @@ def first() -> float:
 
 def members(*nodes: int) -> tuple[int, ...]:
     return tuple(member_id(node, 7) for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "policy", "argument", "wanted"),
+    [(0, None, None, 0), (3, None, None, 3), (3, 5, None, 5), (3, 5, 7, 7), (9, 5, 7, 9), (0, None, 5, 5)],
+)
+def test_the_largest_target_counts(
+    setting: int, policy: int | None, argument: int | None, wanted: int
+) -> None:
+    assert target_size(setting, policy, argument) == wanted
 
 
 @pytest.mark.parametrize(
