@@ -196,8 +196,8 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
         for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
     },
     "catalog.apply": (
-        *("metadata/definitions.py", "metadata/restore.py"),
-        *("cluster/proposals.py", "cluster/system.py"),
+        *("metadata/definitions.py", "metadata/catalog.py"),
+        *("cluster/system.py", "cluster/system.py"),
     ),
 }
 

@@ -57,8 +57,8 @@ from struct import error as StructError
 from typing import Any, Final
 
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
-from amqp10broker.protocols.amqp091.method_codec import DECODERS, method
-from amqp10broker.protocols.amqp091.method_codec import Method as Method
+from amqp10broker.protocols.amqp091.codec import DECODERS, method
+from amqp10broker.protocols.amqp091.codec import Method as Method
 
 '''
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from struct import Struct
 from typing import Final
 
-from amqp10broker.protocols.amqp091.framing import FRAME_OVERHEAD, HEADER_BYTES, method_frame
+from amqp10broker.protocols.amqp091.content import FRAME_OVERHEAD, HEADER_BYTES, method_frame
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicDeliver, BasicPublish
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.performatives import Transfer

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.content import method_frame
 from benchmarks import spec
 from benchmarks.blocks import PublishBlock, ack_block
 from benchmarks.errors import PeerError

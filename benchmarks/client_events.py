@@ -1,7 +1,7 @@
 """Flow events of a load process: what its clients saw, packed and kept in memory until the run is over.
 
 The same counters and latencies that make the tables, as events of the one schema
-(`amqp10broker.observe.flow_events.schema`): every ten milliseconds how many messages each stream sent and
+(`amqp10broker.observe.flow_events`): every ten milliseconds how many messages each stream sent and
 received, and the latency of every message that was confirmed or that carried a stamp. Nothing is written
 while the load runs: the events go to the parent with the result, and the parent writes the file.
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, EventKind
+from amqp10broker.observe.flow_events import NO_REASON, PACK, EventKind
 from benchmarks import spec
 from benchmarks.stream import Counts, Stream
 

@@ -22,7 +22,7 @@ from typing import Final
 from amqp10broker.protocols.amqp10 import performatives
 from amqp10broker.protocols.amqp10.frames import TYPE_SASL
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.protocols.connection import AMQP_091_HEADER
 from amqp10broker.protocols.serial import MASK, limit_left
 from benchmarks import spec, wire
 from benchmarks.blocks import LargeTransfer, TransferBlock

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.protocols.amqp091.content import method_frame
+from amqp10broker.protocols.connection import AMQP_091_HEADER
 from benchmarks import spec
 from benchmarks.blocks import TagBlock, deliver_block
 from benchmarks.errors import WireError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp10broker.observe.flow_events.schema import EventKind
+from amqp10broker.observe.flow_events import EventKind
 from benchmarks import spec
 from benchmarks.ring import RING
 from benchmarks.stream import LATENCY_SAMPLES_MAX, Stream

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEADER, HEADER_BYTES, HEARTBEAT, method_frame
-from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.protocols.amqp091.content import HEADER, HEADER_BYTES, HEARTBEAT, method_frame
+from amqp10broker.protocols.connection import AMQP_091_HEADER
 from benchmarks import spec, wire091
 from benchmarks.channel091 import PeerChannel
 from benchmarks.errors import PeerError

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import method_frame
+from amqp10broker.protocols.amqp091.content import method_frame
 from benchmarks import spec
 from benchmarks.errors import PeerError
 from benchmarks.peer091 import GOOD_BYE, expect, handshake091, read_method

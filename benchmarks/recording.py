@@ -1,7 +1,7 @@
 """Recordings of runs: what broker and clients saw of each measured run, as flow events.
 
 `--record DIR` makes each measured run of a benchmark a run of a recording
-(`amqp10broker.observe.flow_events.schema` has the layout). The broker writes its own events while it runs;
+(`amqp10broker.observe.flow_events` has the layout). The broker writes its own events while it runs;
 those of the load process wait in its memory and are written here when the broker has ended, together with
 the run's row, so that no file is written by us while anything is measured. Reading and writing need
 pyarrow, which is imported at the first recorded run and not before.
@@ -65,14 +65,14 @@ class Recording:
         Raises:
             MeasureError: pyarrow is missing; the message says how to install it.
         """
-        from amqp10broker.observe.recording.parquet import load_arrow
+        from amqp10broker.observe.recording.runs import load_arrow
 
         with _told():
             load_arrow()
 
     def repetition(self, run: RunRecord) -> int:
         """Return how many runs of this configuration were written before, and count this one."""
-        from amqp10broker.observe.flow_events.schema import CONFIGURATION
+        from amqp10broker.observe.flow_events import CONFIGURATION
 
         key = tuple(getattr(run, name) for name in CONFIGURATION)
         self._repetitions[key] += 1
@@ -123,8 +123,7 @@ class RecordedRun:
         Raises:
             MeasureError: the load process has not recorded, or the folder cannot be written.
         """
-        from amqp10broker.observe.recording.parquet import EventWriter
-        from amqp10broker.observe.recording.runs import write_run
+        from amqp10broker.observe.recording.runs import EventWriter, write_run
 
         if recorded is None or len(recorded.edges) != 2:
             raise MeasureError(f"{self.case}: the load process has recorded no window")
@@ -143,8 +142,8 @@ class RecordedRun:
 
     def discard(self) -> None:
         """Remove what was written of a run that failed."""
-        from amqp10broker.observe.flow_events.schema import RUNS
-        from amqp10broker.observe.recording.parquet import events_folder
+        from amqp10broker.observe.flow_events import RUNS
+        from amqp10broker.observe.recording.runs import events_folder
 
         shutil.rmtree(events_folder(self.recording.folder, self.run_id), ignore_errors=True)
         (self.recording.folder / RUNS / f"{self.run_id}.parquet").unlink(missing_ok=True)
@@ -185,8 +184,7 @@ class RecordedRun:
 
     def _brokers_row(self) -> RunRecord | None:
         """Return the row that the broker has written of this run, None if it has not."""
-        from amqp10broker.observe.recording.errors import NotARecording
-        from amqp10broker.observe.recording.runs import read_run
+        from amqp10broker.observe.recording.runs import NotARecording, read_run
 
         try:
             return read_run(self.recording.folder, self.run_id)
@@ -239,7 +237,7 @@ def whole_or_nothing(run: RecordedRun | None) -> Iterator[None]:
 @contextmanager
 def _told() -> Iterator[None]:
     """Make what is wrong with a recording an error of benchmarks."""
-    from amqp10broker.observe.recording.errors import RecordingError
+    from amqp10broker.observe.recording.runs import RecordingError
 
     try:
         yield

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from amqp10broker.protocols.amqp091.framing import FRAME_OVERHEAD, HEADER, HEADER_BYTES
+from amqp10broker.protocols.amqp091.content import FRAME_OVERHEAD, HEADER, HEADER_BYTES
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     FRAME_END,

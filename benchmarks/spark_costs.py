@@ -17,8 +17,7 @@ from benchmarks.results import Row
 @contextmanager
 def session(cores: int, folder: Path) -> Iterator[Any]:
     """A local session that knows the connector and the floor's source."""
-    from amqp10broker.spark.register import register
-    from amqp10broker.spark.session import local_session
+    from amqp10broker.spark.session import local_session, register
     from benchmarks.spark_floor import FloorSource
 
     conf = {"spark.local.dir": str(folder / "local")}

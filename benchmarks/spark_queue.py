@@ -81,8 +81,7 @@ def _write(context: Context, broker: OwnBroker, count: int) -> int:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from amqp10broker.spark.options import parse_sink
-    from amqp10broker.spark.sink.encoding import Encoder, plan
-    from amqp10broker.spark.sink.writer import Sending
+    from amqp10broker.spark.sink import Encoder, Sending, plan
 
     options = parse_sink(_sink(broker), streaming=False)
     encoder = Encoder(plan(StructType([StructField("body", BinaryType())]), options), f"{'0' * 36}-17-0-")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.observe.flow_events.schema import EventKind
+from amqp10broker.observe.flow_events import EventKind
 
 if TYPE_CHECKING:
     from benchmarks.client_events import ClientEvents

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from amqp10broker.protocols.amqp091.content import body_frames, content_header_frame
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
-from amqp10broker.protocols.amqp091.framing import body_frames, content_header_frame
 from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,
     ConnectionClose,

@@ -14,8 +14,7 @@ import sys
 import time
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.spark.register import register
-from amqp10broker.spark.session import local_session
+from amqp10broker.spark.session import local_session, register
 
 default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
 url = sys.argv[1] if len(sys.argv) > 1 else default_url

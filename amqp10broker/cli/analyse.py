@@ -59,8 +59,7 @@ def _arguments(parser: Parser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    from amqp10broker.tools.analysis.errors import CannotStart
-    from amqp10broker.tools.analysis.session import check_installed
+    from amqp10broker.tools.analysis.session import CannotStart, check_installed
 
     try:
         # Before a recording is read, which needs one of the packages and would not name the others.
@@ -105,8 +104,8 @@ def _check_memory(text: str) -> None:
 
 def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.inputs import find_recording
-    from amqp10broker.tools.analysis.job import ProgressLines, analyse, make_folder
     from amqp10broker.tools.analysis.recommend import Aim, all_told
+    from amqp10broker.tools.analysis.report import ProgressLines, analyse, make_folder
     from amqp10broker.tools.analysis.session import command_session
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)
@@ -125,7 +124,7 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 def _follow(arguments: argparse.Namespace) -> int:
     from amqp10broker.tools.analysis.follow import LATE_S, check_folder, follow
-    from amqp10broker.tools.analysis.job import ProgressLines
+    from amqp10broker.tools.analysis.report import ProgressLines
     from amqp10broker.tools.analysis.session import command_session
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)

@@ -16,8 +16,7 @@ from amqp10broker.cli.tables import render
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from amqp10broker.tools.replay.forecast import Forecast, Settings
-    from amqp10broker.tools.replay.many import Forecasts
+    from amqp10broker.tools.replay.forecast import Forecast, Forecasts, Settings
     from amqp10broker.tools.replay.pace import PublisherWait
 
 _WIDTH: Final = 110
@@ -83,7 +82,7 @@ def _arguments(parser: Parser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from amqp10broker.tools.replay.many import COLUMNS, grid, table_rows
+    from amqp10broker.tools.replay.forecast import COLUMNS, grid, table_rows
 
     settings = grid(
         arguments.max_link_credit,
@@ -109,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Forecasts]:
-    from amqp10broker.tools.replay.many import answer, answer_of_file, files_of
+    from amqp10broker.tools.replay.forecast import answer, answer_of_file, files_of
 
     if STANDARD in arguments.recordings:
         if arguments.recordings != [STANDARD]:
@@ -164,7 +163,7 @@ def _recorded(forecast: Forecast) -> str:
 
 
 def _what_if(asked: Settings | None, forecast: Forecast) -> str:
-    from amqp10broker.tools.replay.many import shares
+    from amqp10broker.tools.replay.forecast import shares
 
     run = forecast.run
     title = "" if asked is None else f"({asked}) "
@@ -175,7 +174,7 @@ def _what_if(asked: Settings | None, forecast: Forecast) -> str:
 
 
 def _rate(rate: float) -> str:
-    from amqp10broker.tools.replay.many import finite
+    from amqp10broker.tools.replay.forecast import finite
 
     return "as fast as client and broker are" if finite(rate) is None else f"{rate:.0f} messages/s"
 
@@ -186,7 +185,7 @@ def _shares(waits: dict[PublisherWait, float]) -> str:
 
 
 def _document(name: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
-    from amqp10broker.tools.replay.many import finite, shares
+    from amqp10broker.tools.replay.forecast import finite, shares
 
     return {
         "recording": name,

@@ -17,8 +17,8 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
+    from amqp10broker.client.links import Outcome
     from amqp10broker.client.message import Message
-    from amqp10broker.client.outcomes import Outcome
 
 _TEXTS: Final = frozenset(
     {"message-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"}
@@ -106,7 +106,7 @@ def _with_progress(message: bytes, count: int) -> Iterator[bytes]:
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:
     """Print the outcomes of messages."""
     from amqp10broker.client.errors import NotAcceptedError
-    from amqp10broker.client.outcomes import Accepted
+    from amqp10broker.client.links import Accepted
 
     counts: Counter[str] = Counter()
     reason = ""

@@ -8,7 +8,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqp10broker.client.transport import WOULD_BLOCK, receive_some, with_tls
+from amqp10broker.client.options import WOULD_BLOCK, receive_some, with_tls
 from amqp10broker.errors import BrokerError
 
 if TYPE_CHECKING:

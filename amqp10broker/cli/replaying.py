@@ -18,8 +18,8 @@ from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
     from amqp10broker.client.url import BrokerUrl
+    from amqp10broker.tools.replay.player import Script
     from amqp10broker.tools.replay.replay import Replay
-    from amqp10broker.tools.replay.script import Script
 
 _PATIENCE_S: Final = 10.0
 
@@ -52,9 +52,8 @@ def _arguments(parser: Parser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from amqp10broker.cli.replay_sockets import drive
-    from amqp10broker.tools.replay.player import ReplayLogin
+    from amqp10broker.tools.replay.player import ReplayLogin, read_script
     from amqp10broker.tools.replay.replay import Replay
-    from amqp10broker.tools.replay.script import read_script
 
     url = _url(arguments.url)
     with recording(arguments.file) as records:

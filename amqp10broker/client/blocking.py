@@ -14,6 +14,17 @@
 A client belongs to one thread. The socket is read and written only while a method waits, so a program that
 makes no calls for a while calls `Client.poll` now and then: without it no heartbeat is sent, and the
 broker closes the connection.
+
+A receiver for many messages: lists of encoded ones, without an object for each.
+
+`blocking.Receiver` makes a `Delivery` of every message, because messages are settled one by one. A reader
+of a stream needs bytes only, and a reader that empties a queue settles all messages at once; without the
+object and its bookkeeping a message costs about half as much. Credit is granted by hand.
+
+Requests to the management node of a broker, over the blocking client.
+
+A request is a message to ``/management`` with the method as its subject and the path as its `to`; the
+response comes on a second link of the same name, as in RabbitMQ 4.
 """
 
 from __future__ import annotations
@@ -23,13 +34,12 @@ import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Concatenate, Final, Self
+from typing import Any, Concatenate, Final, Self
 
-from amqp10broker.client import driving, links
-from amqp10broker.client.core import ClientCore
-from amqp10broker.client.driving import ClientBase, H, P, Steps, T, WaitFor
+from amqp10broker.client import core, links
+from amqp10broker.client.core import ClientBase, ClientCore, H, P, Steps, T, WaitFor
 from amqp10broker.client.errors import (
     ClientError,
     ConnectionEndedError,
@@ -39,9 +49,21 @@ from amqp10broker.client.errors import (
     place_of,
 )
 from amqp10broker.client.links import ReceiverBase, SenderBase
-from amqp10broker.client.options import CLOSE_TIMEOUT_S, TIMEOUT_S, ClientOptions
-from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
-from amqp10broker.protocols.amqp10.performatives import PORT
+from amqp10broker.client.message import BodyKind, Message
+from amqp10broker.client.options import (
+    CLOSE_TIMEOUT_S,
+    TIMEOUT_S,
+    WOULD_BLOCK,
+    ClientOptions,
+    check_port,
+    receive_some,
+    with_tls,
+)
+from amqp10broker.client.session import ClientSession, ReceiverEnd
+from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink
+from amqp10broker.protocols.amqp10.performatives import PORT, Attach, Flow, Properties, Source
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.types import ULong
 
 _SELECT_MAX_S: Final = 3600.0
 """Selectors and sockets refuse waits of some 25 days and more; a longer wait is split."""
@@ -133,15 +155,15 @@ class Receiver(ReceiverBase):
 
 
 class Client(ClientBase[Sender, Receiver]):
-    begin_session = _waits(driving.begin_session)
-    end_session = _waits(driving.end_session)
-    sender = _waits(driving.sender)
-    receiver = _waits(driving.receiver)
-    attach = _waits(driving.attach)
-    wait = _waits(driving.wait)
-    flush = _waits(driving.flush)
-    open = _waits(driving.open_client)
-    _close = _waits(driving.close)
+    begin_session = _waits(core.begin_session)
+    end_session = _waits(core.end_session)
+    sender = _waits(core.sender)
+    receiver = _waits(core.receiver)
+    attach = _waits(core.attach)
+    wait = _waits(core.wait)
+    flush = _waits(core.flush)
+    open = _waits(core.open_client)
+    _close = _waits(core.close)
 
     def __init__(self, sock: socket.socket, core: ClientCore, *, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(core, timeout_s, Sender, Receiver)
@@ -297,3 +319,205 @@ class Client(ClientBase[Sender, Receiver]):
         self.core.tick(now)
         interval = self.core.tick_interval
         self._tick_at = None if interval is None else now + interval
+
+
+Keep = Callable[[Sequence[int]], int]
+"""A function that takes the sizes of messages, in bytes, and returns how many of them to keep, from the first
+on.
+"""
+
+
+class BulkEnd(ReceiverEnd):
+    """The end of a `BulkReceiver`.
+
+    Attributes:
+        unsettled: delivery numbers of kept messages that are not settled, taken or not.
+        keep: decides how many of the arriving messages are kept; None keeps all. The others are released
+            by `BulkReceiver.release_surplus`.
+    """
+
+    def __init__(
+        self, session: ClientSession, link: ReceiverLink, address: str | None, credit_limit: int
+    ) -> None:
+        super().__init__(session, link, address, credit_limit)
+        self.payloads: list[bytes] = []
+        self.received = 0
+        self.filters_in_place: frozenset[str] = frozenset()
+        self.keep: Keep | None = None
+        self.stopped = True
+        self.unsettled: list[int] = []
+        self.surplus: list[int] = []
+
+    def on_attached(self, attach: Attach) -> None:
+        super().on_attached(attach)
+        if isinstance(attach.source, Source):
+            self.filters_in_place = frozenset(map(str, attach.source.filter or ()))
+
+    def on_received(self, event: DeliveriesReceived) -> None:
+        payloads: Sequence[bytes] = event.payloads
+        count = len(payloads)
+        kept = count if self.keep is None else self.keep([len(payload) for payload in payloads])
+        self.payloads += payloads if kept == count else payloads[:kept]
+        self.received += count
+        if not event.settled:
+            self.unsettled += event.delivery_ids[:kept]
+            self.surplus += event.delivery_ids[kept:]
+        # Finished on arrival: the window does not wait for the program.
+        self._engine.inbound.finish(self.link, count)
+
+    def on_flowed(self, flow: Flow) -> None:
+        if not flow.link_credit:
+            self.stopped = True
+
+    def stop(self) -> None:
+        """Take the remaining credit back; `stopped` becomes true when all messages in transit have arrived.
+
+        Call it only after part of the last grant has arrived: the next flow with a credit of 0 was then
+        written by a broker that has received this grant, and nothing can follow it. The answer to an
+        earlier drain, which has a credit of 0 too, comes before the first message of the grant.
+        """
+        self.check()
+        self.stopped = False
+        self._engine.grant(self.link, 0, echo=True)
+
+    def settle_all(self, ids: list[int], outcome: Outcome) -> None:
+        """Settle messages, kept ones or surplus, which are taken off the list."""
+        if ids:
+            self.check()
+            self._engine.settling.settle_received(ids, outcome)
+            ids.clear()
+
+
+class BulkReceiver:
+    """A link on which many messages arrive, made by `bulk_receiver`.
+
+    The methods raise `ClientError` once the link has ended; unsettled messages then return to the queue.
+    """
+
+    def __init__(self, client: Client, end: BulkEnd) -> None:
+        self.end = end
+        self._client = client
+        self._goal = 0
+
+    @property
+    def credit(self) -> int:
+        return self.end.credit
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the broker gave back credit of the last `grant` with drain: it had no more messages."""
+        return self.end.drained and self.end.received < self._goal
+
+    def grant(self, credit: int, *, drain: bool = False) -> None:
+        """As `links.ReceiverBase.grant`. `drain`: unusable credit is given back; `exhausted` becomes true."""
+        self.end.grant(credit, drain=drain)
+        self._goal = self.end.received + credit
+
+    def wait(self, timeout_s: float, until: Callable[[], bool] | None = None) -> bool:
+        """Read until a message can be taken, or until another condition holds."""
+        try:
+            self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
+        except TimedOutError:
+            return False
+        return True
+
+    def wait_for(self, what: str, timeout_s: float, until: Callable[[], bool]) -> None:
+        self._client.wait(WaitFor(until, lambda: self.end.failure, timeout_s, what))
+
+    def take(self) -> list[bytes]:
+        taken = self.end.payloads
+        self.end.payloads = []
+        return taken
+
+    def accept(self) -> None:
+        self.end.settle_all(self.end.unsettled, ACCEPTED)
+        self._client.write_soon()
+
+    def release(self) -> None:
+        self.end.settle_all(self.end.unsettled, RELEASED)
+        self.release_surplus()
+
+    def release_surplus(self) -> None:
+        # Release is not a failed delivery (3.4.4).
+        self.end.settle_all(self.end.surplus, RELEASED)
+        self._client.write_soon()
+
+    def detach(self) -> None:
+        self.end.detach()
+        self._client.write_soon()
+
+
+def bulk_receiver(
+    client: Client,
+    address: str,
+    *,
+    settled: bool = True,
+    filters: Mapping[str, Any] | None = None,
+    desired_capabilities: Sequence[str] = (),
+    max_message_size_bytes: int = 0,
+    timeout_s: float | None = None,
+) -> BulkReceiver:
+    """Attach a link for receiving, without credit. `settled`: the broker removes messages as it sends them;
+    else settle them with `accept`. Raises `LinkRefusedError`.
+    """
+    end = client.session.receiver(
+        address,
+        settled=settled,
+        filters=filters,
+        desired_capabilities=desired_capabilities,
+        max_message_size_bytes=max_message_size_bytes,
+        end_type=BulkEnd,
+    )
+    assert isinstance(end, BulkEnd)
+    client.attach(end, timeout_s)
+    return BulkReceiver(client, end)
+
+
+ADDRESS = "/management"
+
+
+class Management:
+    """A pair of links to the management node; one request at a time. It has a session of its own, because a
+    broker without that node may end the session.
+    """
+
+    def __init__(self, client: Client, *, timeout_s: float | None = None) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        name = f"management-{client.core.next_number()}"
+        paired = {"paired": True}
+        self._session = session = client.begin_session(timeout_s=timeout_s)
+        self._responses = session.receiver(ADDRESS, settled=True, properties=paired, name=name)
+        self._requests = session.sender(ADDRESS, settled=True, properties=paired, name=name)
+        client.attach(self._responses, timeout_s)
+        client.attach(self._requests, timeout_s)
+        self._number = 0
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send a request and wait for the response: its status, such as 200 or 404, and its value."""
+        self._number += 1
+        request = Message(
+            body,
+            Properties(message_id=ULong(self._number), to=path, subject=method, reply_to="$me"),
+            kind=BodyKind.VALUE,
+        )
+        responses = self._responses
+        responses.grant(1)
+        self._requests.send([request.encode()])
+        self._client.wait(
+            WaitFor(
+                lambda: bool(responses.ready),
+                lambda: responses.failure or self._requests.failure,
+                self._timeout_s,
+                f"response to {method} {path}",
+            )
+        )
+        (delivery,) = responses.take(1)
+        message = delivery.message()
+        properties = message.properties or Properties()
+        if properties.correlation_id != self._number or properties.subject is None:
+            raise ClientError(f"the response to {method} {path} answers another request: connect again")
+        return int(properties.subject), message.body
+
+    def close(self) -> None:
+        self._client.end_session(self._session, timeout_s=self._timeout_s)

@@ -1,16 +1,79 @@
-"""Options of a connection, and the default time-outs of the client."""
+"""Options of a connection, and the default time-outs of the client.
+
+Checks of arguments that no frame can carry, made where the program passes them.
+
+Output is encoded when it is written, by the next call that waits, or by a separate task: a value without
+an encoding would fail there, far from the call that passed it, and break the connection for all.
+
+Sockets of the blocking client, plain or under TLS.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
 import socket
+import ssl
 from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import Any, Final, Self
 
-from amqp10broker.client.checks import UINT_MAX, check_integer, check_text, fields
+from amqp10broker.client.errors import PORT_MAX, TimedOutError, TlsError, place_of
 from amqp10broker.dataclass import dataclass
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.errors import EncodeError
+from amqp10broker.protocols.amqp10.performatives import Accepted, Modified, Rejected, Released
+from amqp10broker.protocols.amqp10.types import Symbol
+
+UINT_MAX: Final = 4_294_967_295
+ULONG_MAX: Final = 18_446_744_073_709_551_615
+
+
+def check_integer(name: str, value: int, least: int, most: int) -> None:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}; give an integer from {least} to {most}")
+
+
+def check_text(name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}; give a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} has half a character in it, a lone surrogate: give Unicode text") from error
+
+
+def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    """Make a map of the type `fields`, which has symbols for keys (part 2, section 2.8.15)."""
+    if given is None:
+        return None
+    made: dict[Symbol, Any] = {}
+    for key, value in given.items():
+        try:
+            made[Symbol(key)] = value
+            encode(value)
+        except (EncodeError, AttributeError) as error:
+            raise ValueError(f"{name} has {key!r}: {value!r}, which cannot be sent: {error}") from error
+    return made
+
+
+def check_outcome(outcome: Any) -> None:
+    match outcome:
+        case Accepted() | Released():
+            return
+        case Rejected() | Modified():
+            try:
+                encode(outcome)
+            except EncodeError as error:
+                raise ValueError(f"outcome is {outcome!r}, which cannot be sent: {error}") from error
+        case _:
+            raise ValueError(
+                f"outcome is {outcome!r}; give ACCEPTED, RELEASED, rejected(...) or modified(...) of "
+                "amqp10broker.client.links"
+            )
+
 
 TIMEOUT_S: Final = 30.0
 """Default time-out of every wait for the broker."""
@@ -63,3 +126,62 @@ class ClientOptions:
     def to_host(self, host: str) -> Self:
         """`host` is sent in the open frame unless `hostname` is set."""
         return self if self.hostname is not None else replace(self, hostname=host)
+
+
+WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""Raised by a socket that has no data, or no room, at present. To be caught before OSError."""
+
+
+def check_port(port: int) -> None:
+    """Sockets accept a number above 65535, too, and connect to the port of its lower 16 bits."""
+    if not 0 < port <= PORT_MAX:
+        raise ValueError(f"port is {port}")
+
+
+def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
+    """Do the TLS handshake within the socket's own time-out. A failure closes the socket."""
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except TimeoutError as error:
+        sock.close()
+        raise TimedOutError(
+            f"TLS handshake with {place_of(host, port)}",
+            sock.gettimeout() or 0.0,
+            "is that the broker's TLS port?",
+        ) from error
+    except OSError as error:
+        sock.close()
+        raise tls_failed(host, port, error) from error
+
+
+def tls_failed(host: str, port: int, error: OSError) -> TlsError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(
+            f"the certificate of {place_of(host, port)} is not trusted: {error.verify_message}; give the "
+            "certificate of the authority that signed it, and the host name that stands in it"
+        )
+    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    return TlsError(
+        f"no TLS with {place_of(host, port)}: {reason}; is that the broker's TLS port, and does the broker "
+        "ask for a client certificate?"
+    )
+
+
+def receive_some(sock: socket.socket) -> bytes:
+    """Raises one of `WOULD_BLOCK` if nothing has arrived; empty at the end of the stream."""
+    data = sock.recv(READ_BYTES)
+    if not isinstance(sock, ssl.SSLSocket) or not data:
+        return data
+    # A TLS record has 16 KiB at most, and no selector reports data that OpenSSL has decrypted already.
+    pieces = [data]
+    size = len(data)
+    while size < READ_BYTES or sock.pending():
+        try:
+            data = sock.recv(READ_BYTES)
+        except (*WOULD_BLOCK, OSError):
+            break  # the next call gets the same error
+        if not data:
+            break
+        pieces.append(data)
+        size += len(data)
+    return b"".join(pieces)

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, assert_never
 
-from amqp10broker.client.checks import UINT_MAX, ULONG_MAX, check_integer, check_outcome, check_text, fields
 from amqp10broker.client.errors import (
     ClientError,
     LinkDetachedError,
@@ -16,9 +15,10 @@ from amqp10broker.client.errors import (
     said,
 )
 from amqp10broker.client.message import Message, decode_message
+from amqp10broker.client.options import UINT_MAX, ULONG_MAX, check_integer, check_outcome, check_text, fields
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.errors import AmqpError, Condition
-from amqp10broker.protocols.amqp10.events import (
+from amqp10broker.protocols.amqp10.link import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -29,12 +29,14 @@ from amqp10broker.protocols.amqp10.events import (
     LinkAttaching,
     LinkDetached,
     LinkFlowed,
+    LinkState,
     MarkerReached,
     PumpEvent,
+    ReceiverLink,
+    SenderLink,
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,

@@ -21,9 +21,8 @@ from typing import Any, Concatenate
 import trio
 import trio.lowlevel
 
-from amqp10broker.client import driving, links
-from amqp10broker.client.core import ClientCore
-from amqp10broker.client.driving import ClientBase, H, P, Steps, T, WaitFor
+from amqp10broker.client import core, links
+from amqp10broker.client.core import ClientBase, ClientCore, H, P, Steps, T, WaitFor
 from amqp10broker.client.errors import (
     ConnectionEndedError,
     TimedOutError,
@@ -32,8 +31,7 @@ from amqp10broker.client.errors import (
     place_of,
 )
 from amqp10broker.client.links import ReceiverBase, SenderBase
-from amqp10broker.client.options import READ_BYTES, TIMEOUT_S, ClientOptions
-from amqp10broker.client.transport import check_port, tls_failed
+from amqp10broker.client.options import READ_BYTES, TIMEOUT_S, ClientOptions, check_port, tls_failed
 from amqp10broker.protocols.amqp10.performatives import PORT
 
 
@@ -153,15 +151,15 @@ class TrioReceiver(ReceiverBase):
 
 
 class TrioClient(ClientBase[TrioSender, TrioReceiver]):
-    begin_session = _awaits(driving.begin_session)
-    end_session = _awaits(driving.end_session)
-    sender = _awaits(driving.sender)
-    receiver = _awaits(driving.receiver)
-    attach = _awaits(driving.attach)
-    wait = _awaits(driving.wait)
-    flush = _awaits(driving.flush)
-    open = _awaits(driving.open_client)
-    close = _awaits(driving.close)
+    begin_session = _awaits(core.begin_session)
+    end_session = _awaits(core.end_session)
+    sender = _awaits(core.sender)
+    receiver = _awaits(core.receiver)
+    attach = _awaits(core.attach)
+    wait = _awaits(core.wait)
+    flush = _awaits(core.flush)
+    open = _awaits(core.open_client)
+    close = _awaits(core.close)
 
     def __init__(self, stream: trio.abc.Stream, core: ClientCore, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(core, timeout_s, TrioSender, TrioReceiver)

@@ -13,9 +13,8 @@ from typing import Any, Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.entry_codec import encoded
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
-from amqp10broker.metadata.queue import QueueType
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, QueueType
 from amqp10broker.raft.ids import member_id
 
 NAME_MAX: Final = 64
@@ -128,7 +127,7 @@ def read_nodes(written: str) -> dict[str, Address]:
     return nodes
 
 
-def target_size(given: int, listed: str | None) -> int:
+def target_nodes(given: int, listed: str | None) -> int:
     """How many nodes make the cluster whole. `given`: the setting; 0: as many as the list has."""
     return given or max(1, len(read_nodes(listed or "")))
 

@@ -25,12 +25,11 @@ from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
-from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import TEXT, BadBytes, row
-from amqp10broker.metadata.queue import DeclaredQueue, Owner, QueueHandle
-from amqp10broker.metadata.queue_kind import VOLATILE_KIND
+from amqp10broker.metadata.queue import VOLATILE_KIND, DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.vhost import REPLIES_PREFIX, VOLATILE, VirtualHost
 from amqp10broker.queues.commands import DELETE, Publish
 from amqp10broker.queues.layouts import OF_SESSIONS

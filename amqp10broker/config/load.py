@@ -12,7 +12,6 @@ from dataclasses import replace
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
-from amqp10broker.config.amounts import from_file
 from amqp10broker.config.records import (
     CONFIRM_DELAY,
     DEFAULT_USERS,
@@ -27,7 +26,7 @@ from amqp10broker.config.records import (
     QueueDeclaration,
     User,
 )
-from amqp10broker.config.settings import describe
+from amqp10broker.config.settings import describe, from_file
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, closest, hint
 

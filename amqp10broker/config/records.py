@@ -12,21 +12,19 @@ from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.config.amounts import (
+from amqp10broker.config.settings import (
+    AUTO,
     DISK_FORM,
     MEMORY_FORM,
     SHARE_FORM,
-    disk_limit,
-    memory_watermark,
-    share,
-)
-from amqp10broker.config.settings import (
-    AUTO,
     UINT_MAX,
     Setting,
     describe,
+    disk_limit,
+    memory_watermark,
     number,
     settings_of,
+    share,
     switch,
     text,
 )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.protocols.amqp091.codec import decode_table, encode_shortstr, encode_table
-from amqp10broker.protocols.amqp091.deliver import DEAD_LETTERED, HIDDEN_KEYS, REDELIVERED, properties_end
+from amqp10broker.protocols.amqp091.content import DEAD_LETTERED, HIDDEN_KEYS, REDELIVERED, properties_end
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.properties import (
     APP_ID,

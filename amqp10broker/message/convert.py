@@ -10,18 +10,34 @@ counterpart:
 - a content-type or content-encoding that is not ASCII cannot be a symbol, and is left out.
 - an expiration above 2**32 - 1 ms (49 days) becomes that, the largest ttl.
 - a message-id or correlation-id of AMQP 0-9-1 that is not UTF-8 becomes binary.
+
+Conversion of values between the type systems of AMQP 0-9-1 and AMQP 1.0, width for width.
+
+A value without a counterpart becomes `DROPPED`, and so do items of arrays and tables, each by itself;
+nothing here raises.
+
+The sections of the bare message of AMQP 1.0, of an accepted message, and headers for routing.
+
+Messages for APIs without AMQP: properties by their names of AMQP 0-9-1, and a body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from decimal import Decimal
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 from uuid import UUID
 
+from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import BadRequest
 from amqp10broker.message import amqp091
+from amqp10broker.message.amqp091 import split_head
 from amqp10broker.message.amqp10 import (
     X_CC,
     X_EXCHANGE,
@@ -32,7 +48,6 @@ from amqp10broker.message.amqp10 import (
     has_own_deaths,
     with_deaths_placed,
 )
-from amqp10broker.message.bare import body_start, data_of, data_section, is_encoded_body, read_properties
 from amqp10broker.message.death_history import (
     X_DEATH,
     from_annotation,
@@ -42,30 +57,317 @@ from amqp10broker.message.death_history import (
     with_times,
 )
 from amqp10broker.message.message import Message
-from amqp10broker.message.values import (
-    DROPPED,
-    NAME_BYTES_MAX,
-    milliseconds,
-    name_of,
-    seconds,
-    simple_to_amqp091,
-    simple_to_amqp10,
-    urn_of,
-    uuid_of,
-    value_to_amqp091,
-    value_to_amqp10,
-)
-from amqp10broker.protocols.amqp091.codec import decode_shortstr
+from amqp10broker.protocols.amqp091 import codec as t091
+from amqp10broker.protocols.amqp091.codec import ByteArray, decode_shortstr, plain
 from amqp10broker.protocols.amqp091.properties import (
     PERSISTENT,
     BasicProperties,
     decode_properties,
     encode_properties,
+    read_headers,
 )
-from amqp10broker.protocols.amqp091.types import ByteArray
-from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, ULong
+from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.protocols.amqp10.codec import decode, encode, skip
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.performatives import (
+    DATA,
+    FOOTER,
+    PROPERTIES,
+    Header,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.protocols.amqp10.sections import SECTION_CODES, locate
+from amqp10broker.protocols.amqp10.types import Array, Described, Map, Symbol, ULong
+from amqp10broker.protocols.serial import EncodeError
+
+DROPPED: Final = object()
+"""Stands for a value that has no counterpart."""
+
+TEXT_BYTES_MAX: Final = 4096
+"""A longer text of AMQP 0-9-1 becomes binary: its long strings are as often data as text, and every reader
+would have to check for UTF-8.
+"""
+
+NAME_BYTES_MAX: Final = 255
+"""The limit of a short string: names in tables, and most properties."""
+
+# Only the spelling that comes back: an upper-case one stays text, or a requester that compares its
+# correlation-id with the one of the reply would find another.
+_URN_UUID: Final = re.compile("urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+_INT64_MAX: Final = 2**63 - 1
+
+
+def uuid_of(text: str) -> UUID | None:
+    """Return the UUID that a text like ``urn:uuid:3d0c...`` names, None for any other text."""
+    return UUID(text[9:]) if _URN_UUID.fullmatch(text) else None
+
+
+def urn_of(uuid: UUID) -> str:
+    return f"urn:uuid:{uuid}"
+
+
+# AMQP 0-9-1 to AMQP 1.0
+
+
+def simple_to_amqp10(value: Any) -> Any:
+    """Convert a header to an application-property, which cannot be a table or an array."""
+    convert = _SIMPLE_TO_10.get(type(value))
+    return DROPPED if convert is None else convert(value)
+
+
+def value_to_amqp10(value: Any) -> Any:
+    """Convert a header to a message-annotation: tables become maps, arrays become lists."""
+    if type(value) is dict:
+        return {
+            t10.Symbol(key) if key.isascii() else key: found
+            for key, item in value.items()
+            if (found := value_to_amqp10(item)) is not DROPPED
+        }
+    if type(value) is list:
+        return [found for item in value if (found := value_to_amqp10(item)) is not DROPPED]
+    return simple_to_amqp10(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text_or_binary(value: str) -> str | bytes:
+    # A character takes up to four bytes.
+    if len(value) * 4 <= TEXT_BYTES_MAX:
+        return value
+    content = value.encode()
+    return content if len(content) > TEXT_BYTES_MAX else value
+
+
+def milliseconds(seconds: int) -> Any:
+    return t10.Timestamp(seconds * 1000) if seconds * 1000 <= _INT64_MAX else DROPPED
+
+
+def _decimal64(value: Decimal) -> t10.Decimal64:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    coefficient = int("".join(map(str, digits)))
+    return t10.Decimal64((sign << 63 | (exponent + 398) << 53 | coefficient).to_bytes(8, "big"))
+
+
+_SIMPLE_TO_10: Final[dict[type, Callable[[Any], Any]]] = {
+    str: _text_or_binary,
+    bytes: _same,
+    t091.ByteArray: bytes,
+    bool: _same,
+    t091.Int8: t10.Byte,
+    t091.UInt8: t10.UByte,
+    t091.Int16: t10.Short,
+    t091.UInt16: t10.UShort,
+    t091.Int32: t10.Int,
+    t091.UInt32: t10.UInt,
+    t091.Int64: t10.Long,
+    t091.Float32: t10.Float,
+    float: _same,
+    Decimal: _decimal64,
+    t091.Timestamp: milliseconds,
+    type(None): _same,
+}
+
+
+# AMQP 1.0 to AMQP 0-9-1
+
+
+def simple_to_amqp091(value: Any) -> Any:
+    """Convert an application-property to a header; lists, maps, arrays and described values are dropped."""
+    convert = _SIMPLE_TO_091.get(type(value))
+    return DROPPED if convert is None else convert(value)
+
+
+def value_to_amqp091(value: Any, depth: int = 1) -> Any:
+    """Convert a message-annotation to a header: lists and arrays become arrays, maps become tables."""
+    kind = type(value)
+    if kind in (dict, t10.Map):
+        return table_of(value.items(), depth) if depth < t091.DEPTH_MAX else DROPPED
+    if kind in (list, t10.Array):
+        if depth >= t091.DEPTH_MAX or (kind is t10.Array and value.descriptors):
+            return DROPPED
+        return [found for item in value if (found := value_to_amqp091(item, depth + 1)) is not DROPPED]
+    return simple_to_amqp091(value)
+
+
+def table_of(pairs: Iterable[tuple[Any, Any]], depth: int) -> dict[str, Any]:
+    return {
+        name: found
+        for key, item in pairs
+        if (name := name_of(key)) is not None and (found := value_to_amqp091(item, depth + 1)) is not DROPPED
+    }
+
+
+def name_of(key: Any) -> str | None:
+    """Return the name in a table for a key of a map; None if it is not a text, or too long."""
+    if not isinstance(key, str):
+        return None
+    return str(key) if len(key.encode()) <= NAME_BYTES_MAX else None
+
+
+def _int64(value: int) -> Any:
+    return t091.Int64(value) if value <= _INT64_MAX else DROPPED
+
+
+def seconds(milliseconds: int) -> Any:
+    return t091.Timestamp(milliseconds // 1000) if milliseconds >= 0 else DROPPED
+
+
+def _decimal(bits: int, width: int, exponent_bits: int, bias: int) -> Any:
+    sign = bits >> (width - 1)
+    coefficient_bits = width - 1 - exponent_bits
+    if bits >> (width - 3) & 3 == 3:
+        # The long form: the exponent is two bits further down, and the coefficient begins with 100.
+        if bits >> (width - 5) & 3 == 3:
+            return DROPPED
+        coefficient_bits -= 2
+        coefficient = 4 << coefficient_bits | bits & ((1 << coefficient_bits) - 1)
+    else:
+        coefficient = bits & ((1 << coefficient_bits) - 1)
+    exponent = (bits >> coefficient_bits & ((1 << exponent_bits) - 1)) - bias
+    if exponent > 0 and coefficient:
+        if exponent > 10:
+            return DROPPED
+        coefficient *= 10**exponent
+    while exponent < -255 and coefficient % 10 == 0 and coefficient:
+        coefficient //= 10
+        exponent += 1
+    if coefficient == 0:
+        sign, exponent = 0, max(exponent, -255)
+    if coefficient >= 2**31 + sign or exponent < -255:
+        return DROPPED
+    return Decimal((sign, tuple(map(int, str(coefficient))), min(exponent, 0)))
+
+
+_SIMPLE_TO_091: Final[dict[type, Callable[[Any], Any]]] = {
+    str: _same,
+    t10.Symbol: str,
+    t10.Char: str,
+    bytes: t091.ByteArray,
+    bool: _same,
+    t10.Byte: t091.Int8,
+    t10.UByte: t091.UInt8,
+    t10.Short: t091.Int16,
+    t10.UShort: t091.UInt16,
+    t10.Int: t091.Int32,
+    t10.UInt: t091.UInt32,
+    t10.Long: t091.Int64,
+    t10.ULong: _int64,
+    t10.Float: t091.Float32,
+    float: _same,
+    t10.Decimal32: lambda value: _decimal(int.from_bytes(value.raw, "big"), 32, 8, 101),
+    t10.Decimal64: lambda value: _decimal(int.from_bytes(value.raw, "big"), 64, 10, 398),
+    t10.Decimal128: lambda value: _decimal(int.from_bytes(value.raw, "big"), 128, 14, 6176),
+    t10.Timestamp: seconds,
+    UUID: urn_of,
+    type(None): _same,
+}
+
+
+_SMALL_DESCRIPTOR: Final = b"\x00\x53"
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+
+
+def _section(bare: bytes, pos: int) -> tuple[int, int]:
+    if bare.startswith(_SMALL_DESCRIPTOR, pos):
+        return bare[pos + 2], pos + 3
+    code, pos = decode(bare, pos + 1)
+    return SECTION_CODES[code] if isinstance(code, str) else int(code), pos
+
+
+def body_start(bare: bytes) -> int:
+    """Where the body begins, or would: behind properties and application-properties."""
+    if bare.startswith((_DATA8, _DATA32)):
+        return 0
+    pos = 0
+    while pos < len(bare):
+        code, value = _section(bare, pos)
+        if code >= DATA:
+            break
+        pos = skip(bare, value)
+    return pos
+
+
+def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | Map]:
+    properties: Properties | None = None
+    application: dict[Any, Any] | Map = {}
+    pos = 0
+    while pos < len(prefix):
+        code, value = _section(prefix, pos)
+        if code == PROPERTIES:
+            decoded, pos = decode_composite(prefix, pos)
+            assert isinstance(decoded, Properties)
+            properties = decoded
+        else:
+            application, pos = decode(prefix, value)
+    return properties, application
+
+
+def data_of(bare: bytes, pos: int) -> bytes | None:
+    """The joined data sections of a message; empty without a body; None if its body is of another kind."""
+    # The commonest shape is one data section and no footer.
+    code = bare[pos : pos + 4]
+    if code == _DATA8 and pos + 5 + bare[pos + 4] == len(bare):
+        return bare[pos + 5 :]
+    if code == _DATA32 and pos + 8 + int.from_bytes(bare[pos + 4 : pos + 8], "big") == len(bare):
+        return bare[pos + 8 :]
+    parts: list[bytes] = []
+    while pos < len(bare):
+        section, value = _section(bare, pos)
+        if section == FOOTER:
+            break
+        if section != DATA:
+            return None
+        content, pos = decode(bare, value)
+        parts.append(content)
+    return b"".join(parts)
+
+
+def data_section(content: bytes) -> bytes:
+    size = len(content)
+    if size <= 255:
+        return b"%b%c%b" % (_DATA8, size, content)
+    return b"%b%b%b" % (_DATA32, size.to_bytes(4, "big"), content)
+
+
+def is_encoded_body(content: bytes) -> bool:
+    try:
+        sections = locate(content)
+        return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER
+    except DecodeError:
+        return False
+
+
+def routing_headers(message: Message) -> dict[str, object]:
+    """Return an AMQP 0-9-1 message's headers, or an AMQP 1.0 message's application-properties and x-
+    annotations.
+
+    Values are plain Python ones: numbers int or float whatever their width, timestamps int in seconds,
+    texts str, binaries bytes. An annotation takes precedence over an application-property of the same
+    name.
+    """
+    head, bare = message
+    if head[0] == amqp091.MARK:
+        headers: dict[str, object] = plain(read_headers(amqp091.split_head(head)[1]))
+        return headers
+    headers = {}
+    start = body_start(bare)
+    if start:
+        for key, value in read_properties(bare[:start])[1].items():
+            name, converted = name_of(key), simple_to_amqp091(value)
+            if name is not None and converted is not DROPPED:
+                headers[name] = plain(converted)
+    for key, value in decode_head(head)[1].items():
+        converted = value_to_amqp091(value)
+        if key not in (X_EXCHANGE, X_ROUTING_KEY) and converted is not DROPPED:
+            headers[str(key)] = plain(converted)
+    return headers
+
 
 ENCODED_BODY: Final = "amqp-1.0"
 """The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""
@@ -363,3 +665,53 @@ def _queue_name(address: str) -> str:
         return unquote_to_bytes(name).decode()
     except UnicodeDecodeError:
         return address
+
+
+NAMES: Final = tuple(field.name for field in fields(BasicProperties))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMessage:
+    """A message with decoded properties. `body`: encoded, if it is one of AMQP 1.0 that is not data."""
+
+    exchange: str
+    routing_key: str
+    properties: Mapping[str, Any]
+    redelivered: bool
+    body: bytes
+
+
+def plain_message(message: Message) -> PlainMessage:
+    head, body = to_amqp091(message)
+    names, given, redelivered = split_head(head)
+    exchange, pos = decode_shortstr(names, 0)
+    routing_key, _ = decode_shortstr(names, pos)
+    properties = decode_properties(given)
+    shown = {name: _shown(value) for name in NAMES if (value := getattr(properties, name)) is not None}
+    return PlainMessage(valid_text(exchange), valid_text(routing_key), shown, redelivered, body)
+
+
+def encoded_properties(given: Mapping[str, Any]) -> bytes:
+    """Encode properties as a content header has them. Raises `BadRequest`."""
+    try:
+        return encode_properties(BasicProperties(**{name: given[name] for name in NAMES if name in given}))
+    except EncodeError as error:
+        raise BadRequest("message", f"a property cannot be encoded: {error}") from error
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {valid_text(key): _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, Decimal):
+        return str(value)
+    return bytes(value).decode("utf-8", "replace")

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.types import Int64, Timestamp
+from amqp10broker.protocols.amqp091.codec import Int64, Timestamp
 from amqp10broker.protocols.amqp10.codec import array_of
 from amqp10broker.protocols.amqp10.types import Array, Map, Symbol, UInt, ULong
 from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds

@@ -1,12 +1,39 @@
-"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay."""
+"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay.
+
+The earliest delivery time of a message, as its publisher wrote it.
+
+It is a message annotation of AMQP 1.0, or a header in AMQP 0-9-1: `x-opt-delivery-time`, in milliseconds
+since 1970, which JMS clients write, or `x-opt-delivery-delay`, in milliseconds from the arrival at the
+queue, as in Artemis. If both are present the first one counts.
+
+A dead letter has no delay any more: it applied to the first queue.
+
+The trace of a message: W3C Trace Context, as its publisher wrote it into the message.
+
+AMQP 1.0: the application-properties ``traceparent`` and ``tracestate``. AMQP 0-9-1: headers of these
+names. They cannot be message-annotations: the broker accepts only annotations with names that begin with
+``x-``.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import header_of, remembering
-from amqp10broker.message.delay import Delay, delay_of, may_be_delayed
+from amqp10broker.message.amqp10 import (
+    X_EXCHANGE,
+    X_ROUTING_KEY,
+    decode_head,
+    has_own_deaths,
+    header_of,
+    remembering,
+)
+from amqp10broker.message.convert import body_start, read_properties, routing_headers
+from amqp10broker.message.message import Message, is_amqp091
+from amqp10broker.protocols.amqp091.codec import Timestamp as Timestamp091
+from amqp10broker.protocols.amqp091.content import DEAD_LETTERED
 from amqp10broker.protocols.amqp091.properties import (
     EXPIRATION,
     HEADERS,
@@ -16,6 +43,56 @@ from amqp10broker.protocols.amqp091.properties import (
     is_persistent,
     read_flags,
 )
+from amqp10broker.protocols.amqp10.types import Symbol
+
+X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
+X_OPT_DELIVERY_DELAY: Final = Symbol("x-opt-delivery-delay")
+
+TIME_MAX_MS: Final = 2**63 - 1
+"""The last time that a timestamp, and the file of a snapshot, can represent."""
+
+_IN_BOTH: Final = b"x-opt-delivery-"
+
+
+class Delay(NamedTuple):
+    ms: int
+    """Since 1970, or from its arrival on."""
+    from_arrival: bool
+
+    def due_ms(self, now_ms: int) -> int:
+        """Of a message that arrives now, in ms since 1970; a past time is due at once."""
+        return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
+
+
+def may_be_delayed(encoded: bytes) -> bool:
+    """Whether a head, or properties, may contain one of the names: most need not be decoded."""
+    return _IN_BOTH in encoded
+
+
+def milliseconds_in(value: Any) -> int | None:
+    """Read a time or a duration that a client wrote; None if it is not a number. The type does not count:
+    some write a long, others a timestamp, and one of AMQP 0-9-1 is in seconds.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return min(int(value) * (1000 if isinstance(value, Timestamp091) else 1), TIME_MAX_MS)
+
+
+def delay_of(head: bytes) -> Delay | None:
+    if head[0] != amqp091.MARK:
+        annotations = decode_head(head)[1]
+        return None if has_own_deaths(annotations) else _delay_in(annotations)
+    if head[1] & DEAD_LETTERED:
+        return None
+    return _delay_in(decode_properties(amqp091.split_head(head)[1]).headers or {})
+
+
+def _delay_in(annotations: Mapping[Any, Any]) -> Delay | None:
+    when = milliseconds_in(annotations.get(X_OPT_DELIVERY_TIME))
+    if when is not None:
+        return Delay(when, from_arrival=False)
+    delay = milliseconds_in(annotations.get(X_OPT_DELIVERY_DELAY))
+    return None if delay is None or delay <= 0 else Delay(delay, from_arrival=True)
 
 
 class Traits(NamedTuple):
@@ -42,3 +119,59 @@ def traits_of(head: bytes) -> Traits:
     properties = decode_properties(given)
     ttl = None if properties.expiration is None else int(properties.expiration)
     return Traits(properties.delivery_mode == PERSISTENT, properties.priority, ttl, delay)
+
+
+NAMES: Final = ("traceparent", "tracestate")
+LOOKED_THROUGH_BYTES: Final = 4096
+"""In an AMQP 1.0 message, application-properties behind these bytes are not searched."""
+
+_MARK: Final = b"traceparent"
+# Between name and value are the value's type and length: two bytes in AMQP 1.0, five in AMQP 0-9-1.
+_FLAGS: Final = re.compile(
+    rb"traceparent.{2,5}?[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]([0-9a-f])", re.DOTALL
+)
+_SAMPLED: Final = 1
+
+
+def trace_fields(message: Message) -> dict[str, str] | None:
+    """Return the fields by name; empty if the message has no ``traceparent``.
+
+    None: the trace is not sampled, which is known before all the other fields are read.
+    """
+    head, content = message
+    where = head if is_amqp091(message) else content
+    at = where.find(_MARK, 0, len(head) if where is head else LOOKED_THROUGH_BYTES)
+    if at < 0:
+        return {}
+    flags = _FLAGS.match(where, at)
+    if flags is not None and not int(flags[1], 16) & _SAMPLED:
+        return None
+    found = routing_headers(message)
+    fields = {name: text for name in NAMES if isinstance(text := found.get(name), str)}
+    return fields if NAMES[0] in fields else {}
+
+
+def destination(message: Message) -> tuple[str, str]:
+    if is_amqp091(message):
+        names, _, _ = amqp091.split_head(message[0])
+        size = names[0]
+        return names[1 : 1 + size].decode(errors="replace"), names[2 + size :].decode(errors="replace")
+    annotations = decode_head(message[0])[1]
+    return str(annotations.get(X_EXCHANGE, "")), str(annotations.get(X_ROUTING_KEY, ""))
+
+
+def ids(message: Message) -> tuple[str | None, str | None]:
+    if is_amqp091(message):
+        properties = decode_properties(amqp091.split_head(message[0])[1])
+        return properties.message_id, properties.correlation_id
+    start = body_start(message[1])
+    found = read_properties(message[1][:start])[0] if start else None
+    if found is None:
+        return None, None
+    return _text(found.message_id), _text(found.correlation_id)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return bytes(value).hex() if isinstance(value, bytes | memoryview) else str(value)

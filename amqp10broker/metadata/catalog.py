@@ -4,18 +4,34 @@ The catalog is plain state, read synchronously by any task. It changes in one wa
 (see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
 not run queues: the runtime does (`queue.StartQueue`). The catalog notifies a queue through its
 `QueueHandle` of new settings, redeclaration and deletion.
+
+Open connections and channels, counted against the limits of virtual hosts and users.
+
+One too many is refused with RabbitMQ's texts. Counts are not in the catalog: in a cluster each node counts
+its own and receives those of the others, so simultaneous requests at several nodes may exceed a limit.
+
+Decisions on requests: the answer comes at once, or later as a message.
+
+On one node the answer exists when the call returns. In a cluster it arrives later as a `Decided` message for
+the `RequestRef` of the request. A front end that waits handles no later input of its client.
+
+Restores a catalog from the entries of a data folder.
+
+The entries were checked when they were declared. Limits, defaults and configuration may have changed since,
+so nothing is refused: entries are applied, and no request is planned.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import UNSET, Rules
-from amqp10broker.errors import NotFound
-from amqp10broker.metadata.entry_codec import Conceal, encoded
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
+from amqp10broker.errors import ConfigError, NotAllowed, NotFound, RefusedError, ResourceLocked
+from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded, encoded
 from amqp10broker.metadata.plan import (
     CLUSTER,
     CLUSTER_NAME,
@@ -30,26 +46,162 @@ from amqp10broker.metadata.plan import (
 )
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
+    ClusterFacts,
     DeclaredQueue,
     IdleQueue,
+    NodeFacts,
+    Placement,
     QueueType,
     StartQueue,
     queue_type_of,
 )
-from amqp10broker.metadata.usage import Usage
-from amqp10broker.metadata.users import Users
+from amqp10broker.metadata.users import User, Users
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.queues.commands import TOUCH
 from amqp10broker.routing.exchange import Choose
 
 if TYPE_CHECKING:
+    from amqp10broker.errors import RefusedError
+    from amqp10broker.queues.commands import RequestRef
     from amqp10broker.storage.catalog_log import CatalogLog
+
+
+T = TypeVar("T")
+
+VHOSTS: Final = "vhosts"
+USERS: Final = "users"
+CHANNELS: Final = "channels"
+"""What is counted: connections of virtual hosts and of users, and channels of users."""
+
+
+class Usage:
+    """Counts of open connections and channels.
+
+    Attributes:
+        counts: at this node, by what is counted and whose.
+        queues_declared: how often clients have declared queues at this node, also some that were there.
+    """
+
+    def __init__(self) -> None:
+        self.queues_declared = 0
+        self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in (VHOSTS, USERS, CHANNELS)}
+        self._elsewhere: dict[int, dict[str, Counter[str]]] = {}
+        # By virtual host and container-id: its connections, and whether there may be no other.
+        self._containers: Counter[tuple[str, str]] = Counter()
+        self._sole: set[tuple[str, str]] = set()
+
+    def open_connection(self, vhost: VirtualHost, user: User) -> None:
+        """Count a connection that a user opens to a virtual host. Raises `NotAllowed` if the virtual host's
+        or the user's limit is reached; nothing was counted.
+        """
+        limit = vhost.facts.limits.max_connections
+        if self._is_reached(limit, VHOSTS, vhost.name):
+            raise NotAllowed(
+                f"vhost '{vhost.name}'",
+                f"access to vhost '{vhost.name}' refused for user '{user.name}': "
+                f"vhost connection limit ({limit}) is reached",
+            )
+        limit = user.limits.max_connections
+        if self._is_reached(limit, USERS, user.name):
+            raise NotAllowed(
+                f"user '{user.name}'",
+                f"connection refused for user '{user.name}': user connection limit ({limit}) is reached",
+            )
+        self.counts[VHOSTS][vhost.name] += 1
+        self.counts[USERS][user.name] += 1
+
+    def close_connection(self, vhost: str, user: str) -> None:
+        """Forget a connection that `open_connection` counted."""
+        _count_down(self.counts[VHOSTS], vhost)
+        _count_down(self.counts[USERS], user)
+
+    def open_container(self, vhost: str, container: str, *, sole: bool) -> None:
+        """Count a connection of AMQP 1.0 by its container's name, at this node. Raises `ResourceLocked` if it
+        is not, or one that is there wants to be; nothing was counted.
+        """
+        key = (vhost, container)
+        if key in self._sole or (sole and key in self._containers):
+            raise ResourceLocked(
+                f"container '{container}'",
+                f"container-id '{container}' is in use in vhost '{vhost}', for one connection only",
+            )
+        self._containers[key] += 1
+        if sole:
+            self._sole.add(key)
+
+    def close_container(self, vhost: str, container: str) -> None:
+        """Forget a connection that `open_container` counted."""
+        key = (vhost, container)
+        _count_down(self._containers, key)
+        if key not in self._containers:
+            self._sole.discard(key)
+
+    def open_channel(self, user: User) -> None:
+        """Count a channel or session that a user opens. Raises `NotAllowed` if the user's limit is reached;
+        nothing was counted.
+        """
+        limit = user.limits.max_channels
+        if self._is_reached(limit, CHANNELS, user.name):
+            raise NotAllowed(
+                f"user '{user.name}'",
+                f"number of channels opened for user '{user.name}' has reached the maximum allowed user "
+                f"limit of ({limit})",
+            )
+        self.counts[CHANNELS][user.name] += 1
+
+    def close_channel(self, user: str) -> None:
+        """Forget a channel or session that `open_channel` counted."""
+        _count_down(self.counts[CHANNELS], user)
+
+    # --- other nodes --------------------------------------------------------------------------------
+
+    def limited(self, vhosts: Iterable[VirtualHost], users: Iterable[User]) -> dict[str, dict[str, int]]:
+        """Return the counts that have a limit, for other nodes."""
+        users = list(users)
+        limits = {
+            VHOSTS: {vhost.name: vhost.facts.limits.max_connections for vhost in vhosts},
+            USERS: {user.name: user.limits.max_connections for user in users},
+            CHANNELS: {user.name: user.limits.max_channels for user in users},
+        }
+        return {
+            kind: {
+                name: count
+                for name, limit in each.items()
+                if limit is not None and (count := self.counts[kind][name])
+            }
+            for kind, each in limits.items()
+        }
+
+    def hear(self, node: int, told: Mapping[str, Any]) -> None:
+        """Replace the counts of another node by its `limited`; nothing if the node is lost."""
+        counts = {
+            kind: Counter({str(name): int(count) for name, count in dict(each).items()})
+            for kind, each in told.items()
+        }
+        if any(counts.values()):
+            self._elsewhere[node] = counts
+        else:
+            self._elsewhere.pop(node, None)
+
+    def _is_reached(self, limit: int | None, kind: str, name: str) -> bool:
+        if limit is None:
+            return False
+        others = sum(counts[kind][name] for counts in self._elsewhere.values() if kind in counts)
+        return self.counts[kind][name] + others >= limit
+
+
+def _count_down(counter: Counter[T], name: T) -> None:
+    assert counter[name] > 0, f"{name!r} was never counted"
+    counter[name] -= 1
+    if counter[name] == 0:
+        # Names come from clients and administrators: a name that is gone takes no memory.
+        del counter[name]
+
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
 
 T_co = TypeVar("T_co", covariant=True)
-T = TypeVar("T")
 
 
 class CatalogRequest(Protocol[T_co]):
@@ -447,3 +599,107 @@ class Changes:
 
 def _highest(number: int) -> tuple[Key, Value]:
     return NUMBERS, encoded(NUMBERS, number)
+
+
+class Postponed(Enum):
+    LATER = "later"
+
+
+LATER: Final = Postponed.LATER
+
+
+Propose: TypeAlias = "Callable[[CatalogRequest[Any], RequestRef], Any]"
+"""Has a request decided: returns its answer, or `LATER`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A letter: what became of a request. `refusal`: why not; None if it is applied."""
+
+    ref: RequestRef
+    answer: Any = None
+    refusal: RefusedError | None = None
+
+    def result(self) -> Any:
+        """The answer. Raises `RefusedError` if it was refused; nothing was changed."""
+        if self.refusal is not None:
+            raise self.refusal
+        return self.answer
+
+
+def at_once(catalog: Catalog) -> Propose:
+    """Decide requests by one catalog, without other nodes."""
+    return lambda request, ref: catalog.propose(request)
+
+
+def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Any]]:
+    """Everything that must outlive the process, as JSON can hold it."""
+    reserved = Put(NUMBERS, max(catalog.highest_number, catalog.changes.highest_reserved))
+    kept = [*(put for put in entries(catalog) if put.kept and put.key != NUMBERS), reserved]
+    return [(put.key, encoded(put.key, put.record, conceal)) for put in kept]
+
+
+def restore(catalog: Catalog, kept: Iterable[tuple[Key, Any]]) -> dict[str, int]:
+    """Declare the content of the entries. `kept`: the entries of one data folder, in any order as far as
+    kinds go. Returns how many there were of each kind, for the log. Raises `ConfigError` if an entry cannot
+    be understood, or needs what is not installed; the broker must not start, because what depends on that
+    entry would be lost.
+    """
+    by_kind: dict[str, list[tuple[Key, Any]]] = {kind: [] for kind in KINDS}
+    for key, value in kept:
+        if key[0] not in by_kind:
+            raise _unreadable(key, "nobody here knows entries of this kind")
+        by_kind[key[0]].append((key, value))
+    if ("vhost", VHOST) not in {key for key, _ in by_kind["vhost"]}:
+        # An administrator has deleted it.
+        catalog.apply(forgets=[("vhost", VHOST)])
+    counts: Counter[str] = Counter()
+    for kind, found in by_kind.items():
+        for key, value in found:
+            try:
+                record = decoded(key, value)
+                _check_there(catalog, key, record)
+                catalog.apply([Put(key, record)])
+            except RefusedError as error:
+                raise _unreadable(key, error.description) from error
+            except ConfigError as error:
+                raise _unreadable(key, str(error)) from error
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise _unreadable(key, f"{type(error).__name__}: {error}") from error
+        if found:
+            counts[kind] = len(found)
+    catalog.changes.highest_reserved = catalog.highest_number
+    return dict(counts)
+
+
+def _check_there(catalog: Catalog, key: Key, record: Record) -> None:
+    match key[0]:
+        case "vhost":
+            if record.default_queue_type is not None:
+                queue_type_of(record.default_queue_type, f"vhost '{record.name}'")
+        case "queue":
+            catalog.lookup_vhost(key[1])
+            queue_type_of(record.type, f"queue '{record.name}' in vhost '{record.vhost}'")
+        case "permission" | "topic_permission":
+            catalog.users.lookup(key[1])
+            catalog.lookup_vhost(key[2])
+        case "policy" | "operator_policy" | "exchange":
+            catalog.lookup_vhost(key[1])
+        case "binding":
+            topology = catalog.lookup_vhost(key[1]).topology
+            topology.lookup_exchange(record.source)
+            destination = record.destination
+            if destination.kind == "exchange":
+                topology.lookup_exchange(destination.name)
+            else:
+                catalog.lookup_vhost(key[1]).lookup(destination.name)
+        case _:
+            return  # it needs nothing that could be missing
+
+
+def _unreadable(key: Key, problem: str) -> ConfigError:
+    return ConfigError(
+        f"data folder: {key[0]} {' '.join(map(repr, key[1:]))}",
+        f"cannot be restored: {problem}",
+        "nothing was changed: start the version that wrote it, with all packages that it had",
+    )

@@ -3,37 +3,406 @@
 `encoded` and `decoded` are inverse for every kind of entry (see `plan`). Definitions files are read by the
 same functions through a `DefinitionEntry`, which handles numbers, defaults and mistakes of users, and names
 the place in its errors.
+
+Each declared object as one JSON entry, in the words of definitions files.
+
+Definitions files and the data folder share one form; `entry_codec` reads it. They differ in one thing: in a
+definitions file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it
+is wrapped without loss (`exact`, undone by `unwrapped`).
+
+Reading the entries of a definitions file: types and required keys, and errors that name the place.
+
+A `DefinitionEntry` is one object of the file together with where it stands, so that complaints begin like
+``definitions: queues[3].durable is "yes"; must be true or false``.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, Literal
+from decimal import Decimal
+from typing import Any, Final, Literal, TypeVar
+from uuid import UUID
 
-from amqp10broker.errors import ConfigError
-from amqp10broker.metadata.definition_entries import DefinitionEntry, password_of
-from amqp10broker.metadata.entries import (
-    binding_entry,
-    exact,
-    exchange_entry,
-    global_parameter_entry,
-    parameter_entry,
-    permission_entry,
-    policy_value,
-    queue_entry,
-    topic_permission_entry,
-    unwrapped,
-    user_entry,
-    vhost_entry,
-)
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.nodes import ClusterFacts, node_entry, read_node
-from amqp10broker.metadata.plan import Key, Record, VhostFacts
+from amqp10broker.errors import ConfigError, InvalidArgument, RefusedError
+from amqp10broker.metadata.plan import Key, Record, UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import Owner, QueueSpec
-from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from amqp10broker.metadata.queue import ClusterFacts, DeclaredQueue, Owner, QueueSpec, node_entry, read_node
+from amqp10broker.metadata.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    ScramRecord,
+    TopicPermission,
+    User,
+)
+from amqp10broker.routing.exchange import Binding, Destination, Exchange, ExchangeSpec
+
+Entry = dict[str, Any]
+AsJson = Callable[[Any], Any]
+
+SCRAM_KEY: Final = "scram_sha_256"
+"""Our addition to RabbitMQ's users; RabbitMQ ignores it."""
+ARGON2_KEY: Final = "argon2id"
+"""Likewise: argon2's hash, where ``password_hash`` is one for RabbitMQ."""
+_MARK: Final = "!"
+"""Begins the one key of an object that stands for a value which JSON has no word for."""
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def _fields(record: object, *names: str) -> Entry:
+    return {name: getattr(record, name) for name in names}
+
+
+def user_entry(user: User, password: PasswordRecord | None, *, exported: bool = False) -> Entry:
+    """A user. `exported`: for a file: RabbitMQ refuses one in which a hash is of a kind that it does not
+    know.
+    """
+    entry = {
+        "name": user.name,
+        "password_hash": "" if password is None else password.value,
+        "tags": list(user.tags),
+        "limits": user.limits.as_dict(),
+    }
+    if password is not None:
+        entry["hashing_algorithm"] = password.algorithm.value
+        if password.rabbit_sha256 is not None or (
+            exported and password.algorithm is PasswordAlgorithm.ARGON2ID
+        ):
+            entry |= {
+                "password_hash": password.rabbit_sha256 or "",
+                "hashing_algorithm": PasswordAlgorithm.RABBIT_SHA256.value,
+                ARGON2_KEY: password.value,
+            }
+        if password.scram is not None:
+            entry[SCRAM_KEY] = scram_text(password.scram)
+    return entry
+
+
+def scram_text(record: ScramRecord) -> str:
+    """A SCRAM verifier as it stands in an entry: iterations, salt, stored key and server key."""
+    parts = (base64.b64encode(part).decode() for part in (record.salt, record.stored_key, record.server_key))
+    return ":".join([str(record.iterations), *parts])
+
+
+def permission_entry(user: str, vhost: str, permission: Permission) -> Entry:
+    return {"user": user, "vhost": vhost} | _fields(permission, "configure", "write", "read")
+
+
+def topic_permission_entry(user: str, vhost: str, exchange: str, permission: TopicPermission) -> Entry:
+    return {"user": user, "vhost": vhost, "exchange": exchange} | _fields(permission, "write", "read")
+
+
+def vhost_entry(vhost: VhostFacts) -> Entry:
+    """A virtual host without what is in it."""
+    facts: Entry = {"description": vhost.description, "tags": list(vhost.tags)}
+    if vhost.default_queue_type is not None:
+        facts["default_queue_type"] = vhost.default_queue_type
+    metadata = {**vhost.metadata, **facts}
+    return {"name": vhost.name, "limits": vhost.limits.as_dict(), "metadata": metadata} | facts
+
+
+def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def global_parameter_entry(name: str, value: Any) -> Entry:
+    return {"name": name, "value": value}
+
+
+def policy_value(policy: Policy, as_json: AsJson) -> Entry:
+    """A policy without its place."""
+    return {
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": as_json(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def queue_entry(queue: QueueSpec | DeclaredQueue, as_json: AsJson) -> Entry:
+    fields = _fields(queue, "name", "vhost", "type", "durable", "auto_delete")
+    return fields | {"arguments": as_json(queue.arguments)}
+
+
+def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
+    fields = _fields(exchange, "type", "durable", "auto_delete", "internal")
+    return {"name": exchange.name, "vhost": vhost} | fields | {"arguments": as_json(exchange.arguments)}
+
+
+def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
+    return {
+        "source": binding.source,
+        "vhost": vhost,
+        "destination": binding.destination.name,
+        "destination_type": binding.destination.kind,
+        "routing_key": binding.routing_key,
+        # Most have none, and there may be a hundred thousand bindings.
+        "arguments": as_json(binding.arguments) if binding.arguments else {},
+    }
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def nearest(value: Any) -> Any:
+    """A value as JSON can hold it; what it cannot hold becomes the nearest text."""
+    match value:
+        case bool() | None | str():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case bytes():
+            return value.decode(errors="replace")
+        case Mapping():
+            return {str(key): nearest(each) for key, each in value.items()}
+        case list() | tuple():
+            return [nearest(each) for each in value]
+        case _:
+            return str(value)
+
+
+def exact(value: Any) -> Any:
+    """A value as JSON, from which `unwrapped` makes one that counts as the same (`arguments.canonical`).
+    Raises `InvalidArgument` if values of this type cannot be kept.
+    """
+    match value:
+        case bool() | None:
+            return value
+        case str():
+            return str(value)
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {_MARK + "float": str(float(value))}
+        case bytes() | bytearray() | memoryview():
+            return {_MARK + "bytes": base64.b64encode(value).decode()}
+        case Decimal():
+            return {_MARK + "decimal": str(value)}
+        case UUID():
+            return {_MARK + "uuid": str(value)}
+        case Mapping():
+            table = {str(key): exact(each) for key, each in value.items()}
+            # A client's own table may look like one of these.
+            return {_MARK + "table": table} if any(key.startswith(_MARK) for key in table) else table
+        case list() | tuple():
+            return [exact(each) for each in value]
+        case _:
+            kind = type(value).__name__
+            raise InvalidArgument(
+                "arguments", f"an argument is of type {kind}, which cannot be kept on disk: use another type"
+            )
+
+
+_UNWRAP: Final[Mapping[str, Callable[[Any], Any]]] = {
+    _MARK + "float": float,
+    _MARK + "bytes": base64.b64decode,
+    _MARK + "decimal": Decimal,
+    _MARK + "uuid": UUID,
+    _MARK + "table": lambda table: {key: unwrapped(each) for key, each in table.items()},
+}
+
+
+def unwrapped(value: Any) -> Any:
+    """Undo `exact`, without wire types. Raises `ValueError`, `KeyError` or `TypeError` for other input."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            ((key, inner),) = value.items()
+            if key.startswith(_MARK):
+                return _UNWRAP[key](inner)
+        return {key: unwrapped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unwrapped(each) for each in value]
+    return value
+
+
+T = TypeVar("T")
+
+LIMITS_COMPONENT: Final = "vhost-limits"
+OPERATOR_COMPONENT: Final = "operator_policy"
+# Bytes of salt and digest; what RabbitMQ writes.
+_HASH_BYTES: Final = {
+    PasswordAlgorithm.RABBIT_SHA256: 36,
+    PasswordAlgorithm.RABBIT_SHA512: 68,
+    PasswordAlgorithm.RABBIT_MD5: 20,
+}
+_REQUIRED: Final = object()
+
+
+class DefinitionEntry:
+    def __init__(self, place: str, values: object) -> None:
+        if not isinstance(values, Mapping):
+            raise ConfigError(place, f"is {shown(values)}", "must be an object: {...}")
+        self.place = place
+        self.values = values
+
+    def text(self, key: str, default: Any = _REQUIRED) -> str:
+        return str(self._typed(key, str, "a string", default))
+
+    def one_of(self, key: str, words: tuple[str, ...]) -> Any:
+        text = self.text(key)
+        if text not in words:
+            raise self.fault(key, f"is {shown(text)}", f"must be {' or '.join(map(json.dumps, words))}")
+        return text
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self._typed(key, bool, "true or false", default))
+
+    def integer(self, key: str, default: int) -> int:
+        return int(self._typed(key, int, "an integer", default))
+
+    def table(self, key: str) -> dict[str, Any]:
+        """An object, or what Erlang's JSON writes for one: a list of pairs, empty for an empty one."""
+        value = self.values.get(key)
+        if value is None or value == []:
+            return {}
+        if isinstance(value, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+        ):
+            return dict(value)
+        return dict(self._typed(key, dict, "an object: {...}", _REQUIRED))
+
+    def value(self, key: str) -> Any:
+        if key not in self.values:
+            raise self.fault(key, "is missing", "must be given")
+        return self.values[key]
+
+    def tags(self) -> tuple[str, ...]:
+        """A list of strings, or one string with commas, as old versions write it."""
+        value = self.values.get("tags")
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            return tuple(tag for each in value.split(",") if (tag := each.strip()))
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            return tuple(value)
+        raise self.fault("tags", f"is {shown(value)}", "must be a list of strings, or one string with commas")
+
+    def limits(self) -> dict[str, Any]:
+        """Limits: an object, or a list of objects."""
+        value = self.values.get("limits")
+        if isinstance(value, list) and all(isinstance(each, dict) for each in value):
+            return {name: limit for each in value for name, limit in each.items()}
+        return self.table("limits")
+
+    def fault(self, key: str, problem: str, allowed: str) -> ConfigError:
+        return ConfigError(f"{self.place}.{key}", problem, allowed)
+
+    def asking(self, ask: Callable[[], T]) -> T:
+        """Do something with this entry; a refusal then names the place in the file. Raises `ConfigError` if
+        it was refused.
+        """
+        try:
+            return ask()
+        except RefusedError as error:
+            raise ConfigError(
+                self.place, f"is refused: {error.description}", "change the file, or what is there already"
+            ) from error
+
+    def _typed(self, key: str, kind: type, what: str, default: Any) -> Any:
+        value = self.values.get(key, default)
+        if value is _REQUIRED:
+            raise self.fault(key, "is missing", f"must be {what}")
+        # Exact types: true is an int to Python, but no number to a reader.
+        if type(value) is not kind:
+            raise self.fault(key, f"is {shown(value)}", f"must be {what}")
+        return value
+
+
+def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntry]:
+    """The objects of one section, in order; none if it is missing. Raises `ConfigError` if it is no list, or
+    one of them no object.
+    """
+    values = document.get(section, [])
+    if not isinstance(values, list):
+        raise ConfigError(f"definitions: {section}", f"is {shown(values)}", "must be a list: [...]")
+    return [DefinitionEntry(f"definitions: {section}[{at}]", each) for at, each in enumerate(values)]
+
+
+def password_of(
+    entry: DefinitionEntry, make_password: Callable[[str], PasswordRecord] | None
+) -> PasswordRecord | None:
+    """Return the password record of a user's entry; None if login with a password is not possible. Raises
+    `ConfigError` if there is neither hash nor password, or the hash is invalid.
+    """
+    if ARGON2_KEY in entry.values and "password" not in entry.values:
+        return _argon2_of(entry)
+    if "password_hash" not in entry.values:
+        if "password" not in entry.values:
+            raise entry.fault(
+                "password_hash", "is missing", 'must be given, or password; "" lets nobody log in with one'
+            )
+        password = entry.text("password")
+        if make_password is None or not password:
+            raise entry.fault("password", "cannot be used", "must not be empty; or give password_hash")
+        make = make_password
+        return entry.asking(lambda: make(password))
+    value = entry.text("password_hash")
+    if not value:
+        return None
+    # A file without it is of a version before 3.6, which hashed with MD5, or written by hand, for which
+    # RabbitMQ takes its present default, or a client's that says nothing of it. The length tells which.
+    size = len(_decoded(value) or b"")
+    fitting = (algorithm for algorithm, its_size in _HASH_BYTES.items() if its_size == size)
+    assumed = next(fitting, PasswordAlgorithm.RABBIT_SHA256)
+    named = entry.text("hashing_algorithm", assumed.value)
+    known = {each.value: each for each in PasswordAlgorithm if each is not PasswordAlgorithm.PLAIN}
+    algorithm = known.get(named)
+    if algorithm is None:
+        raise entry.fault("hashing_algorithm", f"is {shown(named)}", f"must be one of {', '.join(known)}")
+    if algorithm is PasswordAlgorithm.ARGON2ID:
+        good = value.startswith("$argon2id$")
+    else:
+        good = len(_decoded(value) or b"") == _HASH_BYTES[algorithm]
+    if not good:
+        # The hash itself is not repeated: it goes into logs.
+        raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
+    return PasswordRecord(algorithm, value, _scram_of(entry))
+
+
+def _argon2_of(entry: DefinitionEntry) -> PasswordRecord:
+    value, sha256 = entry.text(ARGON2_KEY), entry.text("password_hash", "")
+    if not value.startswith("$argon2id$"):
+        raise entry.fault(ARGON2_KEY, "cannot be read", "must be as argon2id writes it")
+    algorithm = PasswordAlgorithm.RABBIT_SHA256
+    if sha256 and len(_decoded(sha256) or b"") != _HASH_BYTES[algorithm]:
+        raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
+    return PasswordRecord(PasswordAlgorithm.ARGON2ID, value, _scram_of(entry), sha256 or None)
+
+
+def _scram_of(entry: DefinitionEntry) -> ScramRecord | None:
+    if SCRAM_KEY not in entry.values:
+        return None
+    iterations, *encoded = entry.text(SCRAM_KEY).split(":")
+    decoded = [_decoded(each) for each in encoded]
+    if len(decoded) != 3 or not all(decoded) or not iterations.isdecimal():
+        raise entry.fault(
+            SCRAM_KEY, "cannot be read", "must be iterations:salt:stored-key:server-key in base64"
+        )
+    salt, stored_key, server_key = (each or b"" for each in decoded)
+    return ScramRecord(salt, int(iterations), stored_key, server_key)
+
+
+def _decoded(value: str) -> bytes | None:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+def shown(value: object) -> str:
+    """A value as it stands in the file, cut short."""
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
 
 Conceal = Callable[[PasswordRecord | None], PasswordRecord | None]
 """Turns a password record into one that may leave the process."""

@@ -8,9 +8,8 @@ from dataclasses import replace
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.nodes import NodeFacts
 from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, NODE_NUMBERS, Key, Plan, Put
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts
 from amqp10broker.metadata.queue_requests import keys_of_queues
 from amqp10broker.queues.machine_version import why_not
 

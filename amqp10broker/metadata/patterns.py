@@ -7,6 +7,18 @@ Names come from users, so a hostile name must not make a search long. `re` searc
 `bounded_search` elsewhere; a pattern that neither can search in bounded time is refused. An older one in a
 data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `PatternSearch` bounds
 the search of one request over all names.
+
+Searching with a regular expression in time that is bounded by its size times the length of the text.
+
+Python's `re` tries one way after the other, and ``^([a-z]+\\.?)+$`` has 2**27 ways through a name of 27
+letters. Here all ways are followed at once (Thompson's construction), from the end of the text to its
+beginning: a set of states, of which one is added or not for each character. That is slower than `re` where
+`re` is quick, so `patterns` asks `ways` first, and uses this only where there may be too many.
+
+What the pattern means is not decided here a second time: `re` parses it, and each single character, class
+or anchor is a small pattern of `re` again. Whether something is found is all that is answered, so groups,
+and greedy or lazy, make no difference. Back references, conditions on groups, and the possessive and
+atomic forms cannot be followed all at once.
 """
 
 from __future__ import annotations
@@ -15,19 +27,312 @@ import re
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache
-from typing import Final, TypeVar
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
+from typing import Any, Final, TypeVar
 
-from amqp10broker.errors import InvalidArgument
-from amqp10broker.metadata.bounded_search import (
-    NO_END,
-    TEXT_LENGTH,
-    BoundedSearch,
-    TooManySteps,
-    Unbounded,
-    compiled,
-    parsed,
-    steps,
-)
+from amqp10broker.errors import BrokerError, InvalidArgument
+
+# What `sre_parse` and its like are called since 3.11; the tests of this file tell when that changes.
+
+
+STATES_MAX: Final = 1000
+"""Of one pattern: characters, and forks between them. With all of them, and a text of 255 characters, a
+search takes a twentieth of a second; a pattern as people write it has twenty."""
+
+CLASS_SIZE_MAX: Final = 100_000
+"""Characters beyond Latin-1 in the classes of one pattern: all there are once, some hundredths of a second
+to compile."""
+_WIDE_CLASS_SIZE: Final = 2_000
+"""What any class with such costs beside."""
+_TABLE_END: Final = 0x10000
+
+NO_END: Final = 1 << 40
+"""More ways, and steps, than anybody should try."""
+
+TEXT_LENGTH: Final = 256
+"""Characters for which ways are counted: names and routing keys of AMQP 0-9-1 have at most as many bytes."""
+
+_REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
+_LOOKS: Final = (_constants.ASSERT, _constants.ASSERT_NOT)
+_ONE_CHARACTER: Final = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
+_FAILURE: Final = getattr(_constants, "FAILURE", None)
+_POSSESSIVE: Final = getattr(_constants, "POSSESSIVE_REPEAT", None)
+_ATOMIC: Final = getattr(_constants, "ATOMIC_GROUP", None)
+
+
+parsed: Final[Callable[[str], Any]] = _parser.parse
+"""Makes the tree of a pattern. Raises `re.error` if it is no regular expression."""
+
+
+class Unbounded(BrokerError):
+    """A pattern has no bounded search; the text names the obstacle."""
+
+
+class TooManySteps(BrokerError):
+    """A search was given up."""
+
+
+class BoundedSearch:
+    """A pattern whose search is bounded."""
+
+    def __init__(self, tree: Any) -> None:
+        self._parts = _Parts()
+        self._machine = _Machine(tree, tree.state.flags, self._parts)
+
+    def __call__(self, text: str, most: int = NO_END) -> tuple[bool, int]:
+        self._parts.steps, self._parts.most = 0, most
+        return self._machine.found(text), self._parts.steps
+
+
+def compiled(tree: Any) -> re.Pattern[str]:
+    """Compile the pattern for `re`. Raises `Unbounded` if its classes have too many characters beyond Latin-1
+    for a table.
+    """
+    if _class_size(tree) > CLASS_SIZE_MAX:
+        raise Unbounded("its classes have too many characters beyond Latin-1")
+    pattern: re.Pattern[str] = _compiler.compile(tree, tree.state.flags)
+    return pattern
+
+
+def steps(tree: Any, length: int = TEXT_LENGTH) -> int:
+    """At most how many characters `re` looks at in a text of this length, up to `NO_END`."""
+    first = next(iter(tree), None)
+    at = first[1] if first is not None and first[0] is _constants.AT else None
+    once = at is _constants.AT_BEGINNING_STRING or (
+        at is _constants.AT_BEGINNING and not tree.state.flags & re.MULTILINE
+    )
+    places = 1 if once else length + 1
+    ways, reach = extent(tree, length)
+    return min(NO_END, length + places * ways * (1 + reach))
+
+
+def extent(items: Any, length: int = TEXT_LENGTH) -> tuple[int, int]:
+    """How many ways `re` has through a text of this length from one place in it, at most. Returns the ways,
+    and how many characters one of them compares; up to `NO_END` each.
+    """
+    ways, reach = 1, 0
+    for kind, value in items:
+        ways_here, reach_here = _extent_of(kind, value, length)
+        ways, reach = min(NO_END, ways * ways_here), min(NO_END, reach + reach_here)
+    return ways, reach
+
+
+def _extent_of(kind: Any, value: Any, length: int) -> tuple[int, int]:
+    if kind is _constants.GROUPREF:
+        return 1, length
+    extents = [extent(body, length) for body in _bodies(kind, value)]
+    if kind not in _REPEATS and kind is not _POSSESSIVE:
+        ways = min(NO_END, sum(ways for ways, _ in extents))
+        return ways or 1, max((reach for _, reach in extents), default=1)
+    low, high, body = value
+    most, ways, reach = min(int(high), length), extents[0][0], max(1, extents[0][1])
+    least = min(int(low), length)
+    shortest, longest = body.getwidth()
+    if ways == 1 and shortest == longest and shortest > 0:
+        # Rounds beyond the least are ways already.
+        return most - least + 1, reach * (least + 1)
+    # Each round may have its own way, and may be cut from the text anywhere.
+    each = ways if shortest == longest else ways + 1
+    # Rounds that may be empty do not end with the text.
+    rounds = min(int(high), length // shortest + 1) if shortest else max(int(low), min(int(high), length + 1))
+    return min(NO_END, (most - least + 1) * int(each ** min(most, 40))), min(NO_END, rounds * reach)
+
+
+def _bodies(kind: Any, value: Any) -> Any:
+    if kind is _constants.SUBPATTERN:
+        return (value[3],)
+    if kind in _REPEATS or kind is _POSSESSIVE:
+        return (value[2],)
+    if kind is _ATOMIC:
+        return (value,)
+    if kind in _LOOKS:
+        return (value[1],)
+    if kind is _constants.BRANCH:
+        return value[1]
+    if kind is _constants.GROUPREF_EXISTS:
+        return (value[1], value[2] or ())
+    return ()
+
+
+def _class_size(items: Any) -> int:
+    size = 0
+    for kind, value in items:
+        if kind is _constants.IN:
+            spans = [each for op, each in value if op is _constants.RANGE]
+            spans += [(each, each) for op, each in value if op is _constants.LITERAL]
+            if any(last > 0xFF for _, last in spans):
+                size += _WIDE_CLASS_SIZE + sum(max(0, min(last, _TABLE_END) - first) for first, last in spans)
+        size += sum(map(_class_size, _bodies(kind, value)))
+    return size
+
+
+class _Parts:
+    """The shared parts of all machines of one pattern: counts of states and steps, and patterns of one
+    character.
+    """
+
+    def __init__(self) -> None:
+        self.states = 0
+        self.steps = 0
+        self.most = NO_END
+        self._small: dict[tuple[str, int], re.Pattern[str]] = {}
+
+    def small(self, kind: Any, value: Any, flags: int) -> re.Pattern[str]:
+        key = (repr((kind, value)), flags)
+        pattern = self._small.get(key)
+        if pattern is None:
+            state = _parser.State()
+            state.flags = flags
+            pattern = _compiler.compile(_parser.SubPattern(state, [(kind, value)]), flags)
+            self._small[key] = pattern
+        return pattern
+
+
+class _Machine:
+    """The states of a pattern, or of what a look-around looks for. 0 is the end."""
+
+    def __init__(self, items: Any, flags: int, parts: _Parts) -> None:
+        self._parts = parts
+        # By state: which states are one character before it, and what that character must be.
+        self._before: list[list[tuple[int, re.Pattern[str]]]] = [[]]
+        # By state: which states are at the same place before it, and under which condition.
+        self._beside: list[list[tuple[int, re.Pattern[str] | _Look | None]]] = [[]]
+        self._start = self._build(items, flags, 0)
+
+    def found(self, text: str) -> bool:
+        return any(self._places(text))
+
+    def places(self, text: str) -> list[bool]:
+        return list(self._places(text))[::-1]
+
+    def _places(self, text: str) -> Any:
+        looks: dict[_Look, list[bool]] = {}
+        after: set[int] = set()
+        parts = self._parts
+        for place in range(len(text), -1, -1):
+            here = {0}
+            if place < len(text):
+                character = text[place]
+                for state in after:
+                    edges = self._before[state]
+                    parts.steps += len(edges)
+                    for before, pattern in edges:
+                        if before not in here and pattern.match(character):
+                            here.add(before)
+            waiting = list(here)
+            while waiting:
+                ways_on = self._beside[waiting.pop()]
+                parts.steps += 1 + len(ways_on)
+                for beside, condition in ways_on:
+                    if beside not in here and _holds(condition, text, place, looks):
+                        here.add(beside)
+                        waiting.append(beside)
+            if parts.steps > parts.most:
+                raise TooManySteps(f"a search took more than {parts.most} steps")
+            yield self._start in here
+            after = here
+
+    def _state(self) -> int:
+        self._parts.states += 1
+        if self._parts.states > STATES_MAX:
+            raise Unbounded(f"it is larger than {STATES_MAX} characters when its repetitions are written out")
+        self._before.append([])
+        self._beside.append([])
+        return len(self._before) - 1
+
+    def _build(self, items: Any, flags: int, then: int) -> int:
+        for kind, value in reversed(list(items)):
+            then = self._build_one(kind, value, flags, then)
+        return then
+
+    def _build_one(self, kind: Any, value: Any, flags: int, then: int) -> int:
+        if kind in _ONE_CHARACTER:
+            state = self._state()
+            self._before[then].append((state, self._parts.small(kind, value, flags)))
+            return state
+        if kind is _constants.SUBPATTERN:
+            _, add, remove, body = value
+            return self._build(body, _combined(flags, add, remove), then)
+        if kind is _constants.BRANCH:
+            return self._either(*(self._build(each, flags, then) for each in value[1]))
+        if kind in _REPEATS:
+            low, high, body = value
+            return self._repeat(low, high, body, flags, then)
+        if kind is _constants.AT:
+            return self._under(self._parts.small(kind, value, flags), then)
+        if kind in _LOOKS:
+            direction, body = value
+            width = body.getwidth()[0] if direction < 0 else 0
+            look = _Look(_Machine(body, flags, self._parts), width, wanted=kind is _constants.ASSERT)
+            return self._under(look, then)
+        if kind is _FAILURE:
+            return self._state()  # from which nothing leads on
+        what = {
+            _constants.GROUPREF: "a back reference",
+            _constants.GROUPREF_EXISTS: "a condition on a group",
+            _POSSESSIVE: "a possessive repetition",
+            _ATOMIC: "an atomic group",
+        }
+        raise Unbounded(f"it has {what.get(kind, kind)} beside repetitions that can be cut in many ways")
+
+    def _repeat(self, low: Any, high: Any, body: Any, flags: int, then: int) -> int:
+        if high is _constants.MAXREPEAT:
+            then = self._either(then)  # round which it goes
+            self._beside[self._build(body, flags, then)].append((then, None))
+        else:
+            for _ in range(high - low):
+                then = self._either(then, self._build(body, flags, then))
+        for _ in range(low):
+            before = then
+            then = self._build(body, flags, then)
+            if then == before:
+                break  # there is nothing in it, however often
+        return then
+
+    def _either(self, *thens: int) -> int:
+        state = self._state()
+        for then in thens:
+            self._beside[then].append((state, None))
+        return state
+
+    def _under(self, condition: re.Pattern[str] | _Look, then: int) -> int:
+        state = self._state()
+        self._beside[then].append((state, condition))
+        return state
+
+
+class _Look:
+    """A look ahead, or a look behind of fixed width, as in `re`."""
+
+    __slots__ = ("_machine", "_wanted", "_width")
+
+    def __init__(self, machine: _Machine, width: int, *, wanted: bool) -> None:
+        self._machine = machine
+        self._width = width
+        self._wanted = wanted
+
+    def places(self, text: str) -> list[bool]:
+        found = [False] * self._width + self._machine.places(text)
+        return [each is self._wanted for each in found[: len(text) + 1]]
+
+
+def _holds(
+    condition: re.Pattern[str] | _Look | None, text: str, place: int, looks: dict[_Look, list[bool]]
+) -> bool:
+    if condition is None:
+        return True
+    if isinstance(condition, _Look):
+        if condition not in looks:
+            looks[condition] = condition.places(text)
+        return looks[condition][place]
+    return condition.match(text, place) is not None
+
+
+def _combined(flags: int, add: int, remove: int) -> int:
+    if add & _parser.TYPE_FLAGS:
+        flags &= ~_parser.TYPE_FLAGS
+    return int((flags | add) & ~remove)
+
 
 T = TypeVar("T")
 

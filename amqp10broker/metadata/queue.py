@@ -1,10 +1,17 @@
 """One declared queue, and how the catalog has it run: `StartQueue`, of the runtime, starts one from a
 `QueueSpec` and returns the `QueueHandle` for all access.
+
+Properties of the kinds of queue, so that no other code compares names of kinds.
+
+Settings by kind are in `queue_settings`; consumer arguments and termini by kind
+are checked where they are read. A new kind is a new record here.
+
+The nodes of a cluster, as every one of them sees the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
@@ -12,11 +19,104 @@ from typing import Any, Final, NamedTuple, Protocol
 from amqp10broker.dataclass import dataclass
 from amqp10broker.emulation import MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.metadata.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
+from amqp10broker.queues.queue_status import (
+    UP_TO_DATE,
+    QueueConsumption,
+    QueueCounters,
+    QueueProgress,
+    QueueStats,
+    QueueStatus,
+    QueueWeight,
+    tally,
+)
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+
+QUORUM_PREFETCH_MAX: Final = 2_000
+"""Deliveries of a quorum queue that a consumer of AMQP 0-9-1 without prefetch may hold (RabbitMQ's limit)."""
+
+ASKED_TIMES_BY_LOG: Final = 8
+"""For a queue that hands out nothing before it is in its log, on the disk: 8 x 256 messages a sync."""
+
+UNSENT_REPLIES_MAX: Final = 1_000_000
+"""Replies of direct reply-to that may wait for one consumer: its queue keeps nothing, so what is beyond is
+lost (docs/adr/0033)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKind:
+    """Facts of one kind. The defaults are those of a classic queue.
+
+    Attributes:
+        volatile: it belongs to one consumer of one connection, keeps nothing and is not declared: what that
+            consumer has no credit for is lost.
+        replays: consumers read it from positions of their own and take nothing away, so that what is ready
+            differs from one to the other; it is not purged and not read by basic.get.
+        selects: a consumer may select messages of it; what `replays` has filters of its own.
+        keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
+        counts_lost_as_failed: what a client held when its connection was lost counts as a failed attempt.
+        own_files: what it keeps is in files of its own, and not in the node's journal.
+        replicated: it has members, on as many nodes of a cluster, which agree on all that it does.
+        unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
+            own limit is, and without a bound of bytes; None: the limits of the session or channel count.
+        asked_times: factor on the limit of a session or channel for the credit of one consumer, because each
+            answer waits for a sync.
+        held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
+    """
+
+    name: str
+    noun: str = "queue"
+    volatile: bool = False
+    replays: bool = False
+    selects: bool = True
+    browsed: bool = True
+    keeps_encoding: bool = False
+    answers_settlements: bool = False
+    keeps_annotations: bool = False
+    counts_lost_as_failed: bool = False
+    tells_active: bool = False
+    exclusive_consumers: bool = True
+    global_prefetch: bool = True
+    conditional_delete: bool = True
+    own_files: bool = False
+    replicated: bool = False
+    unsent_max: int | None = None
+    asked_times: int = 1
+    held_max: int | None = None
+
+
+CLASSIC: Final = QueueKind("classic")
+QUORUM: Final = QueueKind(
+    "quorum",
+    answers_settlements=True,
+    keeps_annotations=True,
+    counts_lost_as_failed=True,
+    tells_active=True,
+    exclusive_consumers=False,
+    global_prefetch=False,
+    conditional_delete=False,
+    replicated=True,
+    asked_times=ASKED_TIMES_BY_LOG,
+    held_max=QUORUM_PREFETCH_MAX,
+)
+STREAM: Final = QueueKind(
+    "stream",
+    noun="stream",
+    replays=True,
+    selects=False,
+    browsed=False,
+    own_files=True,
+    keeps_encoding=True,
+    exclusive_consumers=False,
+    global_prefetch=False,
+    conditional_delete=False,
+)
+VOLATILE_KIND: Final = QueueKind(
+    "volatile", volatile=True, selects=False, browsed=False, unsent_max=UNSENT_REPLIES_MAX
+)
+
+KINDS: Final[Mapping[str, QueueKind]] = {kind.name: kind for kind in (CLASSIC, QUORUM, STREAM, VOLATILE_KIND)}
+
 
 QUEUE_NUMBER_MAX: Final = 2**32 - 1
 """Numbers are the groups of the journal's records, which have 32 bits."""
@@ -293,3 +393,63 @@ class LastError:
 
 def shown(error: LastError | None) -> dict[str, Any] | None:
     return None if error is None else error.shown()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One member of the cluster.
+
+    Attributes:
+        number: 1 to 2**32 - 1, never given again: forgotten and joined anew, it has another one.
+        draining: it is in maintenance: no leader shall be there, and no client is served.
+        machines: the oldest and the newest version of the replicated machines that it carries out
+            (`queues.machine_version`).
+    """
+
+    name: str
+    number: int
+    host: str
+    port: int
+    incarnation: int = 0
+    draining: bool = False
+    version: str = ""
+    machines: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Which cluster this is. `queues_due`: queues and bindings of the founder's configuration are still to be
+    declared (`metadata.definitions.DeclareDue`).
+    """
+
+    id: str
+    name: str
+    version: int = 1
+    queues_due: bool = False
+
+
+_OF_NODE: Final = ("number", "host", "port", "incarnation", "draining", "version", "machines")
+
+
+def node_entry(node: NodeFacts) -> dict[str, Any]:
+    return {name: getattr(node, name) for name in _OF_NODE} | {"machines": list(node.machines)}
+
+
+def read_node(name: str, value: Mapping[str, Any]) -> NodeFacts:
+    found = {each: value[each] for each in _OF_NODE}
+    return NodeFacts(name, **found | {"machines": tuple(map(int, value["machines"]))})
+
+
+class Placed(NamedTuple):
+    """See the fields of these names of `queue.QueueSpec`."""
+
+    home: int = 0
+    members: tuple[int, ...] = ()
+    incarnation: int = 0
+
+
+Placement = Callable[
+    [QueueSpec, Mapping[str, Any], Iterable[NodeFacts], Iterable[DeclaredQueue], int], Placed
+]
+"""Chooses the nodes of a queue that a client of this node declares. Second: what policies set for it (see
+`queue.Effective`). Last: the number of existing queues."""

@@ -1,26 +1,38 @@
 """Requests that declare and delete queues, and their plans.
 
 Rules and error texts are RabbitMQ's.
+
+Requests that declare and delete exchanges and bindings, and their plans.
+
+The rules are in `routing.topology.Topology`.
+
+Subscriptions to topics: the arguments of their queues, their names, and their creation.
+
+A topic is not an entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic
+queue with that binding and an argument that describes it, so that it can be found by the link's name and
+appears in every listing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final
+from typing import Any, Final, Self
+from urllib.parse import quote
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import (
     FeatureDenied,
     InvalidArgument,
     LimitExceeded,
+    NotFound,
     PreconditionFailed,
     ReservedName,
 )
-from amqp10broker.metadata import queue_arguments
+from amqp10broker.metadata import queue_settings
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.plan import Key, Plan, Put, keys_of
+from amqp10broker.metadata.plan import Key, Plan, Put, binding_key, keys_of
+from amqp10broker.metadata.policies import effective
 from amqp10broker.metadata.queue import (
     QUEUE_NUMBER_MAX,
     DeclaredQueue,
@@ -30,10 +42,11 @@ from amqp10broker.metadata.queue import (
     deprecated_features,
     queue_type_of,
 )
-from amqp10broker.metadata.queue_settings import QUEUE_TYPE
+from amqp10broker.metadata.queue_settings import QUEUE_TYPE, SUBSCRIPTION, SUBSCRIPTION_FIELDS
 from amqp10broker.metadata.vhost import RESERVED_PREFIX, VOLATILE, VirtualHost
-from amqp10broker.routing.arguments import type_name
-from amqp10broker.routing.declaration import stripped
+from amqp10broker.routing.address import TOPIC_EXCHANGE
+from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec, stripped, type_name
+from amqp10broker.routing.topology import Removal
 
 NAME_BYTES_MAX: Final = 255
 _IDS: Final = 2**64
@@ -73,10 +86,10 @@ class DeclareQueue:
             return Plan(QueueDeclaration(name, False), used=used)
         _check_name(name, self.internal)
         kind = self._queue_type(vhost, resource)
-        queue_arguments.check(self.arguments, kind, resource)
+        queue_settings.check(self.arguments, kind, resource)
         self._check_properties(kind, resource)
         _check_limit(vhost, name)
-        kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
+        kept = {key: queue_settings.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
         spec = QueueSpec(
             *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
@@ -105,7 +118,7 @@ class DeclareQueue:
             ("auto_delete", self.auto_delete, queue.auto_delete),
         ):
             if new != old:
-                raise queue_arguments.inequivalent(
+                raise queue_settings.inequivalent(
                     what, resource, f"received '{str(new).lower()}' but current is '{str(old).lower()}'"
                 )
         arguments = self.arguments
@@ -115,7 +128,7 @@ class DeclareQueue:
             relaxed and queue.type == QueueType.QUORUM and arguments[QUEUE_TYPE] == QueueType.CLASSIC.value
         )
         kind = QueueType(queue.type)
-        queue_arguments.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
+        queue_settings.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
 
     def _check_properties(self, kind: QueueType, resource: str) -> None:
         if kind is QueueType.CLASSIC:
@@ -245,3 +258,180 @@ def _next_number(catalog: Catalog, resource: str) -> int:
             "the definitions and start with a new folder",
         )
     return catalog.highest_number + 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """Declare an exchange, or check that the existing one is equivalent. The answer: whether it was
+    created.
+    """
+
+    vhost: str
+    exchange: ExchangeSpec
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        planned = catalog.lookup_vhost(self.vhost).topology.plan_exchange(self.exchange)
+        if planned is None:
+            return Plan(False)
+        return Plan(True, [Put(("exchange", self.vhost, planned.name), planned, planned.durable)])
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    """An exchange shall be gone, with its bindings and what auto-deletes itself. The answer: it was there."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        topology = catalog.lookup_vhost(self.vhost).topology
+        return _gone(self.vhost, topology.plan_delete_exchange(self.name, if_unused=self.if_unused))
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A queue or an exchange shall be bound to an exchange. The answer: the binding is new."""
+
+    vhost: str
+    binding: Binding
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        vhost = catalog.lookup_vhost(self.vhost)
+        if not vhost.topology.plan_bind(self.binding):
+            return Plan(False)
+        return Plan(
+            True, [Put(binding_key(self.vhost, self.binding), self.binding, vhost.is_kept(self.binding))]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """A binding shall be gone, and what auto-deletes itself thereupon. The answer: it was there."""
+
+    vhost: str
+    binding: Binding
+
+    def plan(self, catalog: Catalog) -> Plan[bool]:
+        return _gone(self.vhost, catalog.lookup_vhost(self.vhost).topology.plan_unbind(self.binding))
+
+
+def _gone(vhost: str, removal: Removal | None) -> Plan[bool]:
+    return Plan(False) if removal is None else Plan(True, forgets=keys_of(vhost, removal))
+
+
+OF_TEMPORARY_TOPICS: Final = "amq.temporary-topic-"
+"""Before the name of a topic that is there as long as an exclusive queue of its name: the connection that
+made it consumes from it, and nobody else."""
+_PREFIX: Final = "subscription"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """The properties of a subscription, and its owner.
+
+    Attributes:
+        topic: key of the binding; `*` and `#` stand for words of a topic's name, as in any binding.
+        container: the client's container-id; None: it is one for all clients, or for one link.
+        name: of the subscription; None: it is for one link, and ends with it.
+        selector: which messages it is for; None: all.
+    """
+
+    topic: str
+    container: str | None = None
+    name: str | None = None
+    durable: bool = False
+    shared: bool = False
+    selector: str | None = None
+    no_local: bool = False
+
+    @classmethod
+    def of(cls, queue: DeclaredQueue) -> Self | None:
+        value = queue.arguments.get(SUBSCRIPTION)
+        return cls(**value) if isinstance(value, Mapping) else None
+
+    @property
+    def argument(self) -> dict[str, str | bool]:
+        """As it stands among its queue's arguments: what is so, and nothing else."""
+        values = ((name, getattr(self, name)) for name in SUBSCRIPTION_FIELDS)
+        return {name: value for name, value in values if value not in (None, False)}
+
+    def queue_name(self, fresh_id: str) -> str:
+        """Return the name of its queue. `fresh_id`: unguessable; for one that ends with its link, or whose
+        name is too long.
+        """
+        if self.name is None:
+            name = f"amq.{_PREFIX}-{quote(self.topic, safe='')}-{fresh_id}"
+            return name if len(name) <= NAME_BYTES_MAX else f"amq.{_PREFIX}-{fresh_id}"
+        return named_queue(self.container, self.name, durable=self.durable)
+
+    def request(self, vhost: str, queue: str, owner: object) -> DeclareSubscription:
+        own = self.name is None
+        arguments: dict[str, Any] = {SUBSCRIPTION: self.argument}
+        if not own:
+            arguments[QUEUE_TYPE] = QueueType.CLASSIC.value
+        declare = DeclareQueue(
+            vhost,
+            queue,
+            durable=self.durable,
+            owner=owner if own else None,
+            auto_delete=not own and not self.durable,
+            arguments=arguments,
+            internal=own,
+        )
+        return DeclareSubscription(declare, self.topic)
+
+
+def temporary_topic(vhost: VirtualHost, topic: str) -> DeclaredQueue | None:
+    """Return the queue that represents a temporary topic; None for other topics. Raises `NotFound` if it does
+    not exist any more.
+    """
+    if not topic.startswith(OF_TEMPORARY_TOPICS):
+        return None
+    queue = vhost.find(topic)
+    if queue is None:
+        raise NotFound(
+            f"topic '{topic}'", f"no temporary topic '{topic}' in vhost '{vhost.name}': it was deleted"
+        )
+    return queue
+
+
+def is_subscribed(vhost: VirtualHost, topic: str) -> bool:
+    """Whether there is a subscription to just this topic; one with `*` or `#` for a word is to many."""
+    queues, _ = vhost.route(vhost.topology.lookup_exchange(TOPIC_EXCHANGE), (topic,))
+    return any(each is not None and each.topic == topic for each in map(Subscription.of, queues))
+
+
+def is_local(queue: DeclaredQueue, container: str) -> bool:
+    """Whether a queue is of a subscription that is not for what this container publishes."""
+    value = queue.arguments.get(SUBSCRIPTION)
+    return value is not None and value.get("no_local") is True and value.get("container") == container
+
+
+def named_queue(container: str | None, name: str, *, durable: bool) -> str:
+    """The queue of a subscription that has a name: ``subscription:CONTAINER:NAME``.
+
+    One for all clients has `*` for the container, and one that does not outlive its links is `shared`. Both
+    parts are percent-encoded, so that no two subscriptions have one queue.
+    """
+    kind = _PREFIX if durable else f"{_PREFIX}-shared"
+    whose = "*" if container is None else quote(container, safe="")
+    return f"{kind}:{whose}:{quote(name, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareSubscription:
+    """There shall be the queue of a subscription, bound to the topic; both or nothing."""
+
+    queue: DeclareQueue
+    topic: str
+
+    def plan(self, catalog: Catalog) -> Plan[QueueDeclaration]:
+        declared = self.queue.plan(catalog)
+        vhost = catalog.lookup_vhost(self.queue.vhost)
+        binding = Binding(TOPIC_EXCHANGE, Destination("queue", declared.answer.name), self.topic)
+        if binding in vhost.topology.all_bindings:
+            return declared
+        lasting = self.queue.durable and self.queue.owner is None
+        put = Put(binding_key(vhost.name, binding), binding, lasting)
+        return Plan(declared.answer, [*declared.puts, put], used=declared.used)

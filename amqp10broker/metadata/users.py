@@ -13,8 +13,8 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.patterns import check_pattern
+from amqp10broker.metadata.plan import UserLimits
 
 ALL: Final = ".*"
 

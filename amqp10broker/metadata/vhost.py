@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.errors import NotFound, ResourceLocked
-from amqp10broker.metadata.effective import alternate_exchange, effective
 from amqp10broker.metadata.plan import VhostFacts
-from amqp10broker.metadata.policies import Changed, Policies
+from amqp10broker.metadata.policies import Changed, Policies, alternate_exchange, effective
 from amqp10broker.metadata.queue import (
     AS_DECLARED,
     NO_POLICY,
@@ -25,9 +24,8 @@ from amqp10broker.metadata.queue import (
     StartQueue,
 )
 from amqp10broker.queues.commands import DELETE, Configure
-from amqp10broker.queues.counters import QueueConsumption, QueuesGone, given_up
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO
-from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
+from amqp10broker.queues.queue_status import QueueConsumption, QueuesGone, given_up
+from amqp10broker.routing.exchange import DIRECT_REPLY_TO, Binding, Choose, Exchange, Headers, no_headers
 from amqp10broker.routing.topology import Topology, in_turn
 
 VOLATILE: Final = "volatile"

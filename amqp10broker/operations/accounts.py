@@ -12,22 +12,23 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported, PreconditionFailed
-from amqp10broker.metadata.definition_entries import DefinitionEntry, password_of
-from amqp10broker.metadata.entry_codec import read_user, read_vhost
+from amqp10broker.metadata.entry_codec import DefinitionEntry, password_of, read_user, read_vhost
 from amqp10broker.metadata.patterns import check_bounded
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import QueueType
-from amqp10broker.metadata.user_requests import (
+from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
+from amqp10broker.metadata.vhost_requests import (
     ChangeUser,
+    ChangeVhostLimits,
     ClearTopicPermission,
     DeleteUser,
+    DeleteVhost,
     PutUser,
+    PutVhost,
     SetPermission,
     SetTopicPermission,
 )
-from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.metadata.vhost_requests import ChangeVhostLimits, DeleteVhost, PutVhost
-from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import EMPTY, Check, Command, Name, Vhost, counted, operation
 
 PROTECTED: Final = "protected_from_deletion"

@@ -43,10 +43,10 @@ from amqp10broker.errors import (
     ReservedName,
     ResourceLocked,
 )
-from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.bindings import Uri, UriError, parse_uri, percent_decoded
+from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.operations.operation import RESERVED_PREFIX, shown
 from amqp10broker.operations.registry import perform
-from amqp10broker.operations.uri import Uri, UriError, parse_uri, percent_decoded
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
 from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.protocols.amqp10.performatives import (

@@ -3,30 +3,203 @@
 The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
 percent-encoded; the hash stands for the arguments and is empty without any. A missing permission raises
 `PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`.
+
+The URI of a management request: path segments and query values, percent-decoded (RFC 3986).
+
+Operations on exchanges: declare, delete, list.
+
+A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.errors import BadRequest
-from amqp10broker.metadata.exchange_requests import Bind, Unbind
-from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.errors import BadRequest, ReservedName
+from amqp10broker.metadata.queue_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.metadata.queue_settings import EXCHANGE
+from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import (
     EMPTY,
+    RESERVED_PREFIX,
+    Check,
     Command,
+    Durable,
+    IfUnused,
+    Name,
     XArguments,
     check_name,
     check_not_default,
+    check_not_reserved,
     operation,
 )
-from amqp10broker.operations.uri import UriError, percent_decoded
-from amqp10broker.routing.declaration import check_not_direct_reply_to
-from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.exchange import (
+    Binding,
+    Destination,
+    Exchange,
+    ExchangeSpec,
+    check_not_direct_reply_to,
+)
+from amqp10broker.routing.registry import EXCHANGE_TYPES
 from amqp10broker.routing.topology import DEFAULT_EXCHANGE
+
+_ALLOWED: Final = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/?]|%[0-9A-Fa-f]{2})*")
+
+
+class UriError(ValueError):
+    """The text is not a valid URI of a management request; the message contains the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uri:
+    """A parsed URI. `segments`: of the path, still percent-encoded, since a segment may have structure of its
+    own.
+    """
+
+    segments: tuple[str, ...]
+    query: Mapping[str, str]
+
+
+def parse_uri(text: str) -> Uri:
+    """Parse path and query of a URI. Raises `UriError` if a character that must be percent-encoded, no path
+    that begins with a slash, a fragment, or a query that is not a list of ``name=value``.
+    """
+    end = _ALLOWED.match(text)
+    assert end is not None  # it matches the empty text, too
+    if end.end() != len(text):
+        raise UriError(f"{text[end.end()]!r} at character {end.end()} must be percent-encoded")
+    path, question_mark, query = text.partition("?")
+    if not path.startswith("/"):
+        raise UriError("it does not begin with '/'")
+    values: dict[str, str] = {}
+    for pair in query.split("&") if question_mark else ():
+        # As forms write it: RabbitMQ reads queries so, and clients write a space as a plus sign.
+        name, equals, value = pair.replace("+", "%20").partition("=")
+        if not equals or not name:
+            raise UriError(f"'{pair}' in the query is not name=value")
+        if percent_decoded(name) in values:
+            raise UriError(f"'{percent_decoded(name)}' stands in the query twice")
+        values[percent_decoded(name)] = percent_decoded(value)
+    return Uri(tuple(path[1:].split("/")), values)
+
+
+def percent_decoded(segment: str) -> str:
+    """Undo percent-encoding; ``+`` is a plus sign here, in a path. Raises `UriError` if a percent sign
+    without two hexadecimal digits, or bytes that are not UTF-8.
+    """
+    if re.search("%(?![0-9A-Fa-f]{2})", segment):
+        raise UriError(f"bad percent sequence in '{segment}'; a literal '%' is %25")
+    try:
+        return unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise UriError(f"'{segment}' is not UTF-8 after percent-decoding") from None
+
+
+ALTERNATE_EXCHANGE = "alternate-exchange"
+
+
+@operation(
+    "declare-exchange",
+    "exchange",
+    permission="configure on the exchange; with an alternate exchange also read on it and write on that one",
+    command=Command("exchange declare", "shop --type topic"),
+)
+def declare_exchange(
+    caller: Caller,
+    name: Name,
+    type: Annotated[str, "an installed one", Check(known=EXCHANGE_TYPES)] = "direct",
+    durable: Durable = True,
+    auto_delete: Annotated[bool, "it goes with its last binding"] = False,
+    internal: Annotated[bool, "clients cannot publish to it"] = False,
+    arguments: XArguments = EMPTY,
+) -> Steps[dict[str, Any]]:
+    """Make an exchange, unless it is there and as asked for.
+
+    Raises:
+        AccessRefused: it is the default exchange, or the name is reserved.
+        InvalidArgument: the type does not exist, or an argument is not valid.
+        Inequivalent: it exists with other properties.
+    """
+    check_not_default(name)
+    check_name("exchange", name)
+    caller.may("configure", "exchange", name)
+    if caller.vhost.topology.find_exchange(name) is None:
+        check_not_reserved("exchange", name)
+        alternate = arguments.get(ALTERNATE_EXCHANGE)
+        # An argument of another type is refused with the declaration, which has a better text.
+        if isinstance(alternate, str):
+            caller.may("read", "exchange", name)
+            caller.may("write", "exchange", alternate)
+    exchange = ExchangeSpec(name, type, durable, auto_delete, internal, arguments)
+    created = yield from caller.change(DeclareExchange(caller.vhost.named(), exchange))
+    return {"created": created}
+
+
+@operation(
+    "delete-exchange",
+    "exchange",
+    permission="configure on the exchange",
+    command=Command("exchange delete", "shop --if-unused"),
+)
+def delete_exchange(caller: Caller, name: Name, if_unused: IfUnused = False) -> Steps[None]:
+    """Delete an exchange with its bindings.
+
+    Raises `AccessRefused` if it is the default exchange, or one of the broker's own, and `InUse` if it has
+    bindings, and `if_unused` is set.
+    """
+    check_name("exchange", name)
+    check_not_default(name)
+    if name.startswith(RESERVED_PREFIX):
+        raise ReservedName(
+            f"exchange '{name}'",
+            f"deletion of system exchange '{name}' in vhost '{caller.vhost.name}' not allowed",
+        )
+    caller.may("configure", "exchange", name)
+    yield from caller.change(DeleteExchange(caller.vhost.named(), name, if_unused))
+
+
+@operation("get-exchange", "exchange", permission="any permission on the exchange", changes=False)
+def get_exchange(caller: Caller, name: Name) -> dict[str, Any]:
+    """Describe an exchange as in `list_exchanges`.
+
+    Raises `AccessRefused` if it is the default exchange, and `NotFound` if it does not exist.
+    """
+    check_not_default(name)
+    caller.may("any", "exchange", name)
+    return _describe(caller, caller.vhost.topology.lookup_exchange(name))
+
+
+@operation(
+    "list-exchanges",
+    "exchange",
+    permission="any permission on each",
+    changes=False,
+    command=Command("exchange list", "name type --format csv"),
+)
+def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
+    """List exchanges of a virtual host."""
+    exchanges = sorted(caller.vhost.topology, key=lambda each: each.name)
+    return [_describe(caller, exchange) for exchange in exchanges if caller.sees("exchange", exchange.name)]
+
+
+def _describe(caller: Caller, exchange: Exchange) -> dict[str, Any]:
+    policy = caller.vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
+    return {
+        "name": exchange.name,
+        "vhost": caller.vhost.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": dict(exchange.arguments),
+        "policy": None if policy is None else policy.name,
+        **exchange.counted(),
+    }
+
 
 PATH: Final = "/bindings/"
 Source = Annotated[str, "the exchange where messages come from"]

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from amqp10broker.cluster.membership import MemberRole
-from amqp10broker.cluster.placement import BalancedQueue, next_move
+from amqp10broker.cluster.membership import BalancedQueue, MemberRole, next_move
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, RefusedError, Unavailable
 from amqp10broker.metadata.patterns import PatternSearch
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.operations.caller import Caller
-from amqp10broker.operations.node import ClusterNode, MemberState
+from amqp10broker.operations.node import Caller, ClusterNode, MemberState
 from amqp10broker.operations.operation import Check, Command, Found, Name, NodeName, operation
 from amqp10broker.raft.ids import node_of
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, ConfigError, InvalidArgument, hint
-from amqp10broker.metadata import definitions, definitions_export
+from amqp10broker.metadata import definitions
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import ImportDefinitions, ImportReport
 from amqp10broker.metadata.patterns import RE_STEPS_MAX, PatternSearch
@@ -16,7 +16,7 @@ from amqp10broker.metadata.plan import Plan
 from amqp10broker.metadata.policies import APPLY_TO, Policy, unknown_of
 from amqp10broker.metadata.queue_settings import EXCHANGE, POLICY_KEYS
 from amqp10broker.metadata.vhost_requests import ClearParameter, ClearPolicy, SetParameter, SetPolicy
-from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import Check, Command, Found, Name, operation
 
 Contents = Annotated[dict[str, Any], 'settings as JSON: {"max-length": 1000}']
@@ -214,8 +214,8 @@ async def export_definitions(caller: Caller) -> dict[str, Any]:
     passwords = caller.passwords
     conceal = passwords.exportable if passwords is not None else lambda record: None
     document: dict[str, Any] = {}
-    for name, section in definitions_export.sections(caller.catalog, conceal).items():
-        if not isinstance(section, definitions_export.ExportSection):
+    for name, section in definitions.sections(caller.catalog, conceal).items():
+        if not isinstance(section, definitions.ExportSection):
             document[name] = section
             continue
         made = document[name] = []

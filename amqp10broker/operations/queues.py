@@ -21,8 +21,8 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.queue import DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.operations.caller import Caller, Steps
 from amqp10broker.operations.members import others
+from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import (
     EMPTY,
     Command,
@@ -34,10 +34,9 @@ from amqp10broker.operations.operation import (
     check_not_reserved,
     operation,
 )
-from amqp10broker.queues.commands import Delete, Inspect, Purge
-from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.queues.commands import Answer, Delete, Inspect, Purge, Refusal
 from amqp10broker.raft.ids import node_of
-from amqp10broker.routing.declaration import check_not_direct_reply_to
+from amqp10broker.routing.exchange import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"

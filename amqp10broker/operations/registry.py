@@ -11,28 +11,16 @@ from collections.abc import Awaitable, Generator, Mapping
 from typing import Any, Final
 
 from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
-from amqp10broker.operations import (
-    accounts,
-    bindings,
-    cluster,
-    doctor,
-    exchanges,
-    maintenance,
-    members,
-    policies,
-    queues,
-    running,
-    upgrade_check,
-)
-from amqp10broker.operations.caller import Caller, Steps
+from amqp10broker.operations import accounts, bindings, cluster, doctor, members, policies, queues, running
 from amqp10broker.operations.members import node_named
+from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
 
 _MODULES: Final = [
     module.__name__
     for module in (
-        *(queues, exchanges, bindings, accounts, policies, running, cluster),
-        *(members, maintenance, doctor, upgrade_check),
+        *(queues, bindings, bindings, accounts, policies, running, cluster),
+        *(members, cluster, doctor, doctor),
     )
 ]
 """The modules that register operations, in the order of the help."""

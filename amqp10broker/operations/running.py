@@ -15,10 +15,9 @@ from typing import Annotated, Any, Final
 from amqp10broker.config.records import FLOW_SETTINGS
 from amqp10broker.errors import BadRequest, ConfigError, NotSupported
 from amqp10broker.operations.alarms import Resource
-from amqp10broker.operations.caller import Caller, Lines
 from amqp10broker.operations.cluster import without_leader
 from amqp10broker.operations.members import names, node_named, others
-from amqp10broker.operations.node import ClusterNode
+from amqp10broker.operations.node import Caller, ClusterNode, Lines
 from amqp10broker.operations.operation import EMPTY, Check, Command, Vhost, operation
 from amqp10broker.operations.snapshot import document
 

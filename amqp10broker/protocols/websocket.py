@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from websockets.frames import CloseCode, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
-from amqp10broker.protocols.preface import Protocol as Spoken
+from amqp10broker.protocols.connection import WireProtocol as Spoken
 
 MESSAGE_BYTES: Final = 65_536
 """A message has more only if a single AMQP frame has."""

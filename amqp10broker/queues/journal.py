@@ -1,11 +1,27 @@
-"""The node's journal, for queues, and notifications of its durability and room."""
+"""The node's journal, for queues, and notifications of its durability and room.
+
+The places of one level's messages in the journal, and which of them are gone.
+
+An extent is one record of the journal, or several with few others between them. Removed messages are bits of
+one number, so that the index takes a few bytes a message even when they go in any order. Positions grow, so
+extents are in order.
+
+Pages of messages that need not survive a restart, in files without a name, or in memory.
+
+One spool serves all queues of a broker. A file is closed, and its space released, when the last page in it
+has been dropped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from typing import Final, NamedTuple, Protocol
 
 from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.storage.disk import Scratch
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import Record
 
@@ -59,3 +75,315 @@ class Commits(Protocol):
 
     def progress(self, *, busy: bool, waits: bool) -> QueueProgress:
         """Return the reasons that keep a queue from going on."""
+
+
+EXTENT_BYTES_MAX: Final = 256 * 1024
+"""Records are not joined beyond this size: an extent is read as a whole."""
+DILUTION_MAX: Final = 8
+"""Records are not joined if more than so many bytes would have to be read for one of them."""
+
+_FIRST: Final = attrgetter("first")
+
+
+class Extent:
+    """Records of messages with consecutive positions. `length`: bytes to the end of the last one, with others
+    between. `weight`: of these, bytes that count for its messages. `size`: bytes of their contents.
+    """
+
+    __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
+
+    def __init__(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
+        self.first = first
+        self.count = count
+        self.file = file
+        self.offset = offset
+        self.length = length
+        self.weight = length
+        self.size = size
+        self.gone = 0
+        self.gone_count = 0
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+    @property
+    def gone_bytes(self) -> int:
+        """The part of its bytes that is not needed, as if all messages were of one size."""
+        return self.weight * self.gone_count // self.count
+
+    def cut(self, at: int) -> Extent:
+        before = at - self.first
+        rest = Extent(at, self.count - before, self.file, self.offset, self.length, 0)
+        rest.weight = self.weight * rest.count // self.count
+        rest.size = self.size * rest.count // self.count
+        rest.gone = self.gone >> before
+        rest.gone_count = rest.gone.bit_count()
+        self.weight -= rest.weight
+        self.size -= rest.size
+        self.count = before
+        self.gone &= (1 << before) - 1
+        self.gone_count -= rest.gone_count
+        return rest
+
+    def live_runs(self) -> Iterator[range]:
+        if not self.gone_count:
+            yield range(self.first, self.stop)
+            return
+        live = ((1 << self.count) - 1) & ~self.gone
+        at = self.first
+        while live:
+            skip = (live & -live).bit_length() - 1
+            live >>= skip
+            at += skip
+            # Of a run of ones, the lowest zero is its end.
+            length = (~live & (live + 1)).bit_length() - 1
+            yield range(at, at + length)
+            live >>= length
+            at += length
+
+
+class Extents:
+    """The extents of one level, and their files' counters."""
+
+    __slots__ = ("_extents", "_journal", "_start", "files")
+
+    def __init__(self, journal: RecordLog) -> None:
+        self._journal = journal
+        self._extents: list[Extent] = []
+        self._start = 0  # those before are all gone
+        self.files: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    def __iter__(self) -> Iterator[Extent]:
+        return (each for each in self._extents[self._start :] if each.gone_count < each.count)
+
+    def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
+        extents = self._extents
+        self._journal.add_live(file, length)
+        last = extents[-1] if extents else None
+        if last is not None and first < last.stop:
+            at = self._make_place(first, first + count)
+            extents.insert(at, Extent(first, count, file, offset, length, size))
+        elif (
+            last is not None
+            and last.stop == first
+            and last.file == file
+            and offset + length - last.offset <= min(EXTENT_BYTES_MAX, DILUTION_MAX * (last.weight + length))
+            and not last.gone_count
+        ):
+            last.count += count
+            last.length = offset + length - last.offset
+            last.weight += length
+            last.size += size
+            return
+        else:
+            extents.append(Extent(first, count, file, offset, length, size))
+        self.files[file] = self.files.get(file, 0) + 1
+
+    def _make_place(self, start: int, stop: int) -> int:
+        # Returns where an extent with these positions belongs.
+        extents = self._extents
+        low = bisect_right(extents, start, lo=self._start, key=_FIRST)
+        if low > self._start and extents[low - 1].stop > start:
+            if extents[low - 1].first < start:
+                self._cut(low - 1, start)
+            else:
+                low -= 1
+        high = low
+        while high < len(extents) and extents[high].first < stop:
+            if extents[high].stop > stop:
+                self._cut(high, stop)
+            extent = extents[high]
+            if extent.gone_count < extent.count:
+                self._remove_of(extent, extent.first, extent.stop)
+            high += 1
+        del extents[low:high]
+        return low
+
+    def _cut(self, index: int, at: int) -> None:
+        extent = self._extents[index]
+        bytes_before = extent.gone_bytes
+        was_live = extent.gone_count < extent.count
+        rest = extent.cut(at)
+        self._extents.insert(index + 1, rest)
+        # Rounding must not change the needed bytes of the file. If all is gone, so may the file be.
+        rounded = extent.gone_bytes + rest.gone_bytes - bytes_before
+        if rounded:
+            self._journal.add_dead(extent.file, rounded)
+        parts = sum(each.gone_count < each.count for each in (extent, rest))
+        if was_live:
+            self.files[extent.file] += parts - 1
+
+    def remove(self, start: int, stop: int) -> int:
+        """Remove messages from `start` up to, and not including, `stop`; return how many were present."""
+        extents = self._extents
+        found = 0
+        at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
+        while at < len(extents):
+            extent = extents[at]
+            if extent.first >= stop:
+                break
+            low, high = max(start, extent.first), min(stop, extent.stop)
+            if low < high:
+                found += self._remove_of(extent, low, high)
+            at += 1
+        self._trim()
+        return found
+
+    def _remove_of(self, extent: Extent, low: int, high: int) -> int:
+        before = extent.gone_count
+        if high - low == extent.count and not before:
+            newly = extent.count
+            extent.gone = (1 << newly) - 1
+        else:
+            mask = ((1 << (high - low)) - 1) << (low - extent.first)
+            newly = (mask & ~extent.gone).bit_count()
+            if not newly:
+                return 0
+            extent.gone |= mask
+        bytes_before = extent.gone_bytes
+        extent.gone_count = before + newly
+        self._journal.add_dead(extent.file, extent.gone_bytes - bytes_before)
+        if extent.gone_count == extent.count:
+            self._release(extent.file)
+        return newly
+
+    def _release(self, file: int) -> None:
+        left = self.files[file] - 1
+        if left:
+            self.files[file] = left
+        else:
+            del self.files[file]
+
+    def _trim(self) -> None:
+        extents = self._extents
+        start = self._start
+        while start < len(extents) and extents[start].gone_count == extents[start].count:
+            start += 1
+        self._start = start
+        if start > 64 and 2 * start > len(extents):
+            del extents[:start]
+            self._start = 0
+
+    def covers(self, first: int, count: int) -> bool:
+        at = first
+        for extent in self.overlapping(first, first + count):
+            if extent.first > at or extent.gone_count:
+                return False
+            at = extent.stop
+        return at >= first + count
+
+    def overlapping(self, start: int, stop: int) -> Iterator[Extent]:
+        extents = self._extents
+        at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
+        while at < len(extents) and extents[at].first < stop:
+            if extents[at].stop > start and extents[at].gone_count < extents[at].count:
+                yield extents[at]
+            at += 1
+
+    def of_file(self, file: int) -> list[Extent]:
+        return [each for each in self if each.file == file] if file in self.files else []
+
+    def clear(self) -> None:
+        for extent in self:
+            self._journal.add_dead(extent.file, extent.weight - extent.gone_bytes)
+        self._extents.clear()
+        self._start = 0
+        self.files.clear()
+
+
+def grows(positions: Sequence[int]) -> bool:
+    """Return whether positions of which the ends are as far apart as that are consecutive."""
+    return isinstance(positions, range) or positions == list(range(positions[0], positions[-1] + 1))
+
+
+def ranges_of(indexes: Iterable[int]) -> list[tuple[int, int]]:
+    """Return sorted indexes as ranges (first, last + 1)."""
+    ranges: list[tuple[int, int]] = []
+    start = stop = -1
+    for index in indexes:
+        if index != stop:
+            if stop > start:
+                ranges.append((start, stop))
+            start = index
+        stop = index + 1
+    if stop > start:
+        ranges.append((start, stop))
+    return ranges
+
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    file: int
+    offset: int
+    length: int
+
+
+Page = bytes | Place
+"""A page in memory, or in a file."""
+
+
+class Spool:
+    """The pages of all queues of a broker. `open_scratch`: None: all are in memory."""
+
+    def __init__(self, open_scratch: Callable[[], Scratch] | None = None) -> None:
+        self._open = open_scratch
+        self._files: dict[int, Scratch] = {}
+        self._pages: dict[int, int] = {}
+        self._number = 0
+        self._filled = 0
+        self.bytes_used = 0
+
+    def keep(self, pieces: Sequence[bytes]) -> Page:
+        if self._open is not None:
+            # Without room the disk alarm is on or will be, and memory is what is left.
+            with suppress(OSError):
+                return self._write(self._open, pieces)
+        return b"".join(pieces)
+
+    def _write(self, open_scratch: Callable[[], Scratch], pieces: Sequence[bytes]) -> Place:
+        if not self._number or self._filled >= FILE_BYTES_MAX:
+            # First the call that may fail: then it is tried again with the next page.
+            self._files[self._number + 1] = open_scratch()
+            self._number += 1
+            self._filled = 0
+            self._pages[self._number] = 0
+            self._close_if_empty(self._number - 1)
+        length = sum(map(len, pieces))
+        offset = self._files[self._number].write(pieces)
+        self._filled = offset + length
+        self._pages[self._number] += 1
+        self.bytes_used += length
+        return Place(self._number, offset, length)
+
+    def read(self, page: Page) -> bytes:
+        return page if isinstance(page, bytes) else self.read_at(page, 0, page.length)
+
+    def read_at(self, page: Page, at: int, length: int) -> bytes:
+        if isinstance(page, bytes):
+            return page[at : at + length]
+        return self._files[page.file].read(page.offset + at, length)
+
+    def drop(self, page: Page) -> None:
+        if isinstance(page, bytes):
+            return
+        self._pages[page.file] -= 1
+        self.bytes_used -= page.length
+        if page.file != self._number:
+            self._close_if_empty(page.file)
+
+    def _close_if_empty(self, number: int) -> None:
+        if self._pages.get(number) == 0:
+            del self._pages[number]
+            self._files.pop(number).close()
+
+    def close(self) -> None:
+        for scratch in self._files.values():
+            scratch.close()
+        self._files.clear()
+        self._pages.clear()

@@ -27,10 +27,9 @@ from amqp10broker.layout import (
     optional,
     source_name,
 )
-from amqp10broker.message.batch import decode_batch, encode_batch
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, decode_batch, encode_batch
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import effects as e
+from amqp10broker.queues import commands as e
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 

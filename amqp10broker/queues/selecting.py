@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from amqp10broker.message.filters.filters import Filters, MessageFilter
-from amqp10broker.message.filters.selector import compile_selector
-from amqp10broker.message.filters.wanted import encode_wanted
+from amqp10broker.message.filters.filters import Filters, MessageFilter, encode_wanted
+from amqp10broker.message.filters.sql_eval import compile_selector
 from amqp10broker.message.message import Message
 
 Select = Callable[[Sequence[Message]], Sequence[int]]

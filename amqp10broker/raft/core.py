@@ -20,13 +20,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from amqp10broker.raft.codec import CONFIG
-from amqp10broker.raft.config import Change, Configuration
-from amqp10broker.raft.entries import Kind, LogStore, Point, Snapshot, Stored, run_of
-from amqp10broker.raft.errors import NotLeader
-from amqp10broker.raft.leader import Leadership
-from amqp10broker.raft.member import MemberState
+from amqp10broker.raft.entries import (
+    Change,
+    Configuration,
+    Kind,
+    LogStore,
+    NotLeader,
+    Point,
+    Snapshot,
+    Stored,
+    run_of,
+)
+from amqp10broker.raft.leader import Leadership, MemberState
 from amqp10broker.raft.messages import (
+    CONFIG,
     Append,
     AppendAnswer,
     InstallSnapshot,
@@ -34,11 +41,13 @@ from amqp10broker.raft.messages import (
     NewerTerm,
     PreVote,
     PreVoteAnswer,
+    Ready,
+    Role,
+    Status,
     TimeoutNow,
     Vote,
     VoteAnswer,
 )
-from amqp10broker.raft.ready import Ready, Role, Status
 
 ELECTION_MS: Final = 50
 """The least time between losing the leader, or an attempt, and the next attempt."""

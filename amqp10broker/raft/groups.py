@@ -13,13 +13,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, Protocol
 
-from amqp10broker.raft.codec import MESSAGE
-from amqp10broker.raft.config import Change, Configuration
 from amqp10broker.raft.core import Raft
-from amqp10broker.raft.entries import LogStore, Stored
+from amqp10broker.raft.entries import Change, Configuration, LogStore, Stored
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
-from amqp10broker.raft.messages import Message
-from amqp10broker.raft.ready import Ready, Role, Status
+from amqp10broker.raft.messages import MESSAGE, Message, Ready, Role, Status
 
 Send = Callable[[int, int, bytes], object]
 """Sends a message to a node: node, group, bytes; or loses it."""

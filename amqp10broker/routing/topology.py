@@ -14,27 +14,24 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AccessRefused, InUse, NotFound, ReservedName
-from amqp10broker.routing.bindings import Bindings
-from amqp10broker.routing.declaration import (
-    ALTERNATE_EXCHANGE,
-    RESERVED_PREFIX,
-    alternate_of,
-    check_equivalent,
-    check_length,
-    check_not_direct_reply_to,
-    stripped,
-)
 from amqp10broker.routing.exchange import (
+    ALTERNATE_EXCHANGE,
     NOTHING,
+    RESERVED_PREFIX,
     Binding,
     Choose,
     Destination,
     Exchange,
     ExchangeSpec,
     Headers,
+    alternate_of,
+    check_equivalent,
+    check_length,
+    check_not_direct_reply_to,
     no_headers,
+    stripped,
 )
-from amqp10broker.routing.registry import REGISTRY, Registry
+from amqp10broker.routing.registry import REGISTRY, Bindings, Registry
 
 DEFAULT_EXCHANGE: Final = ""
 PREDECLARED: Final = (

@@ -34,15 +34,14 @@ from amqp10broker.auth.login import Peer
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.catalog import Catalog, at_once
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.alarms import AlarmCause
 from amqp10broker.operations.snapshot import BrokerView, FlowView, NodeView, document
-from amqp10broker.protocols.budget import UserBudgets
+from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.runtime.admin.admin import serve_admin
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.clock import WallClock
@@ -53,8 +52,7 @@ from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.connections import Connections, Rights
 from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
-from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.sockets import BoundSockets, addresses_of, peer_text
+from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
 from amqp10broker.runtime.connections.suspended_links import SuspendedLinks
 from amqp10broker.runtime.http.http_listener import HttpListener
 from amqp10broker.runtime.journal.bootstrap import (
@@ -66,9 +64,8 @@ from amqp10broker.runtime.journal.bootstrap import (
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.clock_watch import ClockWatch
-from amqp10broker.runtime.observe.meters import Meter, rss_bytes
-from amqp10broker.runtime.observe.recordings import Recordings
+from amqp10broker.runtime.observe.meters import ClockWatch, Meter, rss_bytes
+from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches

@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 from amqp10broker.auth.login import Authenticator
 from amqp10broker.config import Config
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.proposing import Propose
-from amqp10broker.protocols.budget import UserBudgets
+from amqp10broker.metadata.catalog import Catalog, Propose
+from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.connection_log import LogLimits
 from amqp10broker.runtime.connections.login import Logins
-from amqp10broker.runtime.connections.socket_transport import Stream
+from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel

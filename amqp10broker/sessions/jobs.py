@@ -20,29 +20,33 @@ from amqp10broker.errors import (
     Unavailable,
 )
 from amqp10broker.message.amqp091 import read_content
-from amqp10broker.message.bare import routing_headers
+from amqp10broker.message.convert import encoded_properties, routing_headers
 from amqp10broker.message.message import Message
-from amqp10broker.message.plain import encoded_properties
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.protocols.numbers import EncodeError
-from amqp10broker.queues.commands import DeliveryOutcome, Publish, PublisherRef, ReplyTo, Settle, Subscribe
-from amqp10broker.queues.effects import (
+from amqp10broker.protocols.serial import EncodeError
+from amqp10broker.queues.commands import (
     Confirmed,
     CreditReply,
     Deliver,
+    DeliveryOutcome,
     Effect,
+    Publish,
+    PublisherRef,
     PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
+    ReplyTo,
+    Settle,
+    Subscribe,
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.sessions.context import ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+from amqp10broker.sessions.credit import Mode, QueueCredit
 from amqp10broker.sessions.routes import Routes
 
 FETCHED_AT_ONCE: Final = 200

@@ -2,20 +2,24 @@
 
 To a session or channel: `Frames` from the reader, lists of queue effects from queues, `Decided`, and the rest
 from the connection, its writer and the broker. To a queue: lists of `queues.commands`. The writer's records
-are in `runtime/connections/writer.py`. Neither side changes a record after it was sent.
+are in `runtime/connections/session_task.py`. Neither side changes a record after it was sent.
+
+The interface of commits: work of a session or channel at several queues that is done as a whole or not at
+all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
+from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand, QueueHandle
 from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.queues.commands import RequestRef
-from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.commands import Effect, RequestRef
 
 
 @dataclass(eq=False, slots=True)
@@ -104,3 +108,69 @@ SessionMessage = (
 )
 ToSession = Callable[[SessionMessage], object]
 """Puts a message into the mailbox of a session. One per session."""
+
+
+Part = QueueCommand
+"""A command for one queue: publish, or settle."""
+
+
+def no_part_text(queue: DeclaredQueue) -> str:
+    """Return the error text for a queue that cannot take part in a commit."""
+    name = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+    if queue.kind.name == "quorum":
+        return (
+            f"{name} takes part in no transaction of this connection: a quorum queue does at the node that "
+            "has its only member. "
+            "Publish to it and settle its deliveries outside of transactions, or use a classic queue"
+        )
+    return (
+        f"{name} takes part in no transaction of this connection: it is on another node. "
+        "Connect to the queue's node, which 'queue list' shows, or leave the transaction out"
+    )
+
+
+class NoRoom(str):
+    """Why nothing was done: a queue would exceed its limit."""
+
+    __slots__ = ()
+
+
+class NotYet(str):
+    """Why nothing was done: a queue that was declared just now, or is read after a start, is not ready."""
+
+    __slots__ = ()
+
+
+class QueueCommits(Protocol):
+    """Carries out commits at several queues."""
+
+    @property
+    def safe(self) -> bool:
+        """Whether the last commit needs no further wait: nothing of it is stored on disk."""
+
+    def takes(self, handle: QueueHandle) -> bool:
+        """Return whether a queue may take part: it is on this node, and is not replicated."""
+
+    def commit(
+        self,
+        mail: Sequence[QueueCommand],
+        parts: Sequence[Part],
+        ref: RequestRef | None = None,
+        also: Callable[[], None] | None = None,
+    ) -> str | None:
+        """Have all parts carried out in one step, after the commands before them.
+
+        The parts become visible together, and those stored on disk are all there after a restart, or none.
+
+        Args:
+            mail: commands to queues, in order; they are carried out in any case.
+            ref: `Committed` follows with it when everything is stored, unless it is `safe` at once; None: no
+                answer.
+            also: appends further records to those on disk; not called where none are.
+
+        Returns:
+            Why nothing was done; None: it is done.
+        """
+
+    def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
+        """Send `Committed` when parts that were `NotYet` done are worth another attempt."""

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from amqp10broker.spark.options import FORMAT, StreamOptions, check_at_load, parse_sink, parse_source
-from amqp10broker.spark.schema import DDL, check_schema
+from amqp10broker.spark.row_layouts import DDL, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -59,11 +59,11 @@ class Amqp10DataSource(DataSource):
         return QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from amqp10broker.spark.sink.writer import SinkWriter
+        from amqp10broker.spark.sink import SinkWriter
 
         return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from amqp10broker.spark.sink.writer import SinkStreamWriter
+        from amqp10broker.spark.sink import SinkStreamWriter
 
         return SinkStreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)

@@ -1,13 +1,16 @@
 """Starts a Spark session on this machine alone: finds Java, listens on loopback only, logs little.
 
 For the analysis, the examples and the tests. A program with its own session needs only
-`amqp10broker.spark.register.register`.
+`amqp10broker.spark.session.register`.
+
+Registers the format ``amqp10`` in a Spark session.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import re
 import shlex
@@ -20,11 +23,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.children import environment
-from amqp10broker.spark.errors import JavaNotFound, SparkSourceError
-from amqp10broker.spark.register import require
+from amqp10broker.spark.errors import JavaNotFound, MissingExtraError, SparkSourceError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# The first version in which Python sources can limit a batch.
+PYSPARK_MIN: Final = (4, 2)
+
+
+def register(spark: SparkSession) -> None:
+    """Register the data source ``amqp10`` in a session; needed for each session, and safe to repeat.
+
+    The workers import the package by name: it must be installed where they run. Raises `MissingExtraError` if
+    pyspark is too old, or pyarrow or numpy is not installed.
+    """
+    require("pyspark", "pyarrow", "numpy")
+    import pyspark
+
+    if tuple(int(part) for part in pyspark.__version__.split(".")[:2]) < PYSPARK_MIN:
+        needed = ".".join(map(str, PYSPARK_MIN))
+        raise MissingExtraError(f"pyspark {needed} or newer (not {pyspark.__version__})", "spark")
+    from amqp10broker.spark.datasource import Amqp10DataSource
+
+    spark.dataSource.register(Amqp10DataSource)
+
+
+def require(*packages: str) -> None:
+    """Import packages of the extra ``spark``. Raises `MissingExtraError` if one is missing."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or package, "spark") from error
 
 
 # Spark 4 requires Java 17 or newer.
@@ -220,7 +252,7 @@ def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dic
     if master is None:
         raise SparkSourceError(
             f"the master {cores!r} is not local[N], local[*] or spark://127.0.0.1:PORT; for a cluster, "
-            "make the session with SparkSession.builder and call amqp10broker.spark.register.register(spark)"
+            "make the session with SparkSession.builder and call amqp10broker.spark.session.register(spark)"
         )
     ours = {
         "spark.driver.bindAddress": LOOPBACK,

@@ -9,11 +9,9 @@ from typing import Final
 from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import EntryLog, Key, Value
-from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.inventory import FolderInventory
-from amqp10broker.storage.reader import KnownFile
-from amqp10broker.storage.record import Purpose
-from amqp10broker.storage.sequence import JOURNAL, survey
+from amqp10broker.storage.folder import DataFolder, FolderInventory
+from amqp10broker.storage.logfile import JOURNAL, survey
+from amqp10broker.storage.record import KnownFile, Purpose
 
 NAME: Final = "catalog.log"
 

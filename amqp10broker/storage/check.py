@@ -16,11 +16,9 @@ from amqp10broker.storage import catalog_log
 from amqp10broker.storage.catalog_log import CatalogLog
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import Key, Value
-from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.inventory import FolderInventory
-from amqp10broker.storage.reader import FileReader, KnownFile, Torn
-from amqp10broker.storage.record import HEADER_BYTES, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL, STREAM, Naming, SequenceFile, survey
+from amqp10broker.storage.folder import DataFolder, FolderInventory
+from amqp10broker.storage.logfile import JOURNAL, STREAM, Naming, SequenceFile, survey
+from amqp10broker.storage.record import HEADER_BYTES, FileReader, KnownFile, Purpose, Record, Torn
 from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_of
 
 

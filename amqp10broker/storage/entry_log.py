@@ -23,8 +23,7 @@ from typing import Any, Final
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.logfile import LogFile
-from amqp10broker.storage.reader import FileReader, KnownFile
-from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, KnownFile, Purpose, Record
 
 ASIDE: Final = ".new"
 """Suffix of a file that is being rewritten; it counts when it has the other's name."""

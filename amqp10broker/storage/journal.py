@@ -36,11 +36,9 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.inventory import FolderInventory
-from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, Torn
-from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
+from amqp10broker.storage.folder import FolderInventory
+from amqp10broker.storage.logfile import JOURNAL, FolderSurvey, LogFile, go_on, survey
+from amqp10broker.storage.record import HEADER_BYTES, FileHeader, FileReader, Purpose, Record, Torn
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), since

@@ -21,11 +21,17 @@ from typing import Final
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
-from amqp10broker.storage.inventory import FolderInventory, Inventory
-from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import BRING_BACK, FileReader, Torn
-from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record
-from amqp10broker.storage.sequence import STREAM, survey
+from amqp10broker.storage.folder import FolderInventory, Inventory
+from amqp10broker.storage.logfile import FULL, STREAM, LogFile, go_on, survey
+from amqp10broker.storage.record import (
+    BRING_BACK,
+    HEADER_BYTES,
+    FileHeader,
+    FileReader,
+    Purpose,
+    Record,
+    Torn,
+)
 
 CHUNK: Final = 1
 """Kind of a record with a chunk of messages (`queues.stream.log`)."""

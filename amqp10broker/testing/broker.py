@@ -20,13 +20,11 @@ from amqp10broker.client.options import ClientOptions, made_up_container_id
 from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
-from amqp10broker.testing.assertions import Assertions
+from amqp10broker.testing.assertions import Assertions, report
 from amqp10broker.testing.faults import VhostFaults
-from amqp10broker.testing.frames import OWN
 from amqp10broker.testing.in_process import InProcess
 from amqp10broker.testing.process import Process
-from amqp10broker.testing.report import report
-from amqp10broker.testing.server import Server
+from amqp10broker.testing.server import OWN, Server
 
 USER: Final = "guest"
 PASSWORD: Final = "guest"

@@ -15,13 +15,12 @@ import trio
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
 from amqp10broker.operations.snapshot import document
-from amqp10broker.runtime.admin.operations import run_operation
+from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.tracing import EVERYTHING
 from amqp10broker.sessions.diagnosis.survey import Selection
-from amqp10broker.testing.frames import ConnectionFrames, RecordedFrames
 from amqp10broker.testing.linting import LintRecording, lines_since
-from amqp10broker.testing.server import NOT_KEPT
+from amqp10broker.testing.server import NOT_KEPT, ConnectionFrames, RecordedFrames
 
 START_S: Final = 30.0
 STOP_S: Final = 10.0

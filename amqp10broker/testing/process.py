@@ -19,8 +19,8 @@ from amqp10broker.children import PYTHON, environment
 from amqp10broker.cli import admin
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import BrokerError
-from amqp10broker.testing.frames import LINE_CHARACTERS_MAX, OWN, ConnectionFrames
 from amqp10broker.testing.linting import lines_in
+from amqp10broker.testing.server import LINE_CHARACTERS_MAX, OWN, ConnectionFrames
 
 START_S: Final = 30.0
 STOP_S: Final = 20.0

@@ -1,13 +1,17 @@
-"""The brokers of one run of pytest: started when a test first needs one, stopped at the end of the run."""
+"""The brokers of one run of pytest: started when a test first needs one, stopped at the end of the run.
+
+A broker for `unittest.TestCase`, run by unittest, pytest or Django's runner.
+"""
 
 from __future__ import annotations
 
 import re
 import secrets
+import unittest
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from amqp10broker.config import Config
 from amqp10broker.config.records import SETTINGS
@@ -120,3 +124,32 @@ def _pair(written: str) -> tuple[str, str]:
             "option amqp_broker_settings", f"has {written!r}", "must have NAME=VALUE: max_link_credit=10"
         )
     return name.strip(), value.strip()
+
+
+class BrokerTestCase(unittest.TestCase):
+    """A test case with a virtual host of its own for each test, on a broker in a thread for the class.
+
+    Attributes:
+        broker: with the calls and assertions of `docs/testing.md`.
+        broker_settings: settings of the broker by name: ``{"max_link_credit": 10}``.
+        topology: path of a definitions file, whose queues, exchanges, bindings and policies each test has;
+            None: none.
+    """
+
+    broker: AmqpBroker
+    broker_settings: ClassVar[Mapping[str, Any]] = {}
+    topology: ClassVar[str | None] = None
+    _servers: ClassVar[Servers]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls._servers = Servers([], str(FRAMES), None)
+        cls.addClassCleanup(cls._servers.close)
+
+    def setUp(self) -> None:
+        super().setUp()
+        host = self._servers.host(self.id().rpartition(".")[2], self.broker_settings)
+        self.broker = self.enterContext(host)
+        if self.topology is not None:
+            self.broker.load(self.topology)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT, Upgrade
 from amqp10broker.observe.frames.records import Ended, Listening, Record, RecordedFrame
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEADER
+from amqp10broker.protocols.amqp091.content import HEADER
 from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.protocols.amqp10.performatives import Attach, Open
 

@@ -4,7 +4,7 @@ import unittest
 
 import pika
 
-from amqp10broker.testing.case import BrokerTestCase
+from amqp10broker.testing.servers import BrokerTestCase
 
 
 class Orders(BrokerTestCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.metadata.users import Permission, TopicPermission
+from amqp10broker.protocols.amqp091.codec import ByteArray
 from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
     ExchangeBindOk,
@@ -20,7 +21,6 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from amqp10broker.protocols.amqp091.types import ByteArray
 from tests.support.channel_world import World, WorldChannel, kinds
 from tests.support.declaring import set_permission, set_topic_permission
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.config import Config
-from amqp10broker.protocols.amqp091.framing import END, HEADER, content_header_frame, method_frame
+from amqp10broker.protocols.amqp091.content import END, HEADER, content_header_frame, method_frame
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,

@@ -16,7 +16,7 @@ import pytest
 from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.users import Permission, TopicPermission
-from amqp10broker.operations.caller import Wait
+from amqp10broker.operations.node import Wait
 from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.protocols.amqp091.methods import (
     ExchangeBind,
@@ -30,7 +30,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueuePurge,
     QueueUnbind,
 )
-from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.queues.commands import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.admin import admin
 from tests.support.channel_world import World, WorldChannel

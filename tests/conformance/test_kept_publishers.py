@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.protocols.amqp10.resumption import UNSETTLED_ENTRIES_MAX
-from amqp10broker.routing.bindings import Destination
+from amqp10broker.protocols.amqp10.delivery import UNSETTLED_ENTRIES_MAX
 from amqp10broker.routing.exchange import Binding
+from amqp10broker.routing.registry import Destination
 from tests.support.declaring import bind
 from tests.support.script import ScriptRunner
 

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,

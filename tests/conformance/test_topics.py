@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import InvalidArgument
-from amqp10broker.metadata.subscriptions import Subscription
+from amqp10broker.metadata.queue_requests import Subscription
 from amqp10broker.protocols.amqp10.performatives import decode_composite
 from tests.support.declaring import declare
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended

@@ -16,10 +16,10 @@ from amqp10broker.protocols.amqp10.connection import (
     ConnectionState,
 )
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, Condition
-from amqp10broker.protocols.amqp10.events import BeginReceived, ConnectionFailed
-from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
+from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionFailed
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, End, Error, Flow, Open
 from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.connection import IdleTimer
 from tests.support.engine import (
     BEGIN,
     CLOSE,

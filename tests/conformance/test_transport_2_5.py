@@ -9,7 +9,7 @@ import pytest
 
 from amqp10broker.protocols.amqp10.credit import OutgoingWindow
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpSessionError, Condition
-from amqp10broker.protocols.amqp10.events import SessionEnded
+from amqp10broker.protocols.amqp10.link import SessionEnded
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,

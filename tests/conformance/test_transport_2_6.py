@@ -9,22 +9,20 @@ import pytest
 
 from amqp10broker.protocols.amqp10.credit import SenderCredit
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
-from amqp10broker.protocols.amqp10.events import (
+from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.link import (
+    LINK_TRANSITIONS,
     DeliveriesReceived,
     DeliveriesSettled,
     DeliveriesUpdated,
     LinkAttached,
     LinkAttaching,
     LinkDetached,
-    SessionEvent,
-)
-from amqp10broker.protocols.amqp10.frames import FrameReader
-from amqp10broker.protocols.amqp10.link import (
-    LINK_TRANSITIONS,
     LinkInput,
     LinkState,
     ReceiverLink,
     SenderLink,
+    SessionEvent,
 )
 from amqp10broker.protocols.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
 from amqp10broker.protocols.amqp10.session import Session

@@ -13,16 +13,16 @@ import pytest
 
 from amqp10broker.cli.main import main
 from amqp10broker.client import blocking
-from amqp10broker.client.driving import WaitFor
+from amqp10broker.client.core import WaitFor
 from amqp10broker.client.errors import (
     ConnectionEndedError,
     LinkDetachedError,
     NotAcceptedError,
     TimedOutError,
 )
+from amqp10broker.client.links import Accepted, Released
 from amqp10broker.client.message import Message, Properties, data_message
 from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.outcomes import Accepted, Released
 from amqp10broker.protocols.amqp10.connection import HEADER_SASL
 from tests.support.broker_process import SLOW_QUEUES, BrokerProcess, StartBroker
 from tests.support.client_drivers import Connect, connect

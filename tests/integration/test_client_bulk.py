@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.bulk import bulk_receiver
+from amqp10broker.client.blocking import Client, Management, bulk_receiver, connect
 from amqp10broker.client.errors import LinkDetachedError, LinkRefusedError, SessionEndedError
-from amqp10broker.client.management import Management
 from amqp10broker.client.message import data_message, decode_message
 from tests.support.broker_process import BrokerProcess
 

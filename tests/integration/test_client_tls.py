@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.client.errors import ConnectionEndedError, TlsError
+from amqp10broker.client.links import Accepted
 from amqp10broker.client.message import data_message
-from amqp10broker.client.outcomes import Accepted
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Certificates, certificates
 from tests.support.client_drivers import Connect, connect

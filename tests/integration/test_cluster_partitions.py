@@ -16,7 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ConnectionClosedByBroker
 
 from amqp10broker.client import blocking
-from amqp10broker.client.management import Management
+from amqp10broker.client.blocking import Management
 from tests.support.cluster_history import TotalQueue
 from tests.support.cluster_load import (
     ClusterClient,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.client.bulk import BulkEnd, BulkReceiver
-from amqp10broker.client.management import Management
+from amqp10broker.client.blocking import BulkEnd, BulkReceiver, Management
 from amqp10broker.client.message import Message, Properties, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.link import ReceiverLink

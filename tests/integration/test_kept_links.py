@@ -12,6 +12,13 @@ from typing import Any
 import pytest
 from proton import Link, Terminus
 
+from amqp10broker.protocols.amqp10.delivery import (
+    Resume,
+    State,
+    resume_as_receiver,
+    resume_as_sender,
+    unsettled_map,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
@@ -21,13 +28,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Source,
     Target,
     Transfer,
-)
-from amqp10broker.protocols.amqp10.resumption import (
-    Resume,
-    State,
-    resume_as_receiver,
-    resume_as_sender,
-    unsettled_map,
 )
 from tests.support import rawframes as raw
 from tests.support.broker_process import BrokerProcess, StartBroker

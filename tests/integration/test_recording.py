@@ -14,9 +14,8 @@ import duckdb
 import pytest
 from proton import Delivery
 
-from amqp10broker.observe.flow_events.schema import EventKind
-from amqp10broker.observe.recording.parquet import read_events
-from amqp10broker.observe.recording.runs import RunRecord, read_runs
+from amqp10broker.observe.flow_events import EventKind
+from amqp10broker.observe.recording.runs import RunRecord, read_events, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]

@@ -13,7 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 
-from amqp10broker.client import bulk
+from amqp10broker.client import blocking
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.message import data_message
 from amqp10broker.protocols.amqp10.performatives import Attach
@@ -21,7 +21,7 @@ from amqp10broker.spark.errors import BrokerUnreachable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
-from amqp10broker.spark.stream.bounds import OFFSET_SPEC
+from amqp10broker.spark.stream.range import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -200,7 +200,7 @@ def test_a_batch_that_was_interrupted_goes_on(
 # --- what goes wrong ----------------------------------------------------------------------------------
 
 
-class EchoingEnd(bulk.BulkEnd):
+class EchoingEnd(blocking.BulkEnd):
     """At a broker that says of every queue that it applies the filter of streams, as RabbitMQ does."""
 
     def on_attached(self, attach: Attach) -> None:
@@ -218,7 +218,7 @@ def test_the_management_says_what_kind_of_queue_it_is(
     kind: str,
 ) -> None:
     """The filters that a broker says it applies may be an echo."""
-    monkeypatch.setattr(bulk, "BulkEnd", EchoingEnd)
+    monkeypatch.setattr(blocking, "BulkEnd", EchoingEnd)
     declared(channel, queue, kind)
     fill(broker, queue, numbers(0, 5))
     assert Query(options()).all() == numbers(0, 5)

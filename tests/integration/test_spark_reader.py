@@ -22,16 +22,17 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream import bounds as stream_bounds
-from amqp10broker.spark.stream.bounds import (
+from amqp10broker.spark.stream import range as stream_bounds
+from amqp10broker.spark.stream.range import (
     ProbedEnds,
     StreamBounds,
+    StreamRange,
     attach,
     ends_of,
     ends_there,
     offset_of,
+    read_range,
 )
-from amqp10broker.spark.stream.range import StreamRange, read_range
 from amqp10broker.spark.stream.source import StreamStreamReader, batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports

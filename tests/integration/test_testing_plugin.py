@@ -563,7 +563,7 @@ def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None
     pytester.makepyfile(
         test_case="""
         import unittest
-        from amqp10broker.testing.case import BrokerTestCase
+        from amqp10broker.testing.servers import BrokerTestCase
 
         class TestShop(BrokerTestCase):
             broker_settings = {"max_link_credit": 7}

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
-from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.sessions.dead_letters import DeadLetterTarget, Forwarding
+from amqp10broker.queues.commands import Confirmed, Publish, PublishRejected, Unconfirmed
+from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.sessions.routes import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind

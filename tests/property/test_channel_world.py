@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.sessions.amqp091 import consumer
+from amqp10broker.sessions.amqp091 import consuming
 from tests.support.channel_walk import Walk
 
 STEPS = 250
@@ -31,7 +31,7 @@ def walk(seed: int, steps: int = STEPS) -> Walk:
 def _few_unsent() -> object:
     """So few that walks meet the limit of unsent deliveries."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consumer, "UNSENT_MAX", UNSENT_MAX)
+        patch.setattr(consuming, "UNSENT_MAX", UNSENT_MAX)
         yield None
 
 

@@ -18,18 +18,22 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
+    Confirmed,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     Publish,
     PublisherRef,
+    QueueDeleted,
     Settle,
     Subscribe,
+    Unconfirmed,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
 from tests.support.askers import new_asker
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 

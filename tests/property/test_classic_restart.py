@@ -13,22 +13,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.message.message import header_of, make_head
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.classic import backlog, store
-from amqp10broker.queues.classic import journal_store as classic_store
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic import backlog
+from amqp10broker.queues.classic import durability as classic_store
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    Confirmed,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.effects import Confirmed, Deliver
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, MemoryScratch
 
@@ -189,7 +190,7 @@ class TestRestarting(Restarting.TestCase):  # type: ignore[misc]
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (backlog, store, classic_store):
+        for module in (backlog, backlog, classic_store):
             if hasattr(module, "PAGE_MESSAGES_MAX"):
                 monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
         monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)

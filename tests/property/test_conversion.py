@@ -16,10 +16,9 @@ from pamqp.commands import Basic
 
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.amqp091 import read_content, split_head
-from amqp10broker.message.bare import routing_headers
-from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
 from amqp10broker.message.message import Message, MessageReader, acquired, durable
-from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp10 import types as t10

@@ -11,27 +11,28 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY, X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
-from amqp10broker.queues.classic import backlog, delayed, store
-from amqp10broker.queues.classic import journal_store as classic_store
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic import backlog, ready
+from amqp10broker.queues.classic import durability as classic_store
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
+    Confirmed,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.effects import Confirmed, Deliver
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, MemoryScratch
 
@@ -250,11 +251,11 @@ class TestDelaying(Delaying.TestCase):  # type: ignore[misc]
 
     @pytest.fixture(autouse=True)
     def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (backlog, store, classic_store):
+        for module in (backlog, backlog, classic_store):
             if hasattr(module, "PAGE_MESSAGES_MAX"):
                 monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
         monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
         monkeypatch.setattr(classic_store, "RECORD_MESSAGES_MAX", 11)
         monkeypatch.setattr(classic_store, "_BUCKET", 4)
-        monkeypatch.setattr(delayed, "SOON_MESSAGES_MAX", 8)
-        monkeypatch.setattr(delayed, "PAGE_MESSAGES", 3)
+        monkeypatch.setattr(ready, "SOON_MESSAGES_MAX", 8)
+        monkeypatch.setattr(ready, "PAGE_MESSAGES", 3)

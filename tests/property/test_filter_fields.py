@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.bare import body_start, read_properties
-from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter
+from amqp10broker.message.convert import body_start, read_properties
 from amqp10broker.message.filters.fields import ABSENT, PROPERTIES, FieldReader, MessageField, Section
 from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.filters.sql_eval import compile_sql
+from amqp10broker.message.filters.stream import BloomFilter, chunk_filter
 from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import encode

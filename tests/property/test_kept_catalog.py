@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner, QueueHandle
 from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded

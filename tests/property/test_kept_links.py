@@ -14,14 +14,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Disposition,
-    Transfer,
-    decode_composite,
-)
-from amqp10broker.protocols.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.delivery import (
     Arrival,
     NotOurs,
     Resume,
@@ -30,6 +23,13 @@ from amqp10broker.protocols.amqp10.resumption import (
     resume_as_receiver,
     resume_as_sender,
     unsettled_map,
+)
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Disposition,
+    Transfer,
+    decode_composite,
 )
 from tests.support.script import ScriptRunner
 

@@ -14,27 +14,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker import layout
-from amqp10broker.cluster import hello, liveness, reply_queues
+from amqp10broker.cluster import hello, reply_queues
 from amqp10broker.cluster.remote_queue import messages as link_codec
 from amqp10broker.layout import BadBytes, Codec, Field, Fixed, Layout, Many, OneOf, Varying
-from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
+from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Interval, Last, Next, Offset
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import effects as e
+from amqp10broker.queues import commands as e
 from amqp10broker.queues import layouts
-from amqp10broker.queues.classic import records as classic_records
-from amqp10broker.queues.quorum import command_codec, records, snapshot, state_transfer
+from amqp10broker.queues.classic import durability as classic_records
+from amqp10broker.queues.quorum import commands, snapshot, state_transfer
 from amqp10broker.queues.quorum.consumer import ConsumerSelection
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
-from amqp10broker.raft import codec
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft import messages
+from amqp10broker.raft.entries import Configuration, Kind, run_of
 from amqp10broker.raft.messages import Append
 
 MODULES: tuple[ModuleType, ...] = (
-    layouts, classic_records, command_codec, records, snapshot, codec, link_codec, hello, liveness,
+    layouts, classic_records, commands, commands, snapshot, messages, link_codec, hello, hello,
     reply_queues, state_transfer,
 )  # fmt: skip
 
@@ -77,7 +75,7 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     ).map(sorted),
     snapshot.UNSETTLED: st.dictionaries(NUMBERS, NUMBERS, max_size=3),
     snapshot.SELECTION: st.none(),
-    command_codec.FILTERS: st.none() | st.binary(min_size=1, max_size=5),
+    commands.FILTERS: st.none() | st.binary(min_size=1, max_size=5),
     link_codec.FILTERS: st.none()
     | st.just(from_amqp10({Symbol("f"): SQL}).filters)
     | st.builds(
@@ -157,14 +155,14 @@ def _identity(node: int, incarnation: int, used: int, cluster: str, name: str) -
 
 
 AT_ODDS: dict[type, Any] = {
-    Configuration: _configuration, Append: _append, codec.Run: _run, hello.Identity: _identity,
+    Configuration: _configuration, Append: _append, messages.Run: _run, hello.Identity: _identity,
 }  # fmt: skip
 """Makes records of fields that would not go together."""
 
 
-def fields_of(codec: Layout[Any]) -> dict[str, Field]:
+def fields_of(messages: Layout[Any]) -> dict[str, Field]:
     found: dict[str, Field] = {}
-    for run, name, field in codec._parts:
+    for run, name, field in messages._parts:
         found |= dict(run)
         if field is not None:
             found[name] = field
@@ -178,10 +176,10 @@ def made(field: Layout[Any], values: tuple[Any, ...]) -> Any:
     if field.record in AT_ODDS:
         return AT_ODDS[field.record](*values)
     named = dict(zip(fields_of(field), values, strict=True))
-    for numbers, messages in (("ids", "messages"), ("keys", "messages")):
-        if numbers in named and messages in named:
-            shorter = min(len(named[numbers]), len(named[messages]))
-            named |= {numbers: named[numbers][:shorter], messages: named[messages][:shorter]}
+    for numbers, bodies in (("ids", "messages"), ("keys", "messages")):
+        if numbers in named and bodies in named:
+            shorter = min(len(named[numbers]), len(named[bodies]))
+            named |= {numbers: named[numbers][:shorter], bodies: named[bodies][:shorter]}
     try:
         return field.record(**named) if field._make is None else field._make(*named.values())
     except ValueError:
@@ -215,20 +213,20 @@ def small_queues() -> Iterator[None]:
 @pytest.mark.parametrize("codec", CODECS)
 @FEW
 @given(data=st.data())
-def test_a_value_comes_back_as_it_was(codec: Codec[Any], data: st.DataObject) -> None:
-    value = data.draw(values_of(codec))
-    encoded = codec.encode(value)
-    found = codec.decode(encoded)
+def test_a_value_comes_back_as_it_was(messages: Codec[Any], data: st.DataObject) -> None:
+    value = data.draw(values_of(messages))
+    encoded = messages.encode(value)
+    found = messages.decode(encoded)
     assert plain(found) == plain(value)
-    assert codec.encode(found) == encoded
+    assert messages.encode(found) == encoded
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @FEW
 @given(data=st.data())
-def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObject) -> None:
+def test_damaged_bytes_are_read_or_refused(messages: Codec[Any], data: st.DataObject) -> None:
     """Of a value of which bytes were changed and the end is missing; or any bytes."""
-    damaged = bytearray(codec.encode(data.draw(values_of(codec))))
+    damaged = bytearray(messages.encode(data.draw(values_of(messages))))
     for _ in range(data.draw(st.integers(0, 3)) if damaged else 0):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(damaged)))
@@ -239,7 +237,7 @@ def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObjec
         data.draw(st.binary(max_size=60)),
     ):
         try:
-            codec.decode(body)
+            messages.decode(body)
         except BadBytes:
             continue
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.tools.analysis.statistics import RATIO, ZERO_BUCKET, merge, quantile, quantiles
+from amqp10broker.tools.analysis.cells import RATIO, ZERO_BUCKET, merge, quantile, quantiles
 
 VALUES = st.lists(st.integers(min_value=0, max_value=10**13), min_size=1, max_size=300)
 SHARES = st.floats(min_value=0.0, max_value=1.0)

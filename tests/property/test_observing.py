@@ -12,9 +12,8 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.observe.flow.samples import channel_samples, session_samples
-from amqp10broker.observe.flow_events.schema import EventKind
+from amqp10broker.observe.flow import Observer, channel_samples, session_samples
+from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.protocols.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from tests.support.channel_world import World, tags

@@ -10,12 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.effective import effective
-from amqp10broker.metadata.policies import APPLY_TO, Policy
+from amqp10broker.metadata.policies import APPLY_TO, Policy, effective
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.queues.commands import Command, Configure
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
+from amqp10broker.routing.exchange import ALTERNATE_EXCHANGE
 from tests.support.declaring import declare, declare_exchange, delete_policy, put_policy, remove
 from tests.support.handles import IdleHandle
 

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
-from amqp10broker.metadata.queue_kind import QUORUM
+from amqp10broker.metadata.queue import QUORUM, DeclaredQueue, QueueCommand
 from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.commands import (
     NO_BOUND,
     ROOM_BYTES,
     Command,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.queue_credit import QueueCredit
+from amqp10broker.sessions.credit import QueueCredit
 from tests.support.askers import new_asker
 
 MOST = 6

@@ -16,6 +16,8 @@ from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Publish,
@@ -24,7 +26,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot

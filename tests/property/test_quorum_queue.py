@@ -19,43 +19,47 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.amqp10 import decode_head, header_of
-from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
+from amqp10broker.message.dead_lettering import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.redelivery import X_ACQUIRED_COUNT, X_DELIVERY_COUNT
+from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
 from amqp10broker.protocols.serial import add, diff
 from amqp10broker.queues.commands import (
+    ActiveChanged,
+    Answer,
     AttachPublisher,
     Cancel,
     Configure,
+    Confirmed,
     ConsumerRef,
     Credit,
+    CreditReply,
+    DeadLetterReason,
+    Deliver,
     DeliveryOutcome,
     DetachPublisher,
     GiveBack,
     PeerId,
     Publish,
+    PublishRejected,
     Purge,
     ReplyTo,
     Settle,
+    Settled,
     Subscribe,
     Tick,
+    TimedOut,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import (
-    ActiveChanged,
-    Answer,
-    Confirmed,
-    CreditReply,
-    DeadLetterReason,
-    Deliver,
-    PublishRejected,
-    Settled,
-    TimedOut,
+from amqp10broker.queues.quorum.commands import (
+    DlxSettle,
+    NodeGone,
+    QuorumCommand,
+    SessionGone,
+    decode_commands,
+    encode_commands,
 )
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import ReadyIndexes

@@ -21,6 +21,8 @@ from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Publish,
@@ -29,10 +31,8 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum import selecting
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import QuorumCommand, Selected
+from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, decode_commands, encode_commands
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings

@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import (
     Configure,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Inspect,
@@ -30,7 +31,6 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.observe.flow_events.ring import EventRing
-from amqp10broker.observe.flow_events.schema import PACK, EventKind
+from amqp10broker.observe.flow_events import PACK, EventKind, EventRing
 
 _STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose", "settle"])), max_size=60)
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from amqp10broker.message.message import make_head
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Publish, Subscribe
-from amqp10broker.queues.effects import Deliver
+from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Deliver, Publish, Subscribe
+from amqp10broker.queues.machine import TURN_MAX
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.round_robin import TURN_MAX
 from tests.support.askers import new_asker
 
 HEAD = make_head(None, None, "", "q")

@@ -18,14 +18,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic import backlog
-from amqp10broker.queues.classic import journal_store as classic_store
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic import durability as classic_store
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
     Cancel,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Publish,
@@ -34,9 +36,8 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import CreditReply, Deliver
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.spool import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, MemoryScratch
 from tests.support.selecting import coloured, selector

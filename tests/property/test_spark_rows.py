@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
+from amqp10broker.message.filters.stream import delivered_with_time, kept
 from amqp10broker.message.message import MessageReader
-from amqp10broker.message.offsets import delivered_with_time, kept
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.types import (
@@ -34,7 +34,7 @@ from amqp10broker.protocols.amqp10.types import (
     UShort,
 )
 from amqp10broker.spark.errors import UnreadableMessage
-from amqp10broker.spark.message_row import MS_MAX, microseconds, read_row, text_of
+from amqp10broker.spark.layout_learning import MS_MAX, microseconds, read_row, text_of
 from amqp10broker.spark.row_layouts import RowDecoder
 
 TEXT = st.text(max_size=8) | st.text("ab", min_size=250, max_size=260)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue.filler import SegmentFiller, message_ids, recall
+from amqp10broker.spark.queue.link import SegmentFiller, message_ids, recall
 from amqp10broker.spark.queue.source import QueueOffsets
 from amqp10broker.spark.queue.spool import SpoolOwner, open_spool
 from tests.support.disks import PowerLoss, SimDisk

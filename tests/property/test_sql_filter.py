@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import PROPERTIES, FieldReader, MessageField, Section
+from amqp10broker.message.filters.fields import PROPERTIES, FieldReader, FilterError, MessageField, Section
 from amqp10broker.message.filters.filters import MessageFilter
-from amqp10broker.message.filters.sql_ast import (
+from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression, compile_like, compile_sql
+from amqp10broker.message.filters.sql_parser import (
+    TOKENS_MAX,
     And,
     Arithmetic,
     Comparison,
@@ -27,11 +28,8 @@ from amqp10broker.message.filters.sql_ast import (
     Unary,
     Utc,
     children,
+    parse,
 )
-from amqp10broker.message.filters.sql_eval import SqlFilter, compile_expression, compile_sql
-from amqp10broker.message.filters.sql_lexer import TOKENS_MAX
-from amqp10broker.message.filters.sql_like import compile_like
-from amqp10broker.message.filters.sql_parser import parse
 from amqp10broker.protocols.amqp10.types import Char, Decimal32, Float, Int, Long, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, message
 from tests.support.sql_reference import interpret, like, show

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.message.amqp10 import decode_head
-from amqp10broker.message.bare import data_section
-from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.offset_spec import AtTime, First, Last, Next, Offset, OffsetSpec
+from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Last, Next, Offset, OffsetSpec
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
@@ -26,8 +25,11 @@ from amqp10broker.queues.commands import (
     TICK,
     Cancel,
     Configure,
+    Confirmed,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Publish,
@@ -35,7 +37,6 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster import system_store
-from amqp10broker.cluster.proposals import Proposals
+from amqp10broker.cluster import transactions
+from amqp10broker.cluster.system import Proposals
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine
 from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
@@ -55,7 +55,7 @@ def live(seed: int, **kinds: Any) -> World:
 
 @pytest.fixture(autouse=True)
 def short_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system_store, "COMPACT_AFTER", 5)
+    monkeypatch.setattr(transactions, "COMPACT_AFTER", 5)
 
 
 def test_nodes_agree_whatever_happens() -> None:
@@ -91,7 +91,7 @@ def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent to a leader that is gone is not sent to the next."""
     monkeypatch.setattr(Proposals, "unsent", lambda self: None)
-    monkeypatch.setattr("amqp10broker.cluster.proposals.AGAIN_AFTER_MS", 10**9)
+    monkeypatch.setattr("amqp10broker.cluster.system.AGAIN_AFTER_MS", 10**9)
 
 
 def caught(**kinds: Any) -> bool:

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelMark, ChannelRing
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.content import ContentOpened
-from amqp10broker.protocols.amqp091.items import AckRun, PublishRun
-from amqp10broker.sessions.amqp091 import consumer as consumers
+from amqp10broker.protocols.amqp091.content import AckRun, ContentOpened, PublishRun
+from amqp10broker.sessions.amqp091 import consuming as consumers
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from tests.property.test_channel_world import UNSENT_MAX, walk
 from tests.support import channel_world
 

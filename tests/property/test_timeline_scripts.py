@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from amqp10broker.observe.frames.link_state import Direction, ObservedConnection
-from amqp10broker.observe.frames.reader import FrameSplitter
-from amqp10broker.observe.timeline.document import Taps
-from amqp10broker.observe.timeline.records import NAMES
-from amqp10broker.observe.timeline.ring import FrameRing
+from amqp10broker.observe.frames.records import FrameSplitter
+from amqp10broker.observe.timeline.channel_ring import Taps
+from amqp10broker.observe.timeline.ring import NAMES, FrameRing
 from amqp10broker.operations.snapshot import LinkView, SessionView
-from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support import world
 from tests.support.script import ScriptRunner
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.routing.exchange import Binding, no_headers
-from amqp10broker.routing.topic import TopicExchange, words_of
+from amqp10broker.routing.registry import TopicExchange, words_of
 from tests.support.topologies import queue
 
 # Few words, so that patterns and keys meet; the empty one is a word too.

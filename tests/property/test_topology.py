@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.errors import RefusedError
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.routing.topic import words_of
+from amqp10broker.routing.registry import words_of
 from amqp10broker.routing.topology import Topology
 from tests.property.test_topic import naive_match
 from tests.support.topologies import bind, declare_exchange, delete_exchange, remove_queue, unbind

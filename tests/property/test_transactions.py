@@ -12,30 +12,32 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionOutcome
-from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.metadata.limits import UserLimits
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
-from amqp10broker.metadata.nodes import Placed
-from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.plan import UserLimits, VhostFacts
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.metadata.user_requests import (
-    ChangeUser,
-    ClearTopicPermission,
-    DeleteUser,
-    PutUser,
-    SetPermission,
-    SetTopicPermission,
+from amqp10broker.metadata.queue import Owner, Placed
+from amqp10broker.metadata.queue_requests import (
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
 )
 from amqp10broker.metadata.users import Permission, TopicPermission, User
 from amqp10broker.metadata.vhost_requests import (
+    ChangeUser,
     ChangeVhostLimits,
     ClearPolicy,
+    ClearTopicPermission,
+    DeleteUser,
     DeleteVhost,
+    PutUser,
     PutVhost,
     SetParameter,
+    SetPermission,
     SetPolicy,
+    SetTopicPermission,
 )
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.journals import LONG

@@ -23,12 +23,12 @@ HERE = Path(__file__).parent
 
 MODULES = (
     "broker",
-    "observe.clock_watch",
+    "observe.meters",
     "connections.connection_log",
     "queues.dead_letters",
     "journal.bootstrap",
     "connections.client_connection",
-    "queues.durability",
+    "queues.queues",
     "connections.listener",
     "connections.login",
     "queues.queues",

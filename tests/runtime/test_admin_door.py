@@ -18,9 +18,8 @@ from amqp10broker.operations import running
 from amqp10broker.operations.running import CLOSED_BY_OPERATOR
 from amqp10broker.protocols.amqp091.methods import ConnectionClose, ConnectionCloseOk
 from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslOutcome
-from amqp10broker.queues.commands import Delete, Purge
-from amqp10broker.queues.effects import Answer, Refusal
-from amqp10broker.runtime.admin import admin, operations
+from amqp10broker.queues.commands import Answer, Delete, Purge, Refusal
+from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.mailbox import Mailbox
@@ -166,7 +165,7 @@ async def test_a_queue_that_does_not_answer_does_not_hang_its_client(broker: Bro
     started = trio.current_time()
     refused = await asked(broker, "purge-queue", name="q")
     assert "has not answered for 8 s" in refused["error"]
-    assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
+    assert trio.current_time() - started == pytest.approx(admin.ANSWER_S)
     assert len(broker.reply_registry) == 0, "the answer that never came is waited for still"
 
 

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.metadata.usage import CHANNELS
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.metadata.catalog import CHANNELS
+from amqp10broker.protocols.amqp091.content import Content, method_frame
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from amqp10broker.cli.waiting_view import page
-from amqp10broker.runtime.admin import admin, inspection
+from amqp10broker.runtime.admin import admin, node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock
-from amqp10broker.runtime.journal.syncer import Syncer
-from amqp10broker.runtime.observe import clock_watch
-from amqp10broker.runtime.observe.clock_watch import LOOK_S
+from amqp10broker.runtime.journal.journal_task import Syncer
+from amqp10broker.runtime.observe import meters
+from amqp10broker.runtime.observe.meters import LOOK_S
 from amqp10broker.syncing import ANSWER
 from tests.runtime.conftest import LogRecorder
 from tests.support.trioclient import quiet_config
@@ -94,9 +94,9 @@ async def test_what_is_wrong_with_clocks_is_logged_and_shown_while_it_is_and_whe
 ) -> None:
     """The machine's clock is measured against its monotonic one; the rest is as nodes and queues say."""
     set_s = 0.0
-    monkeypatch.setattr(clock_watch, "_apart_s", lambda: 1_700_000_000.0 + set_s)
+    monkeypatch.setattr(meters, "_apart_s", lambda: 1_700_000_000.0 + set_s)
     async with Broker(quiet_config()) as broker:
-        monkeypatch.setattr(inspection, "_wall_ms", broker.clock.now_ms)
+        monkeypatch.setattr(node, "_wall_ms", broker.clock.now_ms)
         add = broker.clock_watch.queues.add  # as a keeper has it
         await trio.sleep(LOOK_S + 1)
         assert not log.of("warning")

@@ -15,8 +15,7 @@ import trio
 import trio.testing
 
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed
+from amqp10broker.queues.commands import Confirmed, Publish
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal.journal_task import SOON_S
 from amqp10broker.runtime.mailbox import Mailbox

@@ -10,11 +10,16 @@ import pytest
 import trio
 
 from amqp10broker.config import FaultInjection
-from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp091.framing import END, HEARTBEAT, content_header_frame, method_frame
-from amqp10broker.protocols.amqp091.framing import HEADER as FRAME_HEADER
-from amqp10broker.protocols.amqp091.items import Heartbeat
+from amqp10broker.protocols.amqp091.content import (
+    END,
+    HEARTBEAT,
+    Heartbeat,
+    content_header_frame,
+    method_frame,
+)
+from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.system_store import found, joined
+from amqp10broker.cluster.transactions import found, joined
 from amqp10broker.errors import DamagedFile, StorageError
-from amqp10broker.queues.quorum.records import CONFIG
-from amqp10broker.raft.config import Add, Promote
+from amqp10broker.queues.quorum.commands import CONFIG
+from amqp10broker.raft.entries import Add, Promote
 from amqp10broker.raft.ids import member_id
 from amqp10broker.runtime.journal.contents import Contents
 from amqp10broker.runtime.journal.data import INCARNATION, MEMBERSHIP

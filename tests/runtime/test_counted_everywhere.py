@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp091.framing import content_frames
+from amqp10broker.protocols.amqp091.content import content_frames
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,

@@ -15,7 +15,7 @@ import trio
 from amqp10broker.config import QueueDeclaration, User
 from amqp10broker.errors import ConfigError, DamagedFile, FolderInUse, LimitExceeded, StorageError
 from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.users import PasswordAlgorithm, Permission
 from amqp10broker.routing.exchange import Binding, Destination

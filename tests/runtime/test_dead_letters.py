@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicGet,
     BasicGetEmpty,
@@ -26,10 +26,10 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.protocols.amqp10 import performatives as amqp10
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.routing.bindings import Binding, Destination
+from amqp10broker.routing.registry import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.queues.dead_letters import DeadLetterWorker
-from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget
+from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget
 from tests.runtime.conftest import LogRecorder
 from tests.support.dead_letters import held
 from tests.support.declaring import (

@@ -13,7 +13,7 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.operations.doctor import CHECKS
-from amqp10broker.runtime.admin import admin, inspection
+from amqp10broker.runtime.admin import admin, node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe import meters
 from tests.support.certificates import Certificates
@@ -141,14 +141,14 @@ async def test_a_clock_that_was_set_since_the_start_is_told(
     verify_passwords_at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker goes on by the time of its start."""
-    monkeypatch.setattr(inspection, "_clock_status", lambda: 0)
+    monkeypatch.setattr(node, "_clock_status", lambda: 0)
     async with Broker(quiet_config()) as broker:
         for set_ms, state, said in (
             (0, "ok", "was not set since the start"),
             (1_500, "warn", "1.5 s ahead of the time"),
             (-40_000, "bad", "40.0 s behind of the time"),
         ):
-            monkeypatch.setattr(inspection, "_wall_ms", lambda set_ms=set_ms: broker.clock.now_ms() + set_ms)
+            monkeypatch.setattr(node, "_wall_ms", lambda set_ms=set_ms: broker.clock.now_ms() + set_ms)
             found = (await doctor(broker))["clock"]
             assert found[0] == state
             assert said in found[1]
@@ -156,15 +156,15 @@ async def test_a_clock_that_was_set_since_the_start_is_told(
 
 @pytest.mark.parametrize(
     ("status", "by_timesyncd", "synchronised"),
-    [(0, False, True), (inspection.STA_UNSYNC, True, False), (None, True, True), (None, False, None)],
+    [(0, False, True), (node.STA_UNSYNC, True, False), (None, True, True), (None, False, None)],
 )
 def test_the_kernel_says_whether_its_clock_is_kept_right(
     status: int | None, by_timesyncd: bool, synchronised: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where it says nothing, systemd-timesyncd may; else it is unknown."""
-    monkeypatch.setattr(inspection, "_clock_status", lambda: status)
-    monkeypatch.setattr(inspection, "TIMESYNCD", "/" if by_timesyncd else "/nowhere/at/all")
-    assert inspection._clock(0).synchronised is synchronised
+    monkeypatch.setattr(node, "_clock_status", lambda: status)
+    monkeypatch.setattr(node, "TIMESYNCD", "/" if by_timesyncd else "/nowhere/at/all")
+    assert node._clock(0).synchronised is synchronised
 
 
 def test_files_are_counted() -> None:

@@ -18,15 +18,20 @@ from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.commands import (
     DELETE,
+    Confirmed,
     Credit,
+    CreditReply,
     Delete,
+    Deliver,
     DeliveryOutcome,
+    Effect,
     Publish,
+    PublishRejected,
     Purge,
     Settle,
     Subscribe,
+    Unconfirmed,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, PublishRejected, Unconfirmed
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from amqp10broker.protocols.amqp10.delivery import unsettled_map
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
@@ -18,7 +19,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from amqp10broker.protocols.amqp10.resumption import unsettled_map
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.runtime.broker import Broker

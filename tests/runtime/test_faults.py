@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.faults import table
+from amqp10broker.observe import faults
 from amqp10broker.protocols.amqp10.performatives import Disposition
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.observe.faults import FaultyStream
@@ -43,7 +43,7 @@ async def test_only_a_broker_in_test_mode_commits_faults(broker: Broker) -> None
 
 
 async def test_a_fault_that_cannot_be_says_what_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "FAULTS_MAX", 1)
+    monkeypatch.setattr(faults, "FAULTS_MAX", 1)
     async with running_broker(test_mode=True) as broker:
         expected: list[tuple[dict[str, Any], str]] = [
             ({"kind": "be-evil"}, "hold-confirms"),

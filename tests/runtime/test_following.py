@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import BasicGet, ChannelClose, ChannelCloseOk
 from amqp10broker.protocols.amqp10.performatives import Detach
 from amqp10broker.runtime.broker import Broker

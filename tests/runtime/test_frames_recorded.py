@@ -12,7 +12,7 @@ from amqp10broker.errors import StorageError
 from amqp10broker.observe.frames.records import KnownLink, Listening, Record, RecordedFrame, read_lines
 from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Flow, Open
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, transfer
@@ -61,7 +61,7 @@ async def test_everything_is_recorded_from_the_first_byte_of_a_connection(tmp_pa
     first = records[0]
     assert isinstance(first, Listening)
     assert first.begins
-    assert first.protocol is Protocol.AMQP_10
+    assert first.protocol is WireProtocol.AMQP_10
     found = words(records)
     assert found[0] == "<- AMQP"
     assert found.count("<- TRANSFER") == 1
@@ -102,7 +102,7 @@ async def test_consumers_of_amqp_091_are_told_too(tmp_path: Path) -> None:
         await client.call(1, methods.BasicCancel(consumer_tag="t"), methods.BasicCancelOk)
     listening, known, *rest = records_of(path)
     assert isinstance(listening, Listening)
-    assert listening.protocol is Protocol.AMQP_091
+    assert listening.protocol is WireProtocol.AMQP_091
     assert isinstance(known, KnownLink)
     assert (known.channel, known.name, known.address, known.handle) == (1, "t", "q", None)
     assert words(rest)[:2] == ["<- basic.cancel", "-> basic.cancel-ok"]

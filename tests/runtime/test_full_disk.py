@@ -13,8 +13,15 @@ import trio
 from trio.testing import MockClock
 
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.commands import Delete, DeliveryOutcome, Settle
-from amqp10broker.queues.effects import Confirmed, Deliver, Settled, Unconfirmed
+from amqp10broker.queues.commands import (
+    Confirmed,
+    Delete,
+    Deliver,
+    DeliveryOutcome,
+    Settle,
+    Settled,
+    Unconfirmed,
+)
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.journal.journal_task import journal_sizes

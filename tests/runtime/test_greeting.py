@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from amqp10broker.protocols.amqp10.performatives import SaslMechanisms
-from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
+from amqp10broker.protocols.connection import AMQP_091_HEADER, SASL_HEADER
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.support.trioclient import (

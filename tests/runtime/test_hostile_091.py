@@ -8,11 +8,11 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.metadata.usage import CHANNELS, USERS
+from amqp10broker.metadata.catalog import CHANNELS, USERS
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.content import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.preface import AMQP_091_HEADER
+from amqp10broker.protocols.connection import AMQP_091_HEADER
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.support.trioclient import running_broker, settle_down

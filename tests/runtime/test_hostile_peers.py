@@ -10,11 +10,10 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.liveness import HEARTBEAT, NodeHeartbeat
+from amqp10broker.cluster.hello import HEARTBEAT, NodeHeartbeat
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode, encode_document
 from amqp10broker.errors import BrokerError, PeerUnreachable
-from amqp10broker.runtime.cluster.peer_calls import QUESTIONS_MAX, UNREAD_BYTES_MAX
-from amqp10broker.runtime.cluster.peers import LINKS
+from amqp10broker.runtime.cluster.peers import LINKS, QUESTIONS_MAX, UNREAD_BYTES_MAX
 from tests.runtime.conftest import LogRecorder
 from tests.support.peer_network import UNTIL_S, Network, Node
 
@@ -25,10 +24,10 @@ RAFT, LETTERS, BULK = LINKS
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in (
-        "cluster.peer_streams",
         "cluster.peer_link",
-        "cluster.peer_calls",
-        "cluster.peer_heartbeats",
+        "cluster.peer_link",
+        "cluster.peers",
+        "cluster.peers",
     ):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
     return recorder

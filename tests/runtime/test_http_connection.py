@@ -15,7 +15,7 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, Send
-from amqp10broker.runtime.connections.socket_transport import SocketTransport
+from amqp10broker.runtime.connections.sockets import SocketTransport
 from amqp10broker.runtime.http import http_connection
 from amqp10broker.runtime.http.http_connection import HEAD_BYTES_MAX, HttpConnection, HttpLimits, ReadBody
 

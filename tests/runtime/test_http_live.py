@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http import http_connection, http_live
+from amqp10broker.runtime.http import http_api, http_connection
 from tests.support.declaring import declare, delete_user, set_tags
 from tests.support.http_user import PEER, HttpUser, add_login, http_user
 from tests.support.trioclient import running_broker, settle_down
@@ -19,7 +19,7 @@ from tests.support.trioclient import running_broker, settle_down
 LIVE = "/live?interval=1000"
 
 
-def lives(broker: Broker) -> http_live.Lives:
+def lives(broker: Broker) -> http_api.Lives:
     api = broker.http._api
     assert api is not None
     return api._lives
@@ -52,9 +52,9 @@ async def test_silence_is_told_by_comments(broker: Broker, user: HttpUser) -> No
     events = await user.follow(f"{LIVE}&path=/whoami")
     await events.next()
     began = trio.current_time()
-    with trio.move_on_after(http_live.HEARTBEAT_S * 3.5):
+    with trio.move_on_after(http_api.HEARTBEAT_S * 3.5):
         await events.next()
-    assert (events.comments, trio.current_time() - began) == (3, http_live.HEARTBEAT_S * 3.5)
+    assert (events.comments, trio.current_time() - began) == (3, http_api.HEARTBEAT_S * 3.5)
 
 
 async def test_a_path_that_takes_long_holds_up_no_other(
@@ -117,13 +117,13 @@ async def test_what_cannot_be_had_is_told_and_the_stream_goes_on(
 async def test_equal_users_have_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """At another interval, or as another user, there is another."""
     looks: list[tuple[str, tuple[str, ...]]] = []
-    run = http_live.Shared.run
+    run = http_api.Shared.run
 
-    async def counted(self: http_live.Shared) -> None:
+    async def counted(self: http_api.Shared) -> None:
         looks.append((self._grants.user, self._request.segments))
         await run(self)
 
-    monkeypatch.setattr(http_live.Shared, "run", counted)
+    monkeypatch.setattr(http_api.Shared, "run", counted)
     async with running_broker() as broker:
         add_login(broker, "ann:pw", "management")
         path = f"{LIVE}&path=/whoami"
@@ -193,8 +193,8 @@ async def test_head_follows_nothing(broker: Broker, user: HttpUser) -> None:
 
 
 async def test_no_more_streams_are_open_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_live, "STREAMS_OF_USER_MAX", 1)
-    monkeypatch.setattr(http_live, "STREAMS_MAX", 2)
+    monkeypatch.setattr(http_api, "STREAMS_OF_USER_MAX", 1)
+    monkeypatch.setattr(http_api, "STREAMS_MAX", 2)
     async with running_broker() as broker:
         add_login(broker, "ann:pw", "management")
         add_login(broker, "bob:pw", "management")

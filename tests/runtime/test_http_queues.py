@@ -11,7 +11,7 @@ import trio
 from amqp10broker.api import calls
 from amqp10broker.metadata import patterns
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
     BasicConsumeOk,
@@ -25,7 +25,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.queues import queue_status as stats
-from amqp10broker.runtime.admin.operations import run_operation
+from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api
 from amqp10broker.runtime.http.http_api import HttpApi

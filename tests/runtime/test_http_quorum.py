@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.runtime.admin import operations
+from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http import http_api
 from tests.runtime.conftest import LogRecorder
@@ -56,7 +56,7 @@ async def test_members_come_and_go(broker: Broker, user: HttpUser) -> None:
 
 async def test_leaders_are_rebalanced_behind_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogRecorder()
-    for module in (operations, http_api):
+    for module in (admin, http_api):
         monkeypatch.setattr(module, "_log", log)
     async with running_broker() as broker, http_user(broker) as user:
         assert (await user.ask("POST", "/rebalance/queues")).status == 204

@@ -24,11 +24,10 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.client_connection import PORTION
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.read_budget import PORTION
-from amqp10broker.runtime.connections.session_task import READS_MAX
-from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S
-from amqp10broker.runtime.connections.writer import CONTROL_BYTES_MAX
+from amqp10broker.runtime.connections.session_task import CONTROL_BYTES_MAX, READS_MAX
+from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.usage import VHOSTS
+from amqp10broker.metadata.catalog import VHOSTS
 from amqp10broker.metadata.users import Permission
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -24,7 +24,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.sessions.amqp10.topics import SHARED
+from amqp10broker.sessions.amqp10.attach import SHARED
 from tests.support.declaring import add_vhost, declare, set_permission
 from tests.support.rawframes import attach_sender, begin, credit, frame, login, message, open_frame, transfer
 from tests.support.trioclient import Client, connect, running_broker, settle_down

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import trio
 
-from amqp10broker.protocols.amqp091.framing import body_frames, body_pieces
+from amqp10broker.protocols.amqp091.content import body_frames, body_pieces
 from amqp10broker.protocols.amqp10.delivery import OutgoingDelivery
 from amqp10broker.protocols.amqp10.performatives import Attach, Disposition, Flow, Transfer
 from amqp10broker.runtime.broker import Broker
@@ -19,7 +19,7 @@ from amqp10broker.runtime.connections.client_connection import (
     ClientConnection,
     next_read_bytes,
 )
-from amqp10broker.runtime.connections.socket_transport import (
+from amqp10broker.runtime.connections.sockets import (
     PIECES_MAX,
     READ_BYTES,
     UNSENT_BYTES,

@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import SYSTEM_GROUP, member_id
-from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
+from amqp10broker.runtime.cluster.node_queues import LeaderlessQueues
 from tests.runtime.conftest import LogRecorder
 
 VOTERS = tuple(member_id(node) for node in (1, 2, 3))
@@ -44,7 +44,7 @@ class Seen:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    monkeypatch.setattr("amqp10broker.runtime.cluster.leaderless._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.cluster.node_queues._log", recorder)
     return recorder
 
 

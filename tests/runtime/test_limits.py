@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.metadata.limits import UserLimits
-from amqp10broker.metadata.usage import CHANNELS
-from amqp10broker.protocols.amqp091.framing import FRAME_MIN_SIZE, HEADER
+from amqp10broker.metadata.catalog import CHANNELS
+from amqp10broker.metadata.plan import UserLimits
+from amqp10broker.protocols.amqp091.content import FRAME_MIN_SIZE, HEADER
 from amqp10broker.protocols.amqp091.methods import FRAME_METHOD, ConnectionClose
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, PRE_OPEN_FRAME_SIZE_MAX, TYPE_AMQP, TYPE_SASL

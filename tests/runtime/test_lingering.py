@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
+from amqp10broker.protocols.amqp091.content import MethodFrame, method_frame
 from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.amqp091.items import MethodFrame
 from amqp10broker.protocols.amqp091.methods import (
     BasicQos,
     ChannelOpen,
@@ -30,7 +29,7 @@ from amqp10broker.protocols.amqp091.methods import (
 )
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
+from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S, LINGER_BYTES_MAX, LINGER_S
 from amqp10broker.sessions.amqp10.open import SOLE_CONNECTION
 from tests.runtime.test_shutdown import Start, start
 from tests.runtime.test_tls import tls_settings

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.auth import login_queue as turns
+from amqp10broker.auth import login as turns
 from amqp10broker.auth.login import Peer, Slow
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission

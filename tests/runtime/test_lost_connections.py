@@ -19,7 +19,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Source,
     Transfer,
 )
-from amqp10broker.queues.effects import Deliver
+from amqp10broker.queues.commands import Deliver
 from amqp10broker.runtime.broker import Broker
 from tests.support.rawframes import (
     attach_receiver,

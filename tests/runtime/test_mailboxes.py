@@ -18,8 +18,7 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.protocols.amqp10.performatives import Accepted, Attach, Disposition, Flow, Transfer
 from amqp10broker.queues.commands import JOINED_MAX, TICK, Command, Publish, PublisherRef
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.session_task import READS_MAX, Bound
-from amqp10broker.runtime.connections.writer import OutputBuffer
+from amqp10broker.runtime.connections.session_task import READS_MAX, Bound, OutputBuffer
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import BatchHandle, send_commands
 from tests.support.askers import new_asker

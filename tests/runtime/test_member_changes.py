@@ -15,12 +15,11 @@ from amqp10broker.config import Config
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
-from amqp10broker.metadata.nodes import Placed
-from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.queue import DeclaredQueue, Placed
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
-from amqp10broker.runtime.cluster import member_changes
-from amqp10broker.runtime.cluster.member_changes import (
+from amqp10broker.runtime.cluster import node_of_cluster
+from amqp10broker.runtime.cluster.node_of_cluster import (
     MemberChanges,
     MovedAway,
     Reconciler,
@@ -145,7 +144,7 @@ async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A look at 10 000 each second would hold up the node."""
-    monkeypatch.setattr(member_changes, "REPAIR_QUEUES", 2)
+    monkeypatch.setattr(node_of_cluster, "REPAIR_QUEUES", 2)
     scene = Scene()
     for number in range(4):
         declare(scene.catalog, "/", f"other{number}", arguments={"x-queue-type": "quorum"})
@@ -260,7 +259,7 @@ async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once a round, with how many there are of them."""
-    monkeypatch.setattr(member_changes, "_log", log)
+    monkeypatch.setattr(node_of_cluster, "_log", log)
     scene = Scene()
     node = scene.leader
     for target in (3, 5):

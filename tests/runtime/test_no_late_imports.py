@@ -14,7 +14,7 @@ from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe
 from amqp10broker.runtime.broker import Broker
 
 from amqp10broker.metadata.queue_requests import DeclareQueue
-from amqp10broker.metadata.user_requests import PutUser
+from amqp10broker.metadata.vhost_requests import PutUser
 from amqp10broker.metadata.users import User
 
 class NoFiles:
@@ -30,7 +30,7 @@ async def main():
         broker.catalog.propose(PutUser(User("ann", record), new=True))
         assert broker.passwords.slow("ann", b"secret")()
         assert not broker.passwords.slow("ann", b"wrong")()
-        from amqp10broker.sessions.amqp091.consumer_arguments import from_amqp091_arguments
+        from amqp10broker.sessions.amqp091.consuming import from_amqp091_arguments
         from amqp10broker.message.filters.filters import from_amqp10
         sys.meta_path.pop(0)
 

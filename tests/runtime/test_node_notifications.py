@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.cluster.cluster import NodeNotifications
 from tests.runtime.conftest import LogRecorder

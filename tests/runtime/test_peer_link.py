@@ -14,14 +14,12 @@ from trio.testing import MockClock, memory_stream_pair
 
 from amqp10broker.cluster.hello import Hello, Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, Decoder, FrameKind, encode
-from amqp10broker.raft.codec import MESSAGE
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Point, Stored
+from amqp10broker.raft.entries import Configuration, Hard, Point, Stored
 from amqp10broker.raft.groups import ELECTIONS_MAX, Groups, Member
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import PreVote
+from amqp10broker.raft.messages import MESSAGE, PreVote
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
-from amqp10broker.runtime.connections.socket_transport import SocketTransport
+from amqp10broker.runtime.connections.sockets import SocketTransport
 from tests.support.deadline import DEADLINE_S
 
 pytestmark = pytest.mark.real_clock

@@ -18,7 +18,7 @@ from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError, PeerUnreachable
-from amqp10broker.runtime.cluster.peer_streams import STRANGERS_OF_ONE_MAX, Wires, bind_cluster, close
+from amqp10broker.runtime.cluster.peer_link import STRANGERS_OF_ONE_MAX, Wires, bind_cluster, close
 from amqp10broker.runtime.cluster.peers import LINKS
 from amqp10broker.runtime.connections.sockets import Address, open_sockets
 from tests.runtime.conftest import LogRecorder
@@ -70,7 +70,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_streams._log", recorder)
+    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_link._log", recorder)
     return recorder
 
 
@@ -221,7 +221,7 @@ async def closed(stream: trio.SocketStream) -> None:
 
 async def test_stranger_that_says_nothing_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """In time; and its place is free again."""
-    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_streams.GREETING_S", 0.01)
+    monkeypatch.setattr("amqp10broker.runtime.cluster.peer_link.GREETING_S", 0.01)
     async with nodes(None) as (a,):
         async with AsyncExitStack() as stack:
             for _ in range(2 * STRANGERS_OF_ONE_MAX):

@@ -10,8 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from amqp10broker.cluster.hello import WRONG_SECRET, HelloRefused, Identity
-from amqp10broker.cluster.liveness import HAND_OVER_MS, HUNG_MS
+from amqp10broker.cluster.hello import HAND_OVER_MS, HUNG_MS, WRONG_SECRET, HelloRefused, Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, encode
 from amqp10broker.errors import NotFound, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peers import LINKS, RAFT_BYTES_MAX
@@ -31,10 +30,10 @@ def network() -> Network:
 def complaints(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
     for module in (
-        "cluster.peer_streams",
         "cluster.peer_link",
-        "cluster.peer_calls",
-        "cluster.peer_heartbeats",
+        "cluster.peer_link",
+        "cluster.peers",
+        "cluster.peers",
     ):
         monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", recorder)
     return recorder

@@ -10,8 +10,7 @@ import pytest
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Detach, Disposition, Rejected
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed, Effect, Unconfirmed
+from amqp10broker.queues.commands import Confirmed, Effect, Publish, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.stream.queue import StreamQueue

@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from amqp10broker.queues.commands import Credit, Delete, DeliveryOutcome, Inspect, Settle, Unsubscribe
-from amqp10broker.queues.effects import Answer, Confirmed, CreditReply, Deliver
+from amqp10broker.queues.commands import (
+    Answer,
+    Confirmed,
+    Credit,
+    CreditReply,
+    Delete,
+    Deliver,
+    DeliveryOutcome,
+    Inspect,
+    Settle,
+    Unsubscribe,
+)
 from tests.runtime.test_quorum_queue import broker_on, client_of, counts
 
 pytestmark = pytest.mark.real_clock

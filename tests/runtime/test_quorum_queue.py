@@ -18,21 +18,19 @@ from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Transfer
 from amqp10broker.queues.commands import (
-    Credit,
-    Delete,
-    DeliveryOutcome,
-    Publish,
-    Settle,
-    Subscribe,
-)
-from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
+    Credit,
     CreditReply,
+    Delete,
     Deliver,
+    DeliveryOutcome,
     Effect,
+    Publish,
     PublishRejected,
+    Settle,
     Settled,
+    Subscribe,
     Unconfirmed,
 )
 from amqp10broker.runtime.broker import Broker

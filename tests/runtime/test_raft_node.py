@@ -11,7 +11,7 @@ import trio
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageFailed
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.raft_node import RaftNode, now_ms
+from amqp10broker.runtime.cluster.system_node import RaftNode, now_ms
 
 BROKEN = StorageFailed("journal", "cannot be written", "look at the disk")
 

@@ -15,11 +15,9 @@ import pytest
 import trio
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.observe.flow_events.ring import EventRing
-from amqp10broker.observe.flow_events.schema import NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording.errors import RecordingError, numbered
-from amqp10broker.observe.recording.link_names import LinkName
+from amqp10broker.observe.flow import Observer
+from amqp10broker.observe.flow_events import NO_REASON, PACK, EventKind, EventRing
+from amqp10broker.observe.recording.runs import LinkName, RecordingError, numbered
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,

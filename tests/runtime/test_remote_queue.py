@@ -16,34 +16,31 @@ from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TOUCH,
+    Answer,
     AttachPublisher,
     Configure,
+    Confirmed,
     ConsumerRef,
     Credit,
     Delete,
-    Inspect,
-    Publish,
-    ReplyTo,
-    Subscribe,
-)
-from amqp10broker.queues.durability import DurabilityBackend
-from amqp10broker.queues.effects import (
-    Answer,
-    Confirmed,
     Deliver,
     Effect,
+    Inspect,
+    Publish,
     QueueDeleted,
     QueueDown,
+    ReplyTo,
+    Subscribe,
     Subscribed,
     Unconfirmed,
 )
+from amqp10broker.queues.durability import DurabilityBackend
 from amqp10broker.queues.settings import DEFAULTS
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.node_queues import NodeQueues
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.queues.handles import ReplyRegistry
-from amqp10broker.runtime.queues.queue_task import QueueTask
-from amqp10broker.runtime.queues.remote_queue import RemoteQueue
+from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.sessions.diagnosis.idle import idle_wait
 from amqp10broker.sessions.diagnosis.waits import Wait
 

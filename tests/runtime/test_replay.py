@@ -27,9 +27,8 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.runtime.admin import admin
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.tools.replay.player import Player, ReplayLogin
+from amqp10broker.tools.replay.player import Player, ReplayLogin, Script, Step, read_script
 from amqp10broker.tools.replay.replay import Replay
-from amqp10broker.tools.replay.script import Script, Step, read_script
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,

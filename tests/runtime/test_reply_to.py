@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import BasicConsume, BasicConsumeOk, QueueDeclare, QueueDeclareOk
 from amqp10broker.protocols.amqp091.properties import decode_properties
 from amqp10broker.protocols.amqp10.performatives import (

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import Permission
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
     BasicConsumeOk,
@@ -28,7 +28,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from amqp10broker.routing.bindings import Binding, Destination
+from amqp10broker.routing.registry import Binding, Destination
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import (
     add_user,

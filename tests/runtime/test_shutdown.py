@@ -11,7 +11,7 @@ import trio
 
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Disposition, Transfer
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S
+from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.rawframes import (

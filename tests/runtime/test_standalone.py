@@ -12,12 +12,17 @@ import pytest
 
 from amqp10broker.cli.cluster_files import force_standalone
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
-from amqp10broker.cluster.system_store import SystemStore, found, joined
-from amqp10broker.cluster.transactions import Origin, SystemMachine, transaction_of
+from amqp10broker.cluster.transactions import (
+    Origin,
+    SystemMachine,
+    SystemStore,
+    found,
+    joined,
+    transaction_of,
+)
 from amqp10broker.errors import FolderInUse, StorageError
-from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog, all_entries
 from amqp10broker.metadata.queue_requests import DeclareQueue
-from amqp10broker.metadata.restore import all_entries
 from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.raft.entries import Hard, Kind, run_of
 from amqp10broker.raft.ids import member_id

@@ -14,17 +14,22 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.message.filters.stream import First
 from amqp10broker.queues.commands import (
     DELETE,
+    Answer,
     Command,
+    Confirmed,
     ConsumerRef,
     Credit,
+    Deliver,
+    Effect,
     Inspect,
     Publish,
+    QueueDeleted,
     Subscribe,
+    Unconfirmed,
 )
-from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.durability import StreamBackend
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog

@@ -11,6 +11,7 @@ import trio
 
 from amqp10broker.config import FaultInjection
 from amqp10broker.errors import DamagedFile
+from amqp10broker.protocols.amqp10.delivery import unsettled_map
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,
@@ -24,12 +25,11 @@ from amqp10broker.protocols.amqp10.performatives import (
     Target,
     Transfer,
 )
-from amqp10broker.protocols.amqp10.resumption import unsettled_map
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.commits import SessionCommits
+from amqp10broker.runtime.queues.queue_task import SessionCommits
 from amqp10broker.sessions.messages import SessionMessage
 from tests.runtime.test_watches import ask, asked
 from tests.support.declaring import declare, declare_exchange

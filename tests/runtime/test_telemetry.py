@@ -21,7 +21,7 @@ from amqp10broker.client.errors import NotAcceptedError
 from amqp10broker.client.message import Message
 from amqp10broker.errors import ConfigError
 from amqp10broker.observe.telemetry import export, spans
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,

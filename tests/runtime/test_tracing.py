@@ -13,7 +13,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import content_frames
+from amqp10broker.protocols.amqp091.content import content_frames
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Flow
 from amqp10broker.runtime.admin import admin

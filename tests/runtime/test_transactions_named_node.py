@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from amqp10broker import Broker, Config
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicGet,

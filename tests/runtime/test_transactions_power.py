@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicConsume,

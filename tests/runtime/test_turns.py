@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.metadata.usage import CHANNELS
+from amqp10broker.metadata.catalog import CHANNELS
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp091.frames import FrameReader as FrameReader091
 from amqp10broker.protocols.amqp091.methods import (
@@ -30,11 +30,10 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp10.connection import Connection
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.broker import Broker
+from amqp10broker.runtime.connections.client_connection import HEAVY, PORTION, ReadBudget
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION, ReadBudget
-from amqp10broker.runtime.connections.session_task import READS_MAX, SessionTask
-from amqp10broker.runtime.connections.writer import OutputBuffer
+from amqp10broker.runtime.connections.session_task import READS_MAX, OutputBuffer, SessionTask
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame

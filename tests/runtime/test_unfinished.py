@@ -7,9 +7,9 @@ import pytest
 from amqp10broker.auth.passwords import plain_record
 from amqp10broker.metadata.users import Permission
 from amqp10broker.operations.snapshot import document
+from amqp10broker.protocols.amqp091.content import END, content_header_frame, method_frame
+from amqp10broker.protocols.amqp091.content import HEADER as FRAME_HEADER
 from amqp10broker.protocols.amqp091.errors import ReplyCode
-from amqp10broker.protocols.amqp091.framing import END, content_header_frame, method_frame
-from amqp10broker.protocols.amqp091.framing import HEADER as FRAME_HEADER
 from amqp10broker.protocols.amqp091.methods import FRAME_BODY, BasicPublish, ConnectionClose
 from amqp10broker.protocols.amqp10.errors import Condition
 from amqp10broker.protocols.amqp10.performatives import (

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.usage import USERS, VHOSTS
+from amqp10broker.metadata.catalog import USERS, VHOSTS
+from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import (
     BasicGet,
     BasicGetEmpty,

@@ -15,7 +15,7 @@ from websockets.frames import Opcode
 
 from amqp10broker.auth.login import Peer
 from amqp10broker.protocols.amqp10.performatives import Attach, Close, Flow, Open, SaslOutcome, Transfer
-from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER
+from amqp10broker.protocols.connection import AMQP_091_HEADER, SASL_HEADER
 from amqp10broker.runtime.broker import Broker
 from tests.runtime.conftest import LogRecorder
 from tests.support.certificates import Certificates, certificates

@@ -12,15 +12,13 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
-from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import write_run
-from amqp10broker.tools.analysis.cells import Cell, aggregate, bucket_of, collect, cut, read_events
-from amqp10broker.tools.analysis.errors import NothingToAnalyse
+from amqp10broker.observe.flow_events import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
+from amqp10broker.observe.recording.runs import EventWriter, write_run
+from amqp10broker.tools.analysis.cells import RATIO, Cell, aggregate, bucket_of, collect, cut, read_events
 from amqp10broker.tools.analysis.inputs import find_recording
-from amqp10broker.tools.analysis.job import ProgressLines, analyse, measure_all, sum_up
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation
-from amqp10broker.tools.analysis.statistics import RATIO
+from amqp10broker.tools.analysis.report import ProgressLines, analyse, measure_all, sum_up
+from amqp10broker.tools.analysis.session import NothingToAnalyse
 from tests.support import flow_oracle, synthetic
 
 if TYPE_CHECKING:
@@ -157,7 +155,7 @@ def test_planted_figures_are_found(recording: Path, cells: list[Cell]) -> None:
 @pytest.mark.parametrize("value", [0, 1, 2, 3, 1023, 1024, 1025, 2**29, 2**30 - 1, 2**40, 10**12])
 def test_buckets_of_spark_are_those_of_the_definition(spark: SparkSession, value: int) -> None:
     """At the edges, too, where a rounding error shows."""
-    from amqp10broker.tools.analysis.statistics import lower_edge_ns
+    from amqp10broker.tools.analysis.cells import lower_edge_ns
 
     frame = spark.range(value, value + 1).select(bucket_of("id").alias("bucket"))
     (row,) = frame.collect()

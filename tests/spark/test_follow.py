@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import EVENTS
-from amqp10broker.observe.recording.errors import NotARecording
+from amqp10broker.observe.flow_events import EVENTS
+from amqp10broker.observe.recording.runs import NotARecording
 from amqp10broker.tools.analysis.cells import read_events
-from amqp10broker.tools.analysis.errors import FollowFailed
 from amqp10broker.tools.analysis.follow import WINDOWS, SecondWindow, follow, line_of, windowed, windows_of
-from amqp10broker.tools.analysis.job import ProgressLines
+from amqp10broker.tools.analysis.report import ProgressLines
+from amqp10broker.tools.analysis.session import FollowFailed
 from tests.support import synthetic
 
 if TYPE_CHECKING:

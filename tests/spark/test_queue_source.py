@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from amqp10broker.spark.register import register
+from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import declare, publish, url
 from tests.support.spark_starting import started

@@ -18,7 +18,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from amqp10broker.spark.register import register
+from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import body, message_id, tally
 from tests.support.spark_starting import started

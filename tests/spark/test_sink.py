@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from amqp10broker.client.blocking import connect
-from amqp10broker.spark.register import register
+from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import declare, publish, url
 from tests.support.spark_starting import started

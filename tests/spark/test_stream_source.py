@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from amqp10broker.client.message import Message, Properties
-from amqp10broker.spark.register import register
+from amqp10broker.spark.session import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_starting import started
 from tests.support.spark_streams import body, declare, fill, publish, url_of

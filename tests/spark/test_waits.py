@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import (
-    CHANNEL_HANDLE,
-    FIELDS,
-    NO_CREDIT,
-    NO_REASON,
-    PACK,
-    EventKind,
+from amqp10broker.observe.flow_events import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, EventKind
+from amqp10broker.observe.recording.runs import (
+    EventWriter,
+    LinkName,
+    NamesFile,
+    RunRecord,
+    read_names,
+    write_run,
 )
-from amqp10broker.observe.recording.link_names import LinkName, NamesFile, read_names
-from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import RunRecord, write_run
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.inputs import find_recording
-from amqp10broker.tools.analysis.job import ProgressLines, analyse, look_for_waits
 from amqp10broker.tools.analysis.recommend import Aim
+from amqp10broker.tools.analysis.report import ProgressLines, analyse, look_for_waits
 from amqp10broker.tools.analysis.tables import LinkWait, name_waits
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.items import Content
+from amqp10broker.protocols.amqp091.content import Content
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.queues.commands import Command, DeliveryOutcome, Publish, Purge, Settle
 from amqp10broker.sessions.counters import ClientCounters

@@ -2,7 +2,7 @@
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
 their letters as the tasks do (`runtime/connections/connection091.py`,
-`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/endpoint.py`).
+`runtime/queues/queue_task.py`); a channel's turn is the one of its task (`sessions/context.py`).
 What may be under way in a running broker is a list here; the test says what
 moves next, or lets everything `rest`.
 
@@ -20,29 +20,32 @@ from weakref import WeakValueDictionary
 
 import pamqp.frame
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
-from amqp10broker.metadata.catalog import VHOST
-from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.catalog import VHOST, at_once
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.content import (
+    AckRun,
+    Content,
+    ContentOpened,
+    Item,
+    MethodFrame,
+    content_frames,
+    method_frame,
+)
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
-from amqp10broker.protocols.amqp091.items import AckRun, Content, MethodFrame
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Command, PeerId
-from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.commands import Command, Effect, PeerId
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import DIRECT_REPLY_TO
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditSender
+from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage

@@ -23,9 +23,9 @@ from rabbitmq_amqp_python_client import Message as RabbitMessage
 
 from amqp10broker.client import blocking
 from amqp10broker.client.errors import ClientError
+from amqp10broker.client.links import Accepted, modified
 from amqp10broker.client.message import Message as OwnMessage
 from amqp10broker.client.message import data_message
-from amqp10broker.client.outcomes import Accepted, modified
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 from tests.support.crash_load import connected

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.sessions.auto_limit import AutoCredit, AutoLimit, Bounds, Why
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Bounds, Why
 
 BASE = 170
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.message import Message
-from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.commands import DeadLetterReason
 
 HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
 

@@ -8,25 +8,32 @@ from typing import Any
 
 from amqp10broker.metadata import definitions
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.definitions import ImportReport
-from amqp10broker.metadata.definitions_export import ExportSection, sections
-from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.plan import VhostFacts
+from amqp10broker.metadata.definitions import ExportSection, ImportReport, sections
+from amqp10broker.metadata.plan import UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.metadata.user_requests import (
-    ChangeUser,
-    ClearTopicPermission,
-    DeleteUser,
-    PutUser,
-    SetPermission,
-    SetTopicPermission,
+from amqp10broker.metadata.queue_requests import (
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
 )
 from amqp10broker.metadata.users import PasswordRecord, Permission, TopicPermission, User, Users
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import ClearPolicy, DeleteVhost, PutVhost, SetPolicy
+from amqp10broker.metadata.vhost_requests import (
+    ChangeUser,
+    ClearPolicy,
+    ClearTopicPermission,
+    DeleteUser,
+    DeleteVhost,
+    PutUser,
+    PutVhost,
+    SetPermission,
+    SetPolicy,
+    SetTopicPermission,
+)
 from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 from tests.support.topologies import NoHost
 

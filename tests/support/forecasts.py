@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.tools.replay.forecast import Forecast, Settings, known
-from amqp10broker.tools.replay.script import Script
+from amqp10broker.tools.replay.player import Script
 
 
 def forecasts(script: Script, asked: Settings) -> tuple[list[Forecast], list[str]]:

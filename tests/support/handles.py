@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from amqp10broker.queues.commands import Command
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
+from amqp10broker.queues.queue_status import (
+    UP_TO_DATE,
+    QueueCounters,
+    QueueProgress,
+    QueueStats,
+    QueueStatus,
+    QueueWeight,
+)
 
 M = TypeVar("M", bound=QueueMachine)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.inventory import Inventory, is_there, open_inventory
+from amqp10broker.storage.folder import Inventory, is_there, open_inventory
 from amqp10broker.storage.stream_files import FileShelf, part_of
 
 TOP = "/"

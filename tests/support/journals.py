@@ -12,11 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from amqp10broker.errors import StorageError
-from amqp10broker.storage.inventory import Inventory
+from amqp10broker.storage.folder import Inventory
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.reader import FileReader
-from amqp10broker.storage.record import RECORD_BYTES, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL
+from amqp10broker.storage.logfile import JOURNAL
+from amqp10broker.storage.record import RECORD_BYTES, FileReader, Purpose, Record
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on, sync_inventory
 

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from amqp10broker.errors import LimitExceeded, RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, Value, all_entries, entries, restore
 from amqp10broker.metadata.plan import Key, Put
 from amqp10broker.metadata.queue import QueueSpec, StartQueue
-from amqp10broker.metadata.restore import all_entries, restore
 from tests.support.declaring import export
 from tests.support.handles import IdleHandle
 

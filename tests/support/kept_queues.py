@@ -15,13 +15,15 @@ import pytest
 
 from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.classic import backlog, store
-from amqp10broker.queues.classic import journal_store as classic_store
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic import backlog
+from amqp10broker.queues.classic import durability as classic_store
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    Confirmed,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Purge,
@@ -29,9 +31,8 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Confirmed, Deliver
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.spool import Spool
 from amqp10broker.storage.journal import Journal
 from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
@@ -210,7 +211,7 @@ class KeptQueue:
 
 def shorten_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let backlogs be paged out, and records be cut, after some messages instead of thousands."""
-    for module in (backlog, store, classic_store):
+    for module in (backlog, backlog, classic_store):
         if hasattr(module, "PAGE_MESSAGES_MAX"):
             monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
     monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)

@@ -15,48 +15,52 @@ from collections.abc import Callable, Mapping, Sequence
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.remote_queue.link_server import LinkServer
 from amqp10broker.cluster.remote_queue.links import QueueLinks
-from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.queues.admission import LinkAdmission
 from amqp10broker.queues.commands import (
+    ActiveChanged,
+    Answer,
     AttachPublisher,
     Command,
+    Confirmed,
     ConsumerRef,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
+    Effect,
     Inspect,
     PeerId,
     Publish,
     PublisherRef,
+    PublishRejected,
     Purge,
+    QueueDown,
     ReplyTo,
     RequestRef,
     Settle,
-    Subscribe,
-)
-from amqp10broker.queues.effects import (
-    ActiveChanged,
-    Answer,
-    Confirmed,
-    CreditReply,
-    Deliver,
-    Effect,
-    PublishRejected,
-    QueueDown,
     Settled,
+    Subscribe,
     Subscribed,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
 )
+from amqp10broker.queues.durability import LinkAdmission
 from amqp10broker.queues.quorum.bodies import PagedBodies
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, QuorumCommand, joined
+from amqp10broker.queues.quorum.commands import (
+    CHANGES_NOTHING,
+    Letters,
+    QuorumCommand,
+    decode_commands,
+    encode_commands,
+    joined,
+)
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.sessions.queue_credit import QueueCredit
+from amqp10broker.sessions.credit import QueueCredit
 from tests.support.handles import IdleHandle
 from tests.support.selecting import selector
 

@@ -11,8 +11,7 @@ from uuid import UUID
 
 import trio
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import MessageReader
 from amqp10broker.metadata.catalog import Catalog
@@ -21,7 +20,7 @@ from amqp10broker.metadata.queue_requests import QueueEnded
 from amqp10broker.metadata.users import Permission
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.amqp_node import handle_request
-from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.operations.operation import Kind
 from amqp10broker.operations.registry import OPERATIONS, perform
 from amqp10broker.protocols.amqp10.codec import decode, encode
@@ -29,12 +28,13 @@ from amqp10broker.protocols.amqp10.performatives import Properties, decode_compo
 from amqp10broker.protocols.amqp10.types import Described, ULong
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    Answer,
     Command,
+    Effect,
     PeerId,
     Publish,
     Subscribe,
 )
-from amqp10broker.queues.effects import Answer, Effect
 from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission
 from tests.support.handles import MachineHandle

@@ -21,13 +21,12 @@ from amqp10broker.cluster.transactions import (
     transaction_of,
 )
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries, restore
 from amqp10broker.metadata.entry_codec import decoded, encoded
 from amqp10broker.metadata.node_requests import NodeLost
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.queue_requests import ConnectionEnded
-from amqp10broker.metadata.restore import restore
 from tests.support.kept_entries import Host, Watched, state
 
 

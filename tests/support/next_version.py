@@ -14,18 +14,17 @@ from typing import Any, Final
 
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Purge
-from amqp10broker.queues.quorum import command_codec
+from amqp10broker.queues.quorum import commands
 from amqp10broker.queues.quorum import log_store as quorum_store
-from amqp10broker.queues.quorum.command_codec import Encoded, EntryCommands
-from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.commands import Encoded, EntryCommands, QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 MARK: Final = b"\xfe"
 """A command of no content, whose tag is of that version."""
 VERSION: Final = machine_version.NEWEST + 1
 HEAD_BYTES: Final = 20
-_encode = command_codec.encode_commands
-_decode = command_codec.decode_commands
+_encode = commands.encode_commands
+_decode = commands.decode_commands
 _purge = QuorumQueue._purge
 
 

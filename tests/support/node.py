@@ -20,20 +20,23 @@ from trio.testing import MockClock
 from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
-from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.message.filters.stream import First
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.queues.commands import (
+    Confirmed,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Settle,
+    Settled,
     Subscribe,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import data as data_module
 from amqp10broker.runtime.journal import journal_task as journal_module

@@ -9,7 +9,8 @@ from __future__ import annotations
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.protocols.amqp10.delivery import DeliveryBatch
-from amqp10broker.protocols.amqp10.events import (
+from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.link import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -17,9 +18,9 @@ from amqp10broker.protocols.amqp10.events import (
     LinkAttached,
     LinkDetached,
     LinkFlowed,
+    ReceiverLink,
+    SenderLink,
 )
-from amqp10broker.protocols.amqp10.frames import FrameReader
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -32,8 +33,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.serial import MASK, diff
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Command
-from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.queues.commands import Command, Deliver, Effect
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
 from tests.support.handles import MachineHandle

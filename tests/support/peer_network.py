@@ -11,8 +11,8 @@ import trio
 from amqp10broker.cluster.hello import Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, PeerFrame
 from amqp10broker.errors import BrokerError
-from amqp10broker.queues.quorum.clocks import Clocks
-from amqp10broker.runtime.cluster.peer_streams import Transport
+from amqp10broker.queues.quorum.durability import Clocks
+from amqp10broker.runtime.cluster.peer_link import Transport
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.connections.sockets import Address
 from tests.support.sim_network import SimNetwork

@@ -10,8 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from amqp10broker.queues.commands import Command, ConsumerRef, Credit, Publish, Subscribe
-from amqp10broker.queues.effects import CreditReply, Deliver
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    Credit,
+    CreditReply,
+    Deliver,
+    Publish,
+    Subscribe,
+)
 
 C = TypeVar("C")
 

@@ -9,7 +9,7 @@ from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft.groups import Groups, Member
-from amqp10broker.raft.ready import Status
+from amqp10broker.raft.messages import Status
 from tests.support.small_journal import SmallJournal
 
 GROUP = 7

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, UByte, UInt
 from amqp10broker.queues.commands import (
     Cancel,
     Configure,
+    Confirmed,
     ConsumerRef,
     Credit,
+    DeadLetters,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Publish,
+    PublishRejected,
     Settle,
     Subscribe,
     Tick,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, PublishRejected
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings

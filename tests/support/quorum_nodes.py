@@ -11,16 +11,14 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_DELAY
 from amqp10broker.message.message import make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_DELAY
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import TICK, Command, PeerId, Publish, ReplyTo
+from amqp10broker.queues.commands import TICK, Command, Confirmed, Deliver, Effect, PeerId, Publish, ReplyTo
 from amqp10broker.queues.durability import EffectBatch
-from amqp10broker.queues.effects import Confirmed, Deliver, Effect
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.queues.quorum.clocks import Clocks
-from amqp10broker.queues.quorum.durability import QuorumInLog
+from amqp10broker.queues.quorum.durability import Clocks, QuorumInLog
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot

@@ -97,7 +97,7 @@ MUTANTS = (
         "the ticket of entries that were cut off makes those durable that took their place",
         (
             Patch(
-                "member",
+                "leader",
                 "deque((ticket, min(until, last)) for ticket, until in self._tickets)",
                 "deque((ticket, min(until, 1 << 60)) for ticket, until in self._tickets)",
             ),
@@ -152,7 +152,7 @@ MUTANTS = (
         "logs are compared by length only",
         (
             Patch(
-                "member",
+                "leader",
                 "(last_term, last_index) >= (self.last_term, self.last)",
                 "last_index >= self.last",
             ),
@@ -194,7 +194,7 @@ MUTANTS = (
         "a learner stands for election",
         (
             Patch(
-                "member",
+                "leader",
                 "return self.votes or self.me in self.configs.at(self.commit).voters",
                 "return self.me in (*self.configs.latest.members, *self.configs.at(self.commit).voters)",
             ),
@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant(
         "21_not_undone",
         "a configuration is not undone by a truncation",
-        (Patch("config", "while self._entries[-1][0] >= first:", "while False:"),),
+        (Patch("entries", "while self._entries[-1][0] >= first:", "while False:"),),
         "configuration_undone",
         rare=True,
     ),
@@ -255,13 +255,13 @@ MUTANTS = (
         "a configuration is in force only when it is committed",
         (
             Patch(
-                "config",
+                "entries",
                 "        return self._entries[-1][1]\n",
                 "        return self.at(self.committed())\n",
             ),
-            Patch("config", '    __slots__ = ("_entries",)\n', ""),
+            Patch("entries", '    __slots__ = ("_entries",)\n', ""),
             Patch(
-                "member",
+                "leader",
                 "        self.suspected: frozenset",
                 "        self.configs.committed = lambda: max(self.commit, stored.point.index)\n"
                 "        self.suspected: frozenset",
@@ -346,7 +346,7 @@ MUTANTS = (
         "a member whose removal is not committed never stands for election",
         (
             Patch(
-                "member",
+                "leader",
                 "return self.votes or self.me in self.configs.at(self.commit).voters",
                 "return self.votes",
             ),

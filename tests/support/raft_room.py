@@ -18,9 +18,7 @@ import amqp10broker.raft
 
 FOLDER = Path(amqp10broker.raft.__file__).parent
 # In the order in which they import each other.
-MODULES = (
-    "errors", "config", "entries", "messages", "ready", "codec", "member", "leader", "core"
-)  # fmt: skip
+MODULES = ("entries", "messages", "leader", "core")
 
 
 @dataclass(frozen=True)

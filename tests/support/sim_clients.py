@@ -15,32 +15,30 @@ from amqp10broker.message.message import Message, header_of, make_head, redelive
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.queues.commands import (
+    Answer,
     AttachPublisher,
     Command,
-    ConsumerRef,
-    DeliveryOutcome,
-    Inspect,
-    Publish,
-    RequestRef,
-    Settle,
-    Subscribe,
-)
-from amqp10broker.queues.effects import (
-    Answer,
     Confirmed,
+    ConsumerRef,
     CreditReply,
     Deliver,
+    DeliveryOutcome,
     Effect,
+    Inspect,
+    Publish,
     PublishRejected,
     QueueDeleted,
     QueueDown,
+    RequestRef,
+    Settle,
     Settled,
+    Subscribe,
     Subscribed,
     SubscribeRefused,
     Unconfirmed,
 )
 from amqp10broker.runtime.queues.handles import ReplyRegistry
-from amqp10broker.sessions.queue_credit import QueueCredit
+from amqp10broker.sessions.credit import QueueCredit
 from tests.support.cluster_history import TotalQueue
 from tests.support.crash_history import make_body
 

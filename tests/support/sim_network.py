@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import trio
 
-from amqp10broker.runtime.cluster.peer_streams import CONNECT_S, Transport
+from amqp10broker.runtime.cluster.peer_link import CONNECT_S, Transport
 from amqp10broker.runtime.connections.sockets import Address
 
 WINDOW_BYTES = 262_144

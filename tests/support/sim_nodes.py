@@ -35,19 +35,19 @@ from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
-from amqp10broker.raft.errors import ChangeRefused, NotLeader, NotReady
+from amqp10broker.raft.entries import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.ready import Role
+from amqp10broker.raft.messages import Role
 from amqp10broker.runtime import broker as broker_module
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster import cluster as cluster_module
-from amqp10broker.runtime.cluster.peer_streams import Transport
+from amqp10broker.runtime.cluster.peer_link import Transport
 from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.journal import data as data_module
 from amqp10broker.runtime.journal import journal_task as journal_module
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.remote_queue import RemoteQueue
+from amqp10broker.runtime.queues.queue_task import RemoteQueue
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.journals import files_of
 from tests.support.node import NoMeter

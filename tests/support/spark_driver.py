@@ -130,7 +130,7 @@ def main() -> int:
     plan = json.loads(Path(sys.argv[1]).read_text())
     spark = local_session("driver", cores=plan["master"], conf=plan["conf"])
     if any(query["run"] != "range" for query in plan["queries"].values()):
-        from amqp10broker.spark.register import register
+        from amqp10broker.spark.session import register
 
         register(spark)
     outcomes = Path(plan["outcomes"])

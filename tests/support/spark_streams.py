@@ -6,10 +6,9 @@ import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.management import Management
+from amqp10broker.client.blocking import Client, Management, connect
+from amqp10broker.client.links import Accepted
 from amqp10broker.client.message import Message, data_message
-from amqp10broker.client.outcomes import Accepted
 from tests.support.broker_process import BrokerProcess
 
 BODY_BYTES = 20

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from amqp10broker.message.filters.fields import MessageField, Section
-from amqp10broker.message.filters.sql_ast import (
+from amqp10broker.message.filters.sql_parser import (
     And,
     Arithmetic,
     Comparison,

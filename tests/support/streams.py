@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from amqp10broker.message.bare import data_section
+from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.offset_spec import First, OffsetSpec
+from amqp10broker.message.filters.stream import First, OffsetSpec
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
     TICK,
     Command,
+    Confirmed,
     Credit,
+    CreditReply,
+    Deliver,
+    Effect,
     GiveBack,
     Publish,
     Subscribe,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.log import MemoryShelf, Shelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue

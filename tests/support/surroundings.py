@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
-from amqp10broker.metadata.catalog import VHOST, Catalog
-from amqp10broker.metadata.proposing import at_once
+from amqp10broker.metadata.catalog import VHOST, Catalog, at_once
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost import VirtualHost

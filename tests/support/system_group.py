@@ -7,32 +7,29 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from amqp10broker.cluster.placement import ByCount
-from amqp10broker.cluster.proposals import Proposals
-from amqp10broker.cluster.system import System
-from amqp10broker.cluster.system_store import SystemStore, found, joined
+from amqp10broker.cluster.membership import ByCount
+from amqp10broker.cluster.system import Proposals, System
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     SystemMachine,
+    SystemStore,
     TransactionDecision,
     TransactionOutcome,
     Value,
+    found,
+    joined,
 )
 from amqp10broker.errors import RefusedError
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries
+from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided, entries, restore
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.node_requests import JoinNode, NodeStarted
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
-from amqp10broker.metadata.proposing import LATER, Decided
-from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.restore import restore
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner
 from amqp10broker.queues.commands import PeerId, RequestRef
-from amqp10broker.raft.codec import MESSAGE
-from amqp10broker.raft.config import Add, Promote
+from amqp10broker.raft.entries import Add, Promote
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.raft.messages import InstallSnapshot
+from amqp10broker.raft.messages import MESSAGE, InstallSnapshot
 from tests.support.kept_entries import Host, Watched, state
 from tests.support.metadata_group import check_whole, conceal, explain
 

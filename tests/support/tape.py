@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.frames.records import (
     Direction,
     Ended,
+    FrameSplitter,
     KnownLink,
     Listening,
     Record,
@@ -19,7 +19,7 @@ from amqp10broker.observe.frames.records import (
     known_line,
     listening_line,
 )
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.lint.findings import Finding
 from amqp10broker.tools.lint.lint import Lint
 
@@ -35,7 +35,7 @@ class Tape:
 
     def __init__(
         self,
-        protocol: Protocol = Protocol.AMQP_10,
+        protocol: WireProtocol = WireProtocol.AMQP_10,
         number: int = 1,
         *,
         known: Sequence[KnownLink] | None = None,

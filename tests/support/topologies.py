@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from amqp10broker.metadata.queue import QueueHandle, QueueSpec
-from amqp10broker.routing.declaration import stripped
-from amqp10broker.routing.exchange import Binding, Destination, Exchange, ExchangeSpec
+from amqp10broker.routing.exchange import Binding, Destination, Exchange, ExchangeSpec, stripped
 from amqp10broker.routing.topology import Removal, Topology
 
 

@@ -13,7 +13,7 @@ from trio.testing import memory_stream_pair
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.performatives import SaslOutcome
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.socket_transport import SocketTransport
+from amqp10broker.runtime.connections.sockets import SocketTransport
 from tests.support.rawframes import FrameCutter, Got, begin, frame, login, open_frame
 
 T = TypeVar("T")

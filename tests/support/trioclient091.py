@@ -9,10 +9,17 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
+from amqp10broker.protocols.amqp091.content import (
+    AckRun,
+    Content,
+    ContentOpened,
+    Heartbeat,
+    Item,
+    MethodFrame,
+    content_frames,
+    method_frame,
+)
 from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
-from amqp10broker.protocols.amqp091.items import AckRun, Content, Heartbeat, MethodFrame
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicPublish,

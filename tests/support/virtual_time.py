@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.runtime.journal.syncer import Syncer
+from amqp10broker.runtime.journal.journal_task import Syncer
 
 _thresholds: WeakKeyDictionary[MockClock, list[float]] = WeakKeyDictionary()
 """Of clocks that stand still: their thresholds, once for each that wants it."""

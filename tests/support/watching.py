@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from amqp10broker.observe.flow_events.schema import PACK, EventKind
+from amqp10broker.observe.flow_events import PACK, EventKind
 
 
 class Event(NamedTuple):

@@ -2,7 +2,7 @@
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
 letters as the tasks do (`runtime/connections/connection10.py`, `runtime/queues/queue_task.py`), one at a
-time and always in the same order; a session's turn is the one of its task (`sessions/endpoint.py`).
+time and always in the same order; a session's turn is the one of its task (`sessions/context.py`).
 What tasks leave to chance is a switch here: a queue can be *stalled* (letters to it wait), *muted* (its
 answers wait) or *withhold* its confirms, and a writer can be blocked.
 
@@ -21,13 +21,13 @@ from amqp10broker.config import Config, FlowOverride
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import QueueCommand, QueueSpec
-from amqp10broker.metadata.queue_arguments import selector_in
+from amqp10broker.metadata.queue_settings import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
 from amqp10broker.protocols.amqp10.errors import AmqpError
-from amqp10broker.protocols.amqp10.events import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -45,31 +45,29 @@ from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,
+    Confirmed,
     Credit,
+    CreditReply,
     Delete,
+    Deliver,
     DetachPublisher,
+    Effect,
     GiveBack,
     PeerId,
     Publish,
     PublisherRef,
+    QueueDeleted,
     ReplyTo,
     Settle,
     Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    Confirmed,
-    CreditReply,
-    Deliver,
-    Effect,
-    QueueDeleted,
     Unconfirmed,
+    Unsubscribe,
 )
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
     WRITER_READY,
     AlarmChanged,

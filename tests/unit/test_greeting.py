@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.protocols.preface import (
+from amqp10broker.protocols.connection import (
     AMQP_091_HEADER,
     AMQP_10_HEADER,
     SASL_HEADER,
     Greeting,
-    Protocol,
+    WireProtocol,
     answer,
 )
 
 SPOKEN = [
-    (b"AMQP\x03\x01\x00\x00", Protocol.AMQP_10),
-    (b"AMQP\x00\x01\x00\x00", Protocol.AMQP_10),
-    (b"AMQP\x00\x00\x09\x01", Protocol.AMQP_091),
-    (b"AMQP\x01\x01\x00\x09", Protocol.AMQP_091),
+    (b"AMQP\x03\x01\x00\x00", WireProtocol.AMQP_10),
+    (b"AMQP\x00\x01\x00\x00", WireProtocol.AMQP_10),
+    (b"AMQP\x00\x00\x09\x01", WireProtocol.AMQP_091),
+    (b"AMQP\x01\x01\x00\x09", WireProtocol.AMQP_091),
 ]
 OTHER_0_9 = [
     b"AMQP\x00\x00\x09\x00",
@@ -58,7 +58,9 @@ def say(data: bytes, size: int) -> Greeting | None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 64])
 @pytest.mark.parametrize(("header", "protocol"), SPOKEN)
-def test_headers_that_are_spoken_choose_the_protocol(header: bytes, protocol: Protocol, size: int) -> None:
+def test_headers_that_are_spoken_choose_the_protocol(
+    header: bytes, protocol: WireProtocol, size: int
+) -> None:
     """1.0 with and without SASL, 0-9-1, and 0-9 which is answered as 0-9-1, however the bytes are cut."""
     assert say(header, size) == Greeting(protocol)
 

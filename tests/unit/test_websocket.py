@@ -9,7 +9,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol as Engine
 from websockets.protocol import Side
 
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.protocols.websocket import WebSocketLayer, whole_frames
 from tests.support.rawframes import SASL_HEADER
 from tests.support.websocket_client import binary, masked
@@ -139,10 +139,10 @@ def test_a_close_of_the_client_is_answered_with_its_code() -> None:
 @given(
     st.lists(st.integers(8, 300), min_size=1, max_size=20),
     st.integers(1, 400),
-    st.sampled_from([(Protocol.AMQP_10, amqp), (Protocol.AMQP_091, amqp091)]),
+    st.sampled_from([(WireProtocol.AMQP_10, amqp), (WireProtocol.AMQP_091, amqp091)]),
 )
 def test_messages_have_whole_frames_and_are_no_larger_than_needed(
-    sizes: list[int], most: int, spoken: tuple[Protocol, object]
+    sizes: list[int], most: int, spoken: tuple[WireProtocol, object]
 ) -> None:
     protocol, make = spoken
     frames = [make(size) for size in sizes]  # type: ignore[operator]

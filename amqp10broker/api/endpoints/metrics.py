@@ -9,7 +9,7 @@ from typing import Final
 from amqp10broker.api.calls import EndpointCall
 from amqp10broker.api.front import Endpoint, HttpRoute, Tag
 from amqp10broker.api.messages import HttpResponse
-from amqp10broker.observe.metrics.wanted import TYPES, Form, wanted
+from amqp10broker.observe.metrics.table import TYPES, Form, wanted
 
 
 async def get_metrics(form: Form, call: EndpointCall) -> HttpResponse:

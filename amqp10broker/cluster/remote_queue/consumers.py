@@ -2,36 +2,47 @@
 
 Deliveries that never reached the node count as `missed`: the queue has them in its numbers of the consumer,
 and the sessions do not.
+
+The browsers at one node of one replicated queue: the state that the queue's leader needs to serve them.
+
+Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
+last request and its position; each new leader gets all of that first (`LinkBrowsers.anew`). Messages lost on
+the way are shown again, because they were not counted.
+
+Between the two ends browsers have epochs of their own, which grow with each `GiveBack` and each renewal, so
+that late answers are dropped.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import field, replace
 from typing import Any
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.serial import MASK
 from amqp10broker.queues.commands import (
+    NO_BOUND,
+    ActiveChanged,
     AttachPublisher,
     Cancel,
     Command,
     ConsumerRef,
     Credit,
-    DetachPublisher,
-    GiveBack,
-    PublisherRef,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    ActiveChanged,
     CreditReply,
     Deliver,
+    DetachPublisher,
     Effect,
+    GiveBack,
+    PublisherRef,
     QueueDeleted,
+    Settle,
     Settled,
+    Subscribe,
+    Subscribed,
     SubscribeRefused,
     TimedOut,
+    Unsubscribe,
 )
 from amqp10broker.queues.selecting import encoded
 
@@ -223,3 +234,176 @@ class HomeUsers:
                 return known
             case _:
                 return getattr(effect, "consumer", None) in self.consumers
+
+
+@dataclass(slots=True, eq=False)
+class _Browser:
+    """The state of one browser.
+
+    Attributes:
+        since_ms: since when that waits for a leader; None: a leader has it.
+        asked: its last `Credit`; None: it has none, for a drain or a `GiveBack` has used it up.
+        room: bytes of it that are left.
+        quiet: the answer of this epoch is dropped, because the session has one.
+    """
+
+    subscribed: Subscribe
+    since_ms: int | None
+    told: bool = False
+    back: list[int] = field(default_factory=list, init=False)
+    asked: Credit | None = None
+    waits: bool = False
+    room: int = NO_BOUND
+    quiet: int | None = None
+    epoch: int = 0
+    wire: int = 0
+    seen: int = 0
+    count: int = 0
+    asked_epoch: int = 0
+    asked_wire: int = 0
+    shown: Sequence[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shown = self.subscribed.shown
+
+
+class LinkBrowsers:
+    __slots__ = ("_by_ref",)
+
+    def __init__(self) -> None:
+        self._by_ref: dict[ConsumerRef, _Browser] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ref)
+
+    def __iter__(self) -> Iterator[ConsumerRef]:
+        return iter(self._by_ref)
+
+    def __contains__(self, ref: object) -> bool:
+        return ref in self._by_ref
+
+    def clear(self) -> None:
+        self._by_ref.clear()
+
+    def forget(self, ref: ConsumerRef) -> bool:
+        return self._by_ref.pop(ref, None) is not None
+
+    # --- from sessions ----------------------------------------------------------------------------
+
+    def says(self, command: Command) -> bool:
+        if type(command) is Subscribe:
+            return command.browse
+        return getattr(command, "consumer", None) in self._by_ref
+
+    def ask(self, command: Command, since_ms: int | None) -> Command | Settled | None:
+        """Handle a request of a browser. Returns the request for the leader, or the answer if the leader is
+        not needed. `since_ms`: it waits for a leader from now on, in ms; None: there is one.
+        """
+        if isinstance(command, Subscribe):
+            self._by_ref[command.consumer] = _Browser(command, since_ms)
+            return command
+        assert isinstance(command, Credit | GiveBack | Settle | Cancel | Unsubscribe)
+        browser = self._by_ref[command.consumer]
+        match command:
+            case Credit():
+                browser.asked, browser.asked_epoch, browser.waits = command, browser.epoch, True
+                browser.asked_wire, browser.room = browser.wire, command.room
+            case GiveBack():
+                browser.epoch, browser.seen = command.epoch, command.seen
+                browser.count = command.delivery_count
+                browser.back += command.keys
+                browser.wire += 1
+                return replace(command, messages=(), epoch=browser.wire)
+            case Settle():
+                # Nothing is decided: nobody has to hear of it.
+                return Settled(command.consumer, command.keys) if command.answer else None
+            case _:
+                del self._by_ref[command.consumer]
+        return command
+
+    # --- to a leader ------------------------------------------------------------------------------
+
+    def anew(self) -> tuple[list[Command], list[CreditReply]]:
+        """Return the requests for a leader without browsers, and the answers that no leader gives any
+        more.
+        """
+        commands: list[Command] = []
+        answers: list[CreditReply] = []
+        for ref, browser in self._by_ref.items():
+            if browser.since_ms is None:
+                browser.wire += 1
+            browser.since_ms = browser.quiet = None
+            answer = browser.subscribed.answer and not browser.told
+            commands.append(replace(browser.subscribed, shown=browser.shown, answer=answer))
+            if browser.wire:
+                back = GiveBack(ref, [*browser.back], (), browser.count, browser.seen, browser.wire)
+                commands.append(back)
+            asked = browser.asked
+            if asked is None:
+                continue
+            if browser.asked_epoch != browser.epoch:
+                if browser.waits:
+                    answers.append(CreditReply(ref, browser.count, 0, 0, asked.drain, browser.asked_epoch))
+                browser.asked, browser.waits = None, False
+            elif browser.waits or browser.room > 0:
+                browser.asked_wire = browser.wire
+                commands.append(replace(asked, room=max(1, browser.room)))
+                if not browser.waits:
+                    browser.quiet = browser.wire
+        return commands, answers
+
+    def waiting_since(self) -> int | None:
+        """Time of the oldest request without a leader, in ms; None if there is none."""
+        return min(
+            (each.since_ms for each in self._by_ref.values() if each.since_ms is not None), default=None
+        )
+
+    def late(self, since_ms: int) -> list[ConsumerRef]:
+        """Those that have waited for a leader since then, or for longer."""
+        return [
+            ref
+            for ref, each in self._by_ref.items()
+            if each.since_ms is not None and each.since_ms <= since_ms
+        ]
+
+    # --- from the leader --------------------------------------------------------------------------
+
+    def heard(self, effect: Effect) -> Effect | None:
+        """Return the effect for the session of a browser; None if there is none."""
+        match effect:
+            case Deliver():
+                browser = self._by_ref[effect.consumer]
+                return self._delivered(browser, effect) if effect.epoch == browser.wire else None
+            case CreditReply():
+                return self._replied(self._by_ref[effect.consumer], effect)
+            case Subscribed():
+                browser = self._by_ref[effect.consumer]
+                changed, browser.told = not browser.told, True
+                return effect if changed else None
+            case _:
+                return effect
+
+    def _delivered(self, browser: _Browser, deliver: Deliver) -> Deliver:
+        count = len(deliver.keys)
+        browser.seen += count
+        browser.count = (browser.count + count) & MASK
+        if deliver.shown:
+            # What was given back and waits there still is behind this.
+            browser.shown = deliver.shown
+            browser.back.clear()
+        browser.room = 0 if deliver.spent else browser.room - sum(len(each[1]) for each in deliver.messages)
+        return replace(deliver, epoch=browser.epoch)
+
+    def _replied(self, browser: _Browser, reply: CreditReply) -> CreditReply | None:
+        if reply.epoch == browser.quiet:
+            browser.quiet = None
+            return None
+        if not browser.waits or reply.epoch != browser.asked_wire:
+            return None
+        browser.waits = False
+        if browser.asked_epoch != browser.epoch:
+            browser.asked = None
+        elif reply.drain:
+            browser.asked = None
+            browser.count = reply.delivery_count
+        return replace(reply, epoch=browser.asked_epoch)

@@ -15,21 +15,21 @@ from amqp10broker.cluster.remote_queue.messages import (
     Browse,
     LeaderIs,
     LetterBatch,
+    LinkPort,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
     is_browsers,
 )
-from amqp10broker.cluster.remote_queue.port import LinkPort
 from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import (
     Command,
     DeliveryOutcome,
     DetachPublisher,
+    Effect,
     PeerId,
     Unsubscribe,
 )
-from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.quorum.commands import (
     BrowsersGone,
     Browsing,
@@ -39,8 +39,8 @@ from amqp10broker.queues.quorum.commands import (
     NodeSuspect,
     QuorumCommand,
 )
+from amqp10broker.queues.quorum.consumer import is_of
 from amqp10broker.queues.quorum.durability import QuorumInLog
-from amqp10broker.queues.quorum.node_links import is_of
 
 Effects = Mapping[PeerId, list[Effect]]
 PostAll = Callable[[list[QuorumCommand]], None]

@@ -3,25 +3,42 @@
 A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
 sequence, so that the queue executes each once under any leader. Within a node the records are passed by
 reference and must not be changed.
+
+The node of links: its connections to other nodes, what is known of these, and its sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_bytes, choice, mapping, maybe
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.wanted import decode_wanted, encode_wanted
-from amqp10broker.queues.commands import Command, ConsumerRef, PeerId, Subscribe
-from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.filters import Filters, decode_wanted, encode_wanted
+from amqp10broker.queues.commands import (
+    Answer,
+    AttachPublisher,
+    Command,
+    ConsumerRef,
+    Delete,
+    Deliver,
+    Effect,
+    Inspect,
+    PeerId,
+    Publish,
+    Purge,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
+    Subscribe,
+    Unconfirmed,
+)
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, OF_SESSIONS, PEER, SHOWN, SUBSCRIPTION, UNLOGGED
-from amqp10broker.queues.quorum.browsing import OF_CONSUMERS
-from amqp10broker.queues.quorum.node_links import ConsumerFacts
+from amqp10broker.queues.quorum.consumer import ConsumerFacts
+from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 
 
 @dataclass(slots=True, eq=False)
@@ -233,3 +250,106 @@ def decode(frame: PeerFrame) -> LinkMessage:
     """Return the message in a frame of a kind in `BODIES`. Raises `BadBytes` if the body is not valid."""
     message: LinkMessage = BODIES[frame.kind].decode(frame.body)
     return message
+
+
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may wait for the connection to one node before commands stay in their links."""
+
+SendFrame = Callable[[int, FrameKind, int, Sequence[bytes]], bool]
+"""Sends a frame: node, kind, group, body; False: there is no connection."""
+
+
+@dataclass(eq=False)
+class LinkPort:
+    """See the module.
+
+    Attributes:
+        connected: other nodes to which there is a connection.
+        incarnations: the last known start of each node of the cluster, this one among them; 0: none is known.
+        stirred: queues whose links have deadlines, or had.
+        on_stirred: called when the first of them begins to wait.
+        send_frame: sends a frame to another node.
+        waiting_bytes: returns the bytes that wait for the connection to a node.
+        tell: delivers effects to sessions of this node.
+        now_ms: milliseconds of a clock that never runs back.
+        deliver: takes a message of this node to itself.
+    """
+
+    node: int
+    incarnation: int
+    send_frame: SendFrame
+    waiting_bytes: Callable[[int], int]
+    tell: Callable[[Mapping[PeerId, list[Effect]]], None]
+    now_ms: Callable[[], int]
+    deliver: Callable[[int, int, LinkMessage], None] = lambda node, group, message: None
+    connected: dict[int, None] = field(default_factory=dict, init=False)
+    suspected: frozenset[int] = frozenset()
+    stirred: dict[int, None] = field(default_factory=dict, init=False)
+    on_stirred: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.incarnations: dict[int, int] = {self.node: self.incarnation}
+
+    @property
+    def peers(self) -> Sequence[int]:
+        return [self.node, *self.connected]
+
+    def crowded(self, node: int) -> bool:
+        return node != self.node and self.waiting_bytes(node) > WAITING_BYTES_MAX
+
+    def stir(self, group: int) -> None:
+        """Note that the link to this queue has a deadline from now on, or another."""
+        if not self.stirred:
+            self.on_stirred()
+        self.stirred[group] = None
+
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
+        """Send a message to a node, within this one as the same record; False: there is no connection."""
+        if node == self.node:
+            self.deliver(node, group, message)
+            return True
+        kind, body = encode(message)
+        return self.send_frame(node, kind, group, body)
+
+
+EffectsBySession = dict[PeerId, list[Effect]]
+
+
+def add_effect(out: EffectsBySession, peer: PeerId, effect: Effect) -> None:
+    effects = out.get(peer)
+    if effects is None:
+        out[peer] = [effect]
+    else:
+        effects.append(effect)
+
+
+def refuse(
+    out: EffectsBySession,
+    commands: Iterable[Command],
+    queue: str,
+    why: Refusal,
+    answered: Container[object] = (),
+) -> None:
+    """Add the answers to commands that the queue does not execute: it is gone, or cannot be reached.
+    `answered`: requests that have an answer already.
+    """
+    gone = why is Refusal.GONE
+    for command in commands:
+        match command:
+            case Publish():
+                publisher = command.publisher
+                refused = Unconfirmed(publisher, command.ids, command.settled, failed=not gone, queue=queue)
+                add_effect(out, publisher.reply_to, refused)
+            case AttachPublisher() if gone:
+                ref = command.publisher
+                add_effect(out, ref.reply_to, QueueDeleted(ref, queue))
+            case Subscribe():
+                consumer = command.consumer
+                end = QueueDeleted if gone else QueueDown
+                add_effect(out, consumer.reply_to, end(consumer, queue))
+            case Inspect() | Purge() | Delete():
+                request = command.request
+                if request is not None and request not in answered:
+                    add_effect(out, request.reply_to, Answer(request, 0, 0, why))
+            case _:
+                continue

@@ -3,6 +3,8 @@
 A filter reads few values of very many messages. So the reader walks over the encoded sections and builds
 only the values that are needed: a message has been checked when it was published, and its properties
 usually begin with the same bytes. A message that is encoded otherwise is decoded as a whole.
+
+The only error that reading a filter raises, for any bytes of a client; functions do not list it.
 """
 
 from __future__ import annotations
@@ -15,12 +17,28 @@ from uuid import UUID
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import header_of
-from amqp10broker.message.bare import body_start, read_properties
-from amqp10broker.message.convert import to_amqp10
+from amqp10broker.message.convert import body_start, read_properties, to_amqp10
 from amqp10broker.message.message import Message
-from amqp10broker.protocols.amqp10.codec import skip
-from amqp10broker.protocols.amqp10.decoder import READERS, WIDTHS_MIN
+from amqp10broker.protocols.amqp10.codec import READERS, WIDTHS_MIN, skip
 from amqp10broker.protocols.amqp10.performatives import Header
+
+
+class FilterError(ValueError):
+    """A filter cannot be used, and the reply to the attach leaves it out; the message has the reason, for the
+    log. `reason`: a clause: "is 4097 characters long; 4096 are allowed". `position`: of the character in the
+    text of an SQL filter, from 0; None without one.
+    """
+
+    def __init__(self, reason: str, position: int | None = None) -> None:
+        super().__init__(reason if position is None else f"{reason} (at character {position + 1})")
+        self.reason = reason
+        self.position = position
+
+
+def shown(value: Any) -> str:
+    """Show the beginning of a value that a client gave."""
+    return repr(value)[:100]
+
 
 PRIORITY: Final = "priority"
 DELIVERY_MODE: Final = "delivery-mode"

@@ -5,6 +5,11 @@ messages of these to deliver: an SQL filter, a selector or property filters. In 
 of the source's filter-set, and the reply contains those that are in place; an invalid, unknown or
 duplicate entry is left out. In AMQP 0-9-1 they are arguments of basic.consume, without
 message filters and without an end.
+
+The filters of a consumer as bytes, for a stream at another node.
+
+An encoded filter-set of AMQP 1.0, whatever the consumer's protocol: `filters.from_amqp10` reads it there
+as it reads a client's.
 """
 
 from __future__ import annotations
@@ -14,16 +19,23 @@ from typing import Any, Final
 from uuid import UUID
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters import offset_spec
-from amqp10broker.message.filters.bloom import BloomFilter
-from amqp10broker.message.filters.errors import FilterError, shown
-from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField, Section
-from amqp10broker.message.filters.offset_spec import OffsetSpec
-from amqp10broker.message.filters.required import text_bytes
-from amqp10broker.message.filters.selector import compile_selector
-from amqp10broker.message.filters.sql_ast import KINDS, TEXT
-from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
+from amqp10broker.message.filters import stream
+from amqp10broker.message.filters.fields import ABSENT, FieldReader, FilterError, MessageField, Section, shown
+from amqp10broker.message.filters.sql_eval import SqlFilter, compile_selector, compile_sql, text_bytes
+from amqp10broker.message.filters.sql_parser import KINDS, TEXT
+from amqp10broker.message.filters.stream import (
+    AtTime,
+    BloomFilter,
+    First,
+    Interval,
+    Last,
+    Next,
+    Offset,
+    OffsetSpec,
+)
 from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp10.codec import decode, encode
+from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.types import (
     Array,
     Byte,
@@ -405,8 +417,8 @@ def _boolean(content: Any) -> bool:
 
 
 _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    OFFSET_SPEC: offset_spec.from_amqp10,
-    END_OFFSET: offset_spec.end_from_amqp10,
+    OFFSET_SPEC: stream.from_amqp10,
+    END_OFFSET: stream.end_from_amqp10,
     STREAM_FILTER: _filter_values,
     MATCH_UNFILTERED: _boolean,
     PROPERTIES: parse_properties,
@@ -414,3 +426,54 @@ _PARSERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     SQL: lambda content: compile_sql(_text(content)),
     SELECTOR: lambda content: compile_selector(_text(content)),
 }
+
+
+_TIME_MAX_MS: Final = 2**63 - 1
+"""The last time that a timestamp can represent."""
+
+
+def encode_wanted(filters: Filters) -> bytes:
+    entries: dict[Symbol, Any] = {}
+    if filters.offset is not None:
+        _add(entries, OFFSET_SPEC, _offset(filters.offset))
+    if filters.end is not None:
+        _add(entries, END_OFFSET, ULong(filters.end))
+    if filters.bloom is not None:
+        _add(entries, STREAM_FILTER, list(filters.bloom.values))
+        _add(entries, MATCH_UNFILTERED, filters.bloom.match_unfiltered)
+    if filters.messages is not None:
+        entries.update(filters.messages.entries)
+    return encode(entries)
+
+
+def decode_wanted(data: bytes) -> Filters:
+    try:
+        entries, end = decode(data)
+    except DecodeError as error:
+        raise FilterError(f"what a consumer asks of a stream cannot be read: {error}") from error
+    if end != len(data) or not isinstance(entries, dict | Map):
+        raise FilterError("what a consumer asks of a stream is no map")
+    found = from_amqp10(entries)
+    if found.refused:
+        raise FilterError(found.refused[0].reason)
+    return found.filters
+
+
+def _add(entries: dict[Symbol, Any], sort: str, value: Any) -> None:
+    entries[Symbol(sort)] = Described(Symbol(sort), value)
+
+
+def _offset(spec: OffsetSpec) -> Any:
+    match spec:
+        case First():
+            return "first"
+        case Last():
+            return "last"
+        case Next():
+            return "next"
+        case Offset(offset):
+            return ULong(offset)
+        case AtTime(time_ms):
+            return Timestamp(min(time_ms, _TIME_MAX_MS))
+        case Interval(duration_ms):
+            return f"{duration_ms // 1000}s"

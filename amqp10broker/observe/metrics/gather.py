@@ -16,15 +16,13 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueType
 from amqp10broker.observe.metrics import table
-from amqp10broker.observe.metrics.table import Family, Group
-from amqp10broker.observe.metrics.wanted import Form, ScrapeRequest
+from amqp10broker.observe.metrics.table import Family, Form, Group, ScrapeRequest
 from amqp10broker.operations.node import MemberState
 from amqp10broker.operations.snapshot import ConnectionView
-from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
-from amqp10broker.queues.effects import DeadLetterReason
-from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.queues.commands import DeadLetterReason
+from amqp10broker.queues.queue_status import AT_LEAST_ONCE, AT_MOST_ONCE, CONFIRMED, DISABLED
+from amqp10broker.sessions.counters import ClientCounters, Histogram, Measures
 from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.sessions.measures import Histogram, Measures
 
 # As in RabbitMQ's labels.
 PROTOCOLS: Final = {"AMQP 0-9-1": "amqp091", "AMQP 1.0": "amqp10"}

@@ -33,32 +33,29 @@ from opentelemetry.trace import (
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from amqp10broker.message.message import Message
-from amqp10broker.message.trace_context import destination, ids, trace_fields
+from amqp10broker.message.traits import destination, ids, trace_fields
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
 from amqp10broker.queues.commands import (
     Cancel,
+    Confirmed,
     ConsumerRef,
+    Deliver,
+    Effect,
     GiveBack,
     Publish,
     PublisherRef,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    Confirmed,
-    Deliver,
-    Effect,
     PublishRejected,
     QueueDeleted,
     QueueDown,
+    Settle,
+    Subscribe,
     TimedOut,
     Unconfirmed,
+    Unsubscribe,
 )
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
-from amqp10broker.sessions.context import ChannelContext, SessionContext
-from amqp10broker.sessions.endpoint import Outlet, SessionEndpoint
+from amqp10broker.sessions.context import ChannelContext, Outlet, SessionContext, SessionEndpoint
 from amqp10broker.sessions.messages import SessionMessage
 
 SYSTEM: Final = "amqp10broker"

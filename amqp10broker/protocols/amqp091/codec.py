@@ -2,31 +2,107 @@
 
 Readers take the whole buffer and a position and return the value with the position behind it. The end of the
 buffer is checked once, at the end of a table: a field that runs over it is found there at the latest.
+
+Python values for the field types of AMQP 0-9-1 tables that Python lacks (section 4.2.5).
+
+The letters are those that RabbitMQ and every client in use agree on, which are not all those of the
+specification's grammar:
+
+| Python | letter | Python | letter |
+|---|---|---|---|
+| bool | t | `Int8` | b |
+| str, or bytes if it is not UTF-8 | S | `UInt8` | B |
+| `ByteArray` | x | `Int16` | s |
+| float | d | `UInt16` | u |
+| `Float32` | f | `Int32` | I |
+| `decimal.Decimal` | D | `UInt32` | i |
+| `Timestamp` | T | `Int64` | l (L is read as well) |
+| None | V | list, dict | A, F |
+
+The numbers and byte arrays are subclasses of int, float and bytes: they compare and hash by value alone
+(``Int8(1) == Int64(1) == 1``); the class determines the encoding. A plain int is encoded as I if it fits,
+otherwise as l.
+
+Encoder and decoder of methods, compiled from the fields of a class (section 4.2.4 and 4.2.5).
+
+A class of `methods` has its fields and, in its decorator, a type for each; "-" marks a reserved field, which
+the class does not have. Both functions of a class are compiled when they are first used.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, fields
 from decimal import Decimal
-from typing import Any, Final
+from itertools import groupby
+from struct import Struct
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, dataclass_transform
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.errors import DecodeError
-from amqp10broker.protocols.amqp091.types import (
-    DEPTH_MAX,
-    ByteArray,
-    Float32,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Table,
-    Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
-)
-from amqp10broker.protocols.numbers import EncodeError
+from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
+
+DEPTH_MAX: Final = 32
+"""How many tables and arrays may enclose a value. Real messages use two or three; the limit prevents hostile
+ones from exhausting the stack of the recursive readers. It is half that of AMQP 1.0, so that every table can
+be converted.
+"""
+
+Table: TypeAlias = dict[str, Any]
+"""A field table: values as in the list above."""
+
+
+class Int8(Integer, bits=8, signed=True):
+    __slots__ = ()
+
+
+class UInt8(Integer, bits=8):
+    __slots__ = ()
+
+
+class Int16(Integer, bits=16, signed=True):
+    __slots__ = ()
+
+
+class UInt16(Integer, bits=16):
+    __slots__ = ()
+
+
+class Int32(Integer, bits=32, signed=True):
+    __slots__ = ()
+
+
+class UInt32(Integer, bits=32):
+    __slots__ = ()
+
+
+class Int64(Integer, bits=64, signed=True):
+    __slots__ = ()
+
+
+class Timestamp(Integer, bits=64):
+    """Seconds since 1970-01-01T00:00:00Z, unsigned 64 bits, letter T."""
+
+    __slots__ = ()
+
+
+class Float32(Binary32):
+    """32-bit floating point, letter f, rounded."""
+
+    __slots__ = ()
+
+
+class ByteArray(bytes):
+    """Bytes that are not text, letter x; plain bytes are encoded as a long string that is not UTF-8."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"ByteArray({bytes.__repr__(self)})"
+
+    __str__ = __repr__
+
 
 _U32: Final = struct.Struct(">I").unpack_from
 _I32: Final = struct.Struct(">i").unpack_from
@@ -311,3 +387,133 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes(value)
     return value
+
+
+M = TypeVar("M", bound="Method")
+Decoder = Callable[[bytes, int], tuple["Method", int]]
+"""Reads the arguments of a method: buffer and position; returns the method and the position after it."""
+
+_INTEGERS: Final = {
+    "octet": Struct(">B"),
+    "short": Struct(">H"),
+    "long": Struct(">I"),
+    "longlong": Struct(">Q"),
+}
+_TEXTS: Final = ("shortstr", "longstr", "table")
+_NAMES: Final[dict[str, Any]] = {
+    **{f"pack_{name}": struct.pack for name, struct in _INTEGERS.items()},
+    **{f"unpack_{name}": struct.unpack_from for name, struct in _INTEGERS.items()},
+    **{f"encode_{name}": globals()[f"encode_{name}"] for name in _TEXTS},
+    **{f"decode_{name}": globals()[f"decode_{name}"] for name in _TEXTS},
+}
+_EMPTY: Final = {"short": b"\x00\x00", "bit": b"\x00", "shortstr": b"\x00", "longstr": b"\x00\x00\x00\x00"}
+"""What is written for reserved fields; no definition reserves another type."""
+
+
+class Method:
+    """A method. `TYPES`: of the arguments, separated by spaces, with "-" in front of reserved ones."""
+
+    __slots__ = ()
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    CLASS_ID: ClassVar[int]
+    METHOD_ID: ClassVar[int]
+    NAME: ClassVar[str]
+    TYPES: ClassVar[str]
+    HAS_CONTENT: ClassVar[bool]
+
+    def encode(self) -> bytes:
+        cls = type(self)
+        cls.encode = _compile_encoder(cls)  # type: ignore[method-assign, assignment]  # compiled
+        return self.encode()
+
+
+METHODS: Final[dict[bytes, type[Method]]] = {}
+"""The classes of methods, by class and method number as four bytes."""
+
+
+@dataclass_transform(field_specifiers=(field,))
+def method(
+    name: str, class_id: int, method_id: int, types: str = "", *, content: bool = False
+) -> Callable[[type[M]], type[M]]:
+    """Make a class a dataclass, and a method with this name (``queue.declare``) and these numbers."""
+
+    def make(cls: type[M]) -> type[M]:
+        cls.NAME, cls.CLASS_ID, cls.METHOD_ID = name, class_id, method_id
+        cls.TYPES, cls.HAS_CONTENT = types, content
+        made = dataclass(slots=True)(cls)
+        METHODS[_index(made)] = made
+        return made
+
+    return make
+
+
+class _Decoders(dict[bytes, Decoder]):
+    def __missing__(self, index: bytes) -> Decoder:
+        decoder = self[index] = _compile_decoder(METHODS[index])
+        return decoder
+
+
+DECODERS: Final = _Decoders()
+
+
+def method_name(class_id: int, method_id: int) -> str | None:
+    """Return the name of a method, as ``queue.declare``; None if the numbers are unknown."""
+    cls = METHODS.get(class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big"))
+    return None if cls is None else cls.NAME
+
+
+def _index(cls: type[Method]) -> bytes:
+    return cls.CLASS_ID.to_bytes(2, "big") + cls.METHOD_ID.to_bytes(2, "big")
+
+
+def _arguments(cls: type[Method]) -> Iterator[tuple[str, list[str | None]]]:
+    """Give the arguments in order: a type, and the names that share it; None for a reserved one.
+
+    Neighbouring bits, up to eight, share an octet (section 4.2.5.2); no method has more.
+    """
+    names = iter(fields(cls))
+    named = [
+        (kind.removeprefix("-"), None if kind[0] == "-" else next(names).name) for kind in cls.TYPES.split()
+    ]
+    for kind, group in groupby(named, key=lambda one: one[0]):
+        shared = [name for _, name in group]
+        yield from [(kind, shared)] if kind == "bit" else [(kind, [name]) for name in shared]
+
+
+def _compile_encoder(cls: type[Method]) -> Callable[[Method], bytes]:
+    parts = [repr(_index(cls))]
+    for kind, names in _arguments(cls):
+        if names[0] is None:
+            parts.append(repr(_EMPTY[kind]))
+        elif kind == "bit":
+            bits = " | ".join(f"({1 << at} if self.{name} else 0)" for at, name in enumerate(names))
+            parts.append(f"pack_octet({bits})")
+        else:
+            parts.append(f"{'encode' if kind in _TEXTS else 'pack'}_{kind}(self.{names[0]})")
+    return _define("encode(self)", [f"return b''.join(({', '.join(parts)},))"], cls)
+
+
+def _compile_decoder(cls: type[Method]) -> Decoder:
+    lines, arguments = [], []
+    for kind, names in _arguments(cls):
+        name = names[0] or "_"
+        if kind == "bit":
+            lines += ["bits = data[pos]", "pos += 1"]
+            arguments += [f"{one}=bits & {1 << at} != 0" for at, one in enumerate(names) if one is not None]
+            continue
+        if kind in _TEXTS:
+            lines.append(f"{name}, pos = decode_{kind}(data, pos)")
+        else:
+            lines += [f"{name} = unpack_{kind}(data, pos)[0]", f"pos += {_INTEGERS[kind].size}"]
+        if names[0] is not None:
+            arguments.append(f"{name}={name}")
+    return _define("decode(data, pos)", [*lines, f"return cls({', '.join(arguments)}), pos"], cls)
+
+
+def _define(signature: str, body: list[str], cls: type) -> Callable[..., Any]:
+    names = {**_NAMES, "cls": cls}
+    source = f"def {signature}:\n" + "\n".join(f" {line}" for line in body)
+    exec(compile(source, f"<{cls.__name__}>", "exec"), names)  # the source is made of field names alone
+    function: Callable[..., Any] = names[signature.partition("(")[0]]
+    return function

@@ -3,6 +3,10 @@
 Bytes go in (`receive`) and events come out; commands go in and bytes come out (`take_output`). It begins
 behind the protocol header, negotiates, and then passes on the items for channels unchanged: a channel is only
 a number here.
+
+The events that `connection.Connection091.receive` reports to its owner.
+
+Passwords and secrets do not appear in reprs, so not in logs either.
 """
 
 from __future__ import annotations
@@ -10,28 +14,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import field
 from enum import Enum, auto
 from typing import Any, Final, assert_never
 
-from amqp10broker.protocols.amqp091.content import Item
-from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
-from amqp10broker.protocols.amqp091.events import (
-    ChannelItems,
-    ConnectionEvent,
-    ConnectionFailed,
-    SecureOkReceived,
-    StartOkReceived,
-    UpdateSecretReceived,
-)
-from amqp10broker.protocols.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
-from amqp10broker.protocols.amqp091.framing import (
+from amqp10broker.dataclass import dataclass
+from amqp10broker.protocols.amqp091.content import (
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
     HEADER_BYTES,
+    Heartbeat,
+    Item,
+    MethodFrame,
     method_frame,
 )
-from amqp10broker.protocols.amqp091.items import Heartbeat, MethodFrame
+from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
+from amqp10broker.protocols.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_END,
     FRAME_METHOD,
@@ -52,6 +51,62 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
     decode_method,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class StartOkReceived:
+    """The client chose a mechanism: answer with `secure`, `tune` or `fail`, then `receive` the rest."""
+
+    mechanism: str
+    response: bytes = field(repr=False)
+    client_properties: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SecureOkReceived:
+    """The client answered a challenge: answer as to `StartOkReceived`."""
+
+    response: bytes = field(repr=False)
+
+
+@dataclass(eq=False, slots=True)
+class ChannelItems:
+    """Items for one channel, in order. The channel checks that the first is channel.open."""
+
+    channel: int
+    items: list[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSecretReceived:
+    """The client has a new secret: answer with `update_secret_ok`."""
+
+    secret: bytes = field(repr=False)
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The client broke a rule of the connection. connection.close has been written; wait for close-ok."""
+
+    error: Amqp091Error
+
+
+ConnectionEvent = (
+    StartOkReceived
+    | SecureOkReceived
+    | ConnectionTuneOk
+    | ConnectionOpen
+    | ChannelItems
+    | UpdateSecretReceived
+    | ConnectionClose
+    | ConnectionCloseOk
+    | ConnectionFailed
+)
+"""Methods of the client: answer open with `open_ok` or `fail`, then `receive` the rest; end the channels
+before `close_ok`, the answer to close; after close-ok write the rest, and close the socket.
+"""
+
 
 CHANNEL_MAX: Final = 65535
 """The largest number that the wire allows, for a connection without another limit."""

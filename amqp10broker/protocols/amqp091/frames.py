@@ -10,31 +10,29 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item, PendingContent
-from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.framing import (
+from amqp10broker.protocols.amqp091.content import (
+    ACK_PAYLOAD_BYTES,
     CONNECTION_CLASS,
     CONTENT_START_BYTES,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
     HEADER_BYTES,
-)
-from amqp10broker.protocols.amqp091.items import (
+    PREFIX_BYTES_MAX,
     AckRun,
     Content,
+    ContentOpened,
     ContentTooLarge,
     Heartbeat,
+    Item,
     MethodFrame,
-    PublishRun,
-)
-from amqp10broker.protocols.amqp091.layouts import (
-    ACK_PAYLOAD_BYTES,
-    PREFIX_BYTES_MAX,
+    PendingContent,
     PublishLayout,
+    PublishRun,
     is_ack,
     read_acks,
 )
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     FRAME_END,
@@ -47,7 +45,7 @@ from amqp10broker.protocols.amqp091.methods import (
     Method,
     decode_method,
 )
-from amqp10broker.protocols.budget import Budget
+from amqp10broker.protocols.connection import Budget
 
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """The default limit of a body; a larger one is not collected."""

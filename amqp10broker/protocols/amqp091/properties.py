@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.codec import decode_table, encode_shortstr, encode_table
+from amqp10broker.protocols.amqp091.codec import Table, decode_table, encode_shortstr, encode_table
 from amqp10broker.protocols.amqp091.errors import DecodeError
-from amqp10broker.protocols.amqp091.types import Table
-from amqp10broker.protocols.numbers import EncodeError
+from amqp10broker.protocols.serial import EncodeError
 
 CONTENT_TYPE: Final = 0x8000
 CONTENT_ENCODING: Final = 0x4000

@@ -13,12 +13,6 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
-from amqp10broker.protocols.amqp10.events import (
-    BeginReceived,
-    ConnectionEvent,
-    ConnectionFailed,
-    FramesReceived,
-)
 from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.frames import (
     PRE_OPEN_FRAME_SIZE_MAX,
@@ -26,6 +20,12 @@ from amqp10broker.protocols.amqp10.frames import (
     TYPE_SASL,
     FrameReader,
     encode_frame,
+)
+from amqp10broker.protocols.amqp10.link import (
+    BeginReceived,
+    ConnectionEvent,
+    ConnectionFailed,
+    FramesReceived,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     MIN_MAX_FRAME_SIZE,

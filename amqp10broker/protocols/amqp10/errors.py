@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.protocols.numbers import EncodeError as EncodeError
+from amqp10broker.protocols.serial import EncodeError as EncodeError
 
 
 class Condition:

@@ -1,11 +1,28 @@
-"""The links of one session: part 2, sections 2.6.1 to 2.6.6. Handles, attach, refusal, detach."""
+"""The links of one session: part 2, sections 2.6.1 to 2.6.6. Handles, attach, refusal, detach.
+
+Deliveries going out: part 2, sections 2.5.6, 2.6.7 and 2.7.5, from messages to transfer frames.
+
+Deliveries coming in: part 2, sections 2.6.7 and 2.7.5, from transfer frames to whole messages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
-from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow
+from amqp10broker.protocols.amqp10.delivery import (
+    DeliveryBatch,
+    OutgoingDelivery,
+    PartialDelivery,
+    Parts,
+    ResumedDelivery,
+    State,
+    check_first,
+    unsettled_map,
+)
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,
     AmqpError,
@@ -13,15 +30,24 @@ from amqp10broker.protocols.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.events import LinkAttached, LinkAttaching, LinkDetached, SessionEvent
-from amqp10broker.protocols.amqp10.faults import to_error
+from amqp10broker.protocols.amqp10.faults import message_too_large, over_limit, to_error
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.link import (
     LINK_TRANSITIONS,
+    DeliveriesReceived,
+    DeliveriesSent,
+    DeliveryBegun,
+    DeliveryResumed,
+    LinkAttached,
+    LinkAttaching,
+    LinkDetached,
     LinkInput,
     LinkState,
+    MarkerReached,
+    PumpEvent,
     ReceiverLink,
     SenderLink,
+    SessionEvent,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -29,13 +55,499 @@ from amqp10broker.protocols.amqp10.performatives import (
     ReceiverSettleMode,
     Role,
     SenderSettleMode,
+    TransactionalState,
+    Transfer,
 )
-from amqp10broker.protocols.amqp10.receiving import Inbound
-from amqp10broker.protocols.amqp10.resumption import State, unsettled_map
-from amqp10broker.protocols.amqp10.sending import Outbound
 from amqp10broker.protocols.amqp10.settling import Output, Settling
-from amqp10broker.protocols.amqp10.transfer import TransferHead
+from amqp10broker.protocols.amqp10.transfer import TransferHead, TransferRun, delivery_tag
 from amqp10broker.protocols.amqp10.types import Symbol
+from amqp10broker.protocols.connection import Unfinished
+from amqp10broker.protocols.serial import MASK
+
+# Keys of one batch are closer together than this, so the largest is only searched for above it.
+_LARGE_KEY: Final = MASK - 0x1000_0000
+
+# Deliveries that one link sends before the next link of the session.
+_QUANTUM_FRAMES: Final = 128
+
+
+class Outbound:
+    """The sending half of a session; `unsettled` has link and key by delivery-id."""
+
+    def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
+        self._window = window
+        self._output = output
+        self._channel = channel
+        self._frame_size_max = frame_size_max
+        self.next_delivery_id = 0
+        self._closed = False
+        self.unsettled: dict[int, tuple[SenderLink, int]] = {}
+        self.turns: deque[SenderLink] = deque()
+
+    def take_turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
+        """Write transfers of one link; return bytes written, deliveries begun, marker reached or None."""
+        if link.partial is not None:
+            if budget <= 0 or self._window.remote_incoming_window == 0:
+                return 0, 0, None
+            return self._send_piece(link), 0, None
+        while link.pending:
+            entry = link.pending[0]
+            if not isinstance(entry, DeliveryBatch):
+                if type(entry) is ResumedDelivery:
+                    return self._resume_next(link, entry, budget), 0, None
+                link.pending.popleft()
+                return 0, 0, entry
+            left = len(entry.messages) - entry.position
+            if left:
+                return *self._send_next(link, entry, left, budget), None
+            link.pending.popleft()
+        return 0, 0, None
+
+    def _send_next(self, link: SenderLink, entry: DeliveryBatch, left: int, budget: int) -> tuple[int, int]:
+        # Returns bytes and deliveries of the next batch that are written in this round.
+        limit = min(left, self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES)
+        if limit <= 0 or budget <= 0:
+            return 0, 0
+        spent, sent = self._send_whole(link, entry, limit, budget)
+        if sent == 0:
+            spent, sent = self._send_large(link, entry), 1
+        if sent == left:
+            link.pending.popleft()
+        return spent, sent
+
+    def _resume_next(self, link: SenderLink, entry: ResumedDelivery, budget: int) -> int:
+        # Returns bytes written. A resumed delivery needs credit as any.
+        if budget <= 0 or self._window.remote_incoming_window == 0 or link.credit.link_credit <= 0:
+            return 0
+        self._check_size(link, entry.message)
+        link.pending.popleft()
+        link.resuming -= 1
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & MASK
+        link.credit.spend(1)
+        if not entry.settled:
+            self.unsettled[delivery_id] = (link, entry.key)
+        link.partial = OutgoingDelivery(delivery_id, entry.key, entry.message, entry)
+        return self._send_piece(link)
+
+    def _check_size(self, link: SenderLink, message: Parts) -> None:
+        size = len(message[0]) + len(message[1])
+        if link.peer_max_message_size and size > link.peer_max_message_size:
+            raise message_too_large(size, link.peer_max_message_size)
+
+    def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
+        # Up to the first that does not fit one frame.
+        layout = link.head
+        assert layout is not None
+        position = batch.position
+        keys = batch.keys[position : position + limit]
+        if keys[-1] > _LARGE_KEY and max(keys) > MASK:
+            layout = TransferHead(
+                self._channel, link.handle, settled=link.settled, tag_bytes=8, txn_id=link.txn_id
+            )
+        pack = layout.pack
+        head_bytes = layout.head_bytes
+        before, between, after = layout.before, layout.between, layout.after
+        first_id = delivery_id = self.next_delivery_id
+        size_max = self._frame_size_max
+        peer_max = link.peer_max_message_size
+        if peer_max:
+            size_max = min(size_max, peer_max + head_bytes)
+        pieces = self._output.pieces
+        add = pieces.append
+        begins_at = len(pieces)
+        spent = 0
+        for key, (head, bare) in zip(keys, batch.messages[position : position + limit], strict=True):
+            size = head_bytes + len(head) + len(bare)
+            if size > size_max:
+                break
+            add(pack(size, before, delivery_id, between, key, after))
+            add(head)
+            add(bare)
+            delivery_id = (delivery_id + 1) & MASK
+            spent += size
+            if spent >= budget:
+                break
+        sent = (delivery_id - first_id) & MASK
+        if sent:
+            if not link.settled:
+                ids: Iterable[int] = range(first_id, first_id + sent)
+                if delivery_id < first_id:
+                    ids = [number & MASK for number in ids]
+                self.unsettled.update(zip(ids, zip(repeat(link), keys, strict=False), strict=False))
+            self.next_delivery_id = delivery_id
+            batch.position = position + sent
+            self._window.spend(sent)
+            link.credit.spend(sent)
+            if self._output.tap is not None:
+                self._output.tap.sent_run(link, first_id, sent, bytes(pieces[begins_at]))
+        return spent, sent
+
+    def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
+        key, message = batch.keys[batch.position], batch.messages[batch.position]
+        self._check_size(link, message)
+        delivery_id = self.next_delivery_id
+        self.next_delivery_id = (delivery_id + 1) & MASK
+        batch.position += 1
+        link.credit.spend(1)
+        if not link.settled:
+            self.unsettled[delivery_id] = (link, key)
+        link.partial = OutgoingDelivery(delivery_id, key, message, txn_id=link.txn_id)
+        return self._send_piece(link)
+
+    def _send_piece(self, link: SenderLink) -> int:
+        # Returns the bytes of one frame of the multi-frame delivery under way.
+        partial = link.partial
+        assert partial is not None
+        performative = Transfer(
+            handle=link.handle,
+            delivery_id=partial.delivery_id,
+            delivery_tag=delivery_tag(partial.key),
+            message_format=0,
+            settled=link.settled,
+            more=True,
+        )
+        if partial.txn_id is not None:
+            performative.state = TransactionalState(txn_id=partial.txn_id)
+        if partial.aborted:
+            performative.aborted = True
+        resumed = partial.resumed
+        if resumed is not None:
+            performative.resume, performative.state = True, resumed.state
+            performative.settled, performative.aborted = resumed.settled, resumed.aborted
+        transfer = performative.encode()
+        room = self._frame_size_max - 8 - len(transfer)
+        first = not partial.position
+        begins_at = partial.position
+        pieces = partial.take(room)
+        more = partial.position < partial.size_bytes
+        if not more:
+            performative.more = False
+            transfer = performative.encode()
+        size = 8 + len(transfer) + partial.position - begins_at
+        head = size.to_bytes(4, "big") + self._output.frame_tail + transfer
+        self._output.pieces.append(head)
+        self._output.pieces += pieces
+        self._window.spend(1)
+        if self._output.tap is not None:
+            self._output.tap.sent_piece(link, partial.delivery_id, head, first=first, last=not more)
+        if not more:
+            link.partial = None
+        return size
+
+    def queue_deliveries(self, link: SenderLink, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        link.pending.append(DeliveryBatch(keys, messages))
+        self._enqueue(link)
+
+    def queue_resumed(self, link: SenderLink, deliveries: Sequence[ResumedDelivery]) -> None:
+        """Hand deliveries over that are to be resumed, before any other of the link."""
+        link.pending.extend(deliveries)
+        link.resuming += len(deliveries)
+        self._enqueue(link)
+
+    def name_transaction(self, link: SenderLink, txn_id: bytes | None) -> None:
+        """Acquire later deliveries of the link in a transaction, or in none (part 4, 4.4.3)."""
+        link.txn_id = txn_id
+        link.head = TransferHead(self._channel, link.handle, settled=link.settled, txn_id=txn_id)
+
+    def abort(self, link: SenderLink, marker: object) -> None:
+        """Abort the delivery that has begun; the marker is reached when the abort is written."""
+        assert link.partial is not None
+        link.partial.abort()
+        self.unsettled.pop(link.partial.delivery_id, None)
+        link.pending.appendleft(marker)
+        self._enqueue(link)
+
+    def queue_marker(self, link: SenderLink, marker: object) -> None:
+        """Request a `MarkerReached` after everything handed over before has been written."""
+        link.pending.append(marker)
+        self._enqueue(link)
+
+    def _enqueue(self, link: SenderLink) -> None:
+        if not link.queued and not self._closed:
+            link.queued = True
+            self.turns.append(link)
+
+    def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
+        """Write transfers of the links in rotation, as far as windows and budget allow, up to a marker: its
+        owner writes frames there. Call again until no event is returned. Returns bytes of transfers, events,
+        and a link that must be detached because its next delivery is larger than its peer takes.
+        """
+        written = 0
+        events: list[PumpEvent] = []
+        turns = self.turns
+        blocked = 0
+        while turns and blocked < len(turns):
+            link = turns[0]
+            try:
+                spent, sent, marker = self.take_turn(link, budget_bytes - written)
+            except AmqpLinkError as fault:
+                return written, events, (link, fault)
+            written += spent
+            if sent:
+                events.append(DeliveriesSent(link, sent))
+            if not link.pending and link.partial is None:
+                turns.popleft()
+                link.queued = False
+            else:
+                turns.rotate(-1)
+                blocked = 0 if spent else blocked + 1
+            if marker is not None:
+                events.append(MarkerReached(link, marker))
+                return written, events, None
+        return written, events, None
+
+    def close(self) -> None:
+        """Stop sending after our end, which no transfer may follow (2.5.5)."""
+        self._closed = True
+        for link in self.turns:
+            link.queued = False
+        self.turns.clear()
+
+    def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
+        if link.queued:
+            self.turns.remove(link)
+            link.queued = False
+        gone = [number for number, (owner, _) in self.unsettled.items() if owner is link]
+        link.left = [self.unsettled.pop(number)[1] for number in gone]
+        unsent: list[tuple[int, Parts]] = []
+        if link.settled and link.partial is not None:
+            unsent.append((link.partial.key, link.partial.message))
+        for entry in link.pending:
+            if type(entry) is DeliveryBatch:
+                unsent.extend(zip(*entry.cut(0), strict=True))
+        link.pending.clear()
+        link.resuming = 0
+        link.partial = None
+        return unsent
+
+
+class Inbound:
+    """The receiving half of a session; `unsettled` has deliveries received and not settled by us."""
+
+    __slots__ = ("_unfinished", "_window", "grants", "unsettled")
+
+    def __init__(self, window: IncomingWindow, unfinished: Unfinished) -> None:
+        self._window = window
+        self._unfinished = unfinished
+        self.unsettled: dict[int, ReceiverLink] = {}
+        self.grants: dict[ReceiverLink, None] = {}
+
+    def take_run(
+        self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
+    ) -> TransferRun | None:
+        """Take a run of complete deliveries, or, within a partial one, its end. Returns the part that is to
+        be taken after the owner has acted on `events`: behind the end of a partial delivery, or from a
+        delivery-id on that is in flight. Raises `AmqpLinkError` (deliveries before the fault are in
+        `events`), and `AmqpSessionError` if the first delivery-id is in flight.
+        """
+        if link.partial is not None:
+            # The first transfer of the run is the last of a delivery that has begun.
+            transfer = Transfer(
+                handle=run.handle,
+                delivery_id=run.delivery_ids[0],
+                delivery_tag=run.tags[0],
+                message_format=run.message_format,
+                settled=run.settled,
+                state=None if run.txn_id is None else TransactionalState(txn_id=run.txn_id),
+            )
+            self.take_transfer(link, transfer, run.payloads[0], events)
+            return part_of_run(run, 1, len(run.delivery_ids)) if len(run.delivery_ids) > 1 else None
+        settled = bool(run.settled)
+        check_settled(link, settled)
+        ids = run.delivery_ids
+        tags = run.tags
+        payloads = run.payloads
+        credit = link.credit
+        fault: AmqpLinkError | None = None
+        rest: TransferRun | None = None
+        limit = link.max_message_size
+        if limit and max(map(len, payloads)) > limit:
+            at, size = next((at, len(each)) for at, each in enumerate(payloads) if len(each) > limit)
+            fault = message_too_large(size, limit)
+            ids, tags, payloads = ids[:at], tags[:at], payloads[:at]
+        if not settled and ids:
+            if credit.link_credit <= 0 and not credit.covers_one:
+                raise over_limit()
+            fit = self._note_first_unsettled(ids, link)
+            if fit < len(ids):
+                if not fit:
+                    raise _in_flight(ids[0])
+                fault, rest = None, part_of_run(run, fit, len(run.delivery_ids))
+                ids, tags, payloads = ids[:fit], tags[:fit], payloads[:fit]
+        covered = credit.receive(len(ids))
+        if credit.granted is not None:
+            self.grants[link] = None
+        if covered < len(ids):
+            fault, rest = over_limit(), None
+            if not settled:
+                for _ in range(len(ids) - covered):
+                    self.unsettled.popitem()
+            ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
+        if ids:
+            kind = run.message_format or 0
+            events.append(DeliveriesReceived(link, ids, tags, payloads, settled, kind, run.txn_id))
+        if fault is not None:
+            raise fault
+        return rest
+
+    def note_unsettled(self, delivery_id: int, link: ReceiverLink) -> None:
+        """Note that a delivery waits to be settled by us. Raises `AmqpSessionError` if its id is in use."""
+        if delivery_id in self.unsettled:
+            raise _in_flight(delivery_id)
+        self.unsettled[delivery_id] = link
+
+    def _note_first_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> int:
+        # Returns how many are noted: those before the first that is in flight.
+        unsettled = self.unsettled
+        before = len(unsettled)
+        # With setdefault a delivery-id that is in flight stays with its link.
+        deque(map(unsettled.setdefault, ids, repeat(link)), maxlen=0)
+        noted = len(unsettled) - before
+        if noted == len(ids):
+            return noted
+        for _ in range(noted):
+            unsettled.popitem()
+        for at, delivery_id in enumerate(ids):
+            if delivery_id in unsettled:
+                return at
+            unsettled[delivery_id] = link
+        raise AssertionError("one of them is in flight")
+
+    def take_transfer(
+        self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
+    ) -> None:
+        partial = link.partial
+        if partial is None:
+            check_first(transfer)
+            if not link.credit.covers_one:
+                raise over_limit()
+            if (
+                transfer.rcv_settle_mode == ReceiverSettleMode.SECOND
+                and link.rcv_settle_mode == ReceiverSettleMode.FIRST
+            ):
+                raise AmqpLinkError(
+                    Condition.INVALID_FIELD,
+                    "rcv-settle-mode second on a transfer of a link whose rcv-settle-mode is first",
+                )
+            if transfer.more and link.manages:
+                raise AmqpLinkError(
+                    Condition.NOT_IMPLEMENTED,
+                    f"a delivery of several transfers (more=true) is not supported on link '{link.name}'",
+                )
+            partial = PartialDelivery(transfer)
+            if not partial.resumed:
+                check_settled(link, partial.settled)
+                if not partial.settled:
+                    self.note_unsettled(partial.delivery_id, link)
+        else:
+            partial.check_continuation(transfer)
+        if transfer.aborted:
+            # "Aborted messages SHOULD be discarded by the recipient ... An aborted message is
+            # implicitly settled" (2.7.5). It used its credit all the same.
+            self._end_partial(link, partial)
+            self._drop_delivery(link, partial)
+            if partial.resumed and link.resumes:
+                events.append(_resumed(link, partial, aborted=True))
+            return
+        if partial.resumed:
+            payload = b""
+        partial.add(payload)
+        if link.max_message_size and partial.size_bytes > link.max_message_size:
+            raise message_too_large(partial.size_bytes, link.max_message_size)
+        if transfer.more:
+            if link.looks_ahead and link.partial is None and not partial.resumed:
+                events.append(DeliveryBegun(link, payload))
+            link.partial = partial
+            partial.held_bytes += self._unfinished.keep(len(payload))
+            return
+        self._end_partial(link, partial)
+        if partial.resumed:
+            # Its content, if any, was here before: parts of deliveries are not retained.
+            self._drop_delivery(link, partial)
+            if link.resumes:
+                events.append(_resumed(link, partial, aborted=False))
+            return
+        if not link.credit.receive(1):
+            raise over_limit()
+        self.grants[link] = None
+        events.append(
+            DeliveriesReceived(
+                link,
+                [partial.delivery_id],
+                [partial.tag],
+                [b"".join(partial.chunks)],
+                partial.settled,
+                partial.message_format or 0,
+                partial.txn_id,
+            )
+        )
+
+    def _end_partial(self, link: ReceiverLink, partial: PartialDelivery) -> None:
+        link.partial = None
+        self._unfinished.give_back(partial.held_bytes)
+        partial.held_bytes = 0
+
+    def _drop_delivery(self, link: ReceiverLink, partial: PartialDelivery) -> None:
+        link.credit.receive(1)
+        self.finish(link, 1)
+        self.unsettled.pop(partial.delivery_id, None)
+
+    def finish(self, link: ReceiverLink, deliveries: int) -> None:
+        link.credit.finish(deliveries)
+        self.note_grant(link)
+
+    def top_up(self, link: ReceiverLink) -> None:
+        """Grant if the link's rule allows it now, as after a change of its limit."""
+        link.credit.top_up()
+        self.note_grant(link)
+
+    def note_grant(self, link: ReceiverLink) -> None:
+        """Send a new grant of the link, if there is one, with the next output."""
+        if link.credit.granted is not None:
+            self.grants[link] = None
+
+    def drop(self, link: ReceiverLink) -> None:
+        self.drop_partial(link)
+        unsettled = self.unsettled
+        for number in [number for number, owner in unsettled.items() if owner is link]:
+            del unsettled[number]
+        self.grants.pop(link, None)
+
+    def drop_partial(self, link: ReceiverLink) -> None:
+        if link.partial is not None:
+            self._end_partial(link, link.partial)
+
+
+def _resumed(link: ReceiverLink, partial: PartialDelivery, *, aborted: bool) -> DeliveryResumed:
+    return DeliveryResumed(link, partial.delivery_id, partial.tag, partial.settled, aborted)
+
+
+def _in_flight(delivery_id: int) -> AmqpSessionError:
+    return AmqpSessionError(
+        Condition.INVALID_FIELD,
+        f"a delivery-id of {delivery_id}..{delivery_id} is still in flight: use it again when it is settled",
+    )
+
+
+def part_of_run(run: TransferRun, first: int, stop: int) -> TransferRun:
+    return TransferRun(
+        *(run.handle, run.message_format, run.settled, run.txn_id),
+        run.delivery_ids[first:stop],
+        run.tags[first:stop],
+        run.payloads[first:stop],
+    )
+
+
+def check_settled(link: ReceiverLink, settled: bool) -> None:
+    """Raise `AmqpLinkError` if a delivery's settled flag contradicts the link's mode (2.8.2)."""
+    mode = link.snd_settle_mode
+    if (mode == SenderSettleMode.UNSETTLED and settled) or (mode == SenderSettleMode.SETTLED and not settled):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"sender settle mode is '{SenderSettleMode(mode).name.lower()}' but transfer settled flag is "
+            f"interpreted as being '{str(settled).lower()}'",
+        )
 
 
 class Links:

@@ -8,8 +8,13 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.encoder import write_uint
-from amqp10broker.protocols.amqp10.events import DeliveriesSettled, DeliveriesUpdated, SessionEvent
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import (
+    DeliveriesSettled,
+    DeliveriesUpdated,
+    ReceiverLink,
+    SenderLink,
+    SessionEvent,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Attach,

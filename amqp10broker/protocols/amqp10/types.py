@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar, Final, Self
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.numbers import Binary32, EncodeError, Integer
+from amqp10broker.protocols.serial import Binary32, EncodeError, Integer
 
 # How many values may enclose another one. Real messages use fewer than ten; the limit keeps hostile
 # ones from exhausting the stack of the recursive readers and writers.

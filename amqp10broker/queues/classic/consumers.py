@@ -15,8 +15,8 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Window, content_bytes
 from amqp10broker.queues.classic.ready import Cursor, Keyed, Level, ReadyMessages
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
+from amqp10broker.queues.machine import RoundRobin, that_fill, turn_within
 from amqp10broker.queues.queue_status import ConsumerStatus, Looking
-from amqp10broker.queues.round_robin import RoundRobin, that_fill, turn_within
 
 
 class ClassicConsumer:

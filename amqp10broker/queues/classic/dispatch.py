@@ -1,18 +1,261 @@
-"""The distribution of a classic queue's ready messages to consumers, in rotation, within their credit."""
+"""The distribution of a classic queue's ready messages to consumers, in rotation, within their credit.
+
+The removal of messages from a classic queue and its store, with dead-lettering, and its limits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
+from typing import Final, assert_never
 
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.message.traits import traits_of
 from amqp10broker.protocols.serial import MASK
-from amqp10broker.queues.classic.backlog import content_bytes
+from amqp10broker.queues.classic.backlog import DELAYED, Store, content_bytes
 from amqp10broker.queues.classic.consumers import ClassicConsumer, Consumers, Search, has_more
-from amqp10broker.queues.classic.ready import EXPIRED_MAX, ReadyMessages
-from amqp10broker.queues.classic.removal import Disposal
-from amqp10broker.queues.classic.store import Store
-from amqp10broker.queues.machine import Outbox
-from amqp10broker.queues.round_robin import SCAN_MAX, next_takers, turn_of
+from amqp10broker.queues.classic.ready import EXPIRED_MAX, Delayed, DelayedMessages, Keyed, ReadyMessages
+from amqp10broker.queues.commands import DeadLetterReason, DeadLetters, DeliveryOutcome
+from amqp10broker.queues.machine import SCAN_MAX, Outbox, next_takers, turn_of
+from amqp10broker.queues.queue_status import AT_MOST_ONCE, DISABLED, QueueCounters
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+
+DROPPED_MAX: Final = 4096
+"""Messages that are dropped in one step when a limit was lowered; each may have to be dead-lettered."""
+
+
+class Disposal:
+    def __init__(
+        self,
+        waiting: ReadyMessages,
+        delayed: DelayedMessages,
+        store: Store,
+        counters: QueueCounters,
+        dead_letters: list[DeadLetters],
+        outbox: Outbox,
+        *,
+        keeps: bool,
+    ) -> None:
+        self._waiting = waiting
+        self._delayed = delayed
+        self._store = store
+        self._counters = counters
+        self._dead_letters = dead_letters
+        self._outbox = outbox
+        self.settings: QueueSettings = DEFAULTS
+        self.keeps = keeps
+        self.unfinished = False
+        self.expired_ms: int | None = None
+
+    def forget(self, keys: Sequence[int]) -> None:
+        waiting = self._waiting
+        if waiting.expiries:
+            for key in keys:
+                waiting.expiries.pop(key, None)
+        if not self.keeps or not keys:
+            return
+        width = waiting.width
+        if width == 1:
+            self._store.forget(0, keys)
+            return
+        by_level: dict[int, list[int]] = {}
+        for key in keys:
+            by_level.setdefault(key % width, []).append(key // width)
+        for level, positions in by_level.items():
+            self._store.forget(level, positions)
+
+    def give_up(self, reason: DeadLetterReason, messages: list[Message]) -> None:
+        exchange = self.settings.dead_letter_exchange
+        strategy = DISABLED if exchange is None else AT_MOST_ONCE
+        self._counters.given_up[reason, strategy] += len(messages)
+        if exchange is None:
+            return
+        self._counters.dead_lettered[reason] += len(messages)
+        routing_key = self.settings.dead_letter_routing_key
+        last = self._dead_letters[-1] if self._dead_letters else None
+        if last is not None and (last.reason, last.exchange, last.routing_key) == (
+            reason,
+            exchange,
+            routing_key,
+        ):
+            assert isinstance(last.messages, list)
+            last.messages.extend(messages)
+        else:
+            self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
+
+    def remove(self, reason: DeadLetterReason, gone: Sequence[Keyed]) -> None:
+        self._counters.lost[reason] += len(gone)
+        self.give_up(reason, [message for _, message in gone])
+        self.forget([key for key, _ in gone])
+
+    def remove_expired(self, gone: Sequence[Keyed], now_ms: int) -> None:
+        self.expired_ms = now_ms
+        self.remove(DeadLetterReason.EXPIRED, gone)
+
+    def remove_delayed(self, reason: DeadLetterReason, gone: Sequence[Delayed]) -> None:
+        self._counters.lost[reason] += len(gone)
+        self.give_up(reason, [each.message for each in gone])
+        if self.keeps:
+            self._store.forget(DELAYED, sorted(each.position for each in gone))
+
+    def expire(self, now_ms: int) -> None:
+        gone = self._waiting.take_expired(now_ms)
+        if gone:
+            self.remove_expired(gone, now_ms)
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """Messages that count against the limits of length, and their bytes if there is a limit of those."""
+        waiting, delayed = self._waiting, self._delayed
+        return waiting.count + delayed.count, waiting.size + delayed.size
+
+    def make_room(self) -> None:
+        """Drop messages beyond the limits from the head, at most `DROPPED_MAX`. Delayed messages count as
+        behind the others.
+        """
+        settings, waiting = self.settings, self._waiting
+        self.unfinished = False
+        if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
+            return
+        gone: list[Keyed] = []
+        later: list[Delayed] = []
+        while is_over(settings, *self.counted):
+            if len(gone) + len(later) == DROPPED_MAX:
+                self.unfinished = True
+                break
+            if waiting.count:
+                gone.append(waiting.drop_head())
+            elif self._delayed.count:
+                later.append(self._delayed.take_first())
+            else:
+                break
+        if gone:
+            self.remove(DeadLetterReason.MAXLEN, gone)
+        if later:
+            self.remove_delayed(DeadLetterReason.MAXLEN, later)
+
+    def drop_all(self) -> None:
+        for level, positions in self._waiting.clear():
+            if self.keeps:
+                self._store.forget(level.number, positions)
+        for run in self._delayed.clear():
+            if self.keeps:
+                self._store.forget(DELAYED, run)
+
+    def decide(self, held: Iterable[Keyed], delivery_outcome: DeliveryOutcome) -> None:
+        match delivery_outcome:
+            case DeliveryOutcome.ACCEPT:
+                self.forget([key for key, _ in held])
+            case DeliveryOutcome.DISCARD:
+                self.remove(DeadLetterReason.REJECTED, list(held))
+            case DeliveryOutcome.DISCARD_FAILED:
+                self.remove(
+                    DeadLetterReason.REJECTED,
+                    [(key, acquired(message, failed=True)) for key, message in held],
+                )
+            case DeliveryOutcome.REQUEUE | DeliveryOutcome.REQUEUE_FAILED:
+                failed = delivery_outcome is DeliveryOutcome.REQUEUE_FAILED
+                for key, message in held:
+                    self._waiting.put_back(key, acquired(message, failed=failed))
+            case _:
+                assert_never(delivery_outcome)
+
+    def take_back(
+        self, consumer: ClassicConsumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Requeue deliveries that never reached the client, unchanged. A consumer that browses will be shown
+        them again.
+        """
+        self._outbox.withdraw(consumer)
+        if consumer.browses:
+            self._show_again(consumer, keys, seen)
+            return
+        put_back = self._waiting.put_back
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        if on_its_way:
+            for key in list(unsettled)[-on_its_way:]:
+                put_back(key, unsettled.pop(key))
+        consumer.handed_out = seen
+        for key, message in zip(keys, messages, strict=True):
+            # The queue's own copy if it has one: the session's may be in another protocol's encoding.
+            held = unsettled.pop(key, None)
+            if held is not None:
+                put_back(key, held)
+            elif consumer.settled:
+                put_back(key, message)
+
+    def _show_again(self, consumer: ClassicConsumer, keys: Sequence[int], seen: int) -> None:
+        cursor = consumer.cursor
+        assert cursor is not None
+        on_its_way = consumer.handed_out - seen
+        missed = [*keys, *list(consumer.unsettled)[len(consumer.unsettled) - on_its_way :]]
+        consumer.unsettled.clear()
+        consumer.handed_out = seen
+        cursor.passed -= len(missed)
+        width = self._waiting.width
+        for key in missed:
+            cursor.on_return(width - 1 - key % width, key // width)
+
+    def trim(self, consumer: ClassicConsumer, seen: int) -> None:
+        """Remove deliveries of a settled consumer that have reached the session."""
+        if consumer.browses:
+            on_its_way = consumer.handed_out - seen
+            for key in list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]:
+                del consumer.unsettled[key]
+        elif consumer.settled:
+            unsettled = consumer.unsettled
+            on_its_way = consumer.handed_out - seen
+            final = list(unsettled)[: len(unsettled) - on_its_way]
+            for key in final:
+                del unsettled[key]
+            self.forget(final)
+
+
+_HEAD: Final = itemgetter(0)
+
+
+def expiries_of(
+    messages: Sequence[Message], queue_ttl_ms: int | None, now_ms: int
+) -> tuple[Sequence[int] | None, bool]:
+    """Return the expiry of each newly published message, in ms; 0: never; None instead of a list: no message
+    expires. The smaller of the queue's and the message's time to live counts. Returns the expiries, and
+    whether some message requests a delay (`dues_of`).
+    """
+    ttls: dict[bytes, int | None] = {}
+    delays = False
+    for head in set(map(_HEAD, messages)):
+        _, _, ttl, delay = traits_of(head)
+        ttls[head] = min((each for each in (ttl, queue_ttl_ms) if each is not None), default=None)
+        if delay is not None:
+            delays = True
+    if len(ttls) == 1:
+        ttl = next(iter(ttls.values()))
+        return (None if ttl is None else [now_ms + ttl] * len(messages)), delays
+    if all(ttl is None for ttl in ttls.values()):
+        return None, delays
+    when = {head: 0 if ttl is None else now_ms + ttl for head, ttl in ttls.items()}
+    return [when[head] for head, _ in messages], delays
+
+
+def dues_of(messages: Sequence[Message], now_ms: int) -> list[int]:
+    """Return when each newly published message may be delivered, in ms; 0: it requests no delay."""
+    delays = [traits_of(head).delay for head, _ in messages]
+    return [0 if delay is None else delay.due_ms(now_ms) for delay in delays]
+
+
+def rejects(settings: QueueSettings) -> bool:
+    return settings.overflow is not Overflow.DROP_HEAD and is_limited(settings)
+
+
+def is_limited(settings: QueueSettings) -> bool:
+    return settings.max_length is not None or settings.max_length_bytes is not None
+
+
+def is_over(settings: QueueSettings, count: int, size: int) -> bool:
+    return (settings.max_length is not None and count > settings.max_length) or (
+        settings.max_length_bytes is not None and size > settings.max_length_bytes
+    )
 
 
 class Serving:

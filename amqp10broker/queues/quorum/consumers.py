@@ -7,39 +7,37 @@ from collections.abc import Callable, Sequence
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
+    ActiveChanged,
     Cancel,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     PeerId,
+    QueueDeleted,
     Settle,
     Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    ActiveChanged,
-    CreditReply,
-    Deliver,
-    QueueDeleted,
     Subscribed,
     TimedOut,
+    Unsubscribe,
 )
-from amqp10broker.queues.machine import Outbox
+from amqp10broker.queues.machine import Outbox, RoundRobin, next_takers, turn_of, turn_within
 from amqp10broker.queues.quorum.commands import Selected
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     Activity,
+    ConsumerFacts,
     ConsumerRotation,
+    NodeLinks,
     QuorumConsumer,
     delivered_at,
     size_of,
 )
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLinks
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting
-from amqp10broker.queues.round_robin import RoundRobin, next_takers, turn_of, turn_within
 from amqp10broker.queues.selecting import encoded
 
 

@@ -11,33 +11,31 @@ matter for their messages only, which are found by their places.
 
 In a group of one, everything in the journal is committed. So a start applies it, and appends the loss of the
 former sessions, before the group begins.
+
+The places of a Raft log's entries in the journal.
+
+It takes 8 bytes an entry, and a stretch for each file and each term: a queue has hundreds of thousands of
+entries between two states.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, StorageError
-from amqp10broker.message.batch import decode_batch, encode_batch
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, decode_batch, encode_batch
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Configure
-from amqp10broker.queues.journal import RecordLog
-from amqp10broker.queues.quorum.command_codec import (
-    Place,
-    decode_commands,
-    encode_commands,
-    entry_head,
-)
-from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand, RaiseVersion
-from amqp10broker.queues.quorum.entry_index import EntryIndex
-from amqp10broker.queues.quorum.journal_bodies import JournalBodies
-from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import (
+from amqp10broker.queues.journal import RecordLog, Spool
+from amqp10broker.queues.quorum.bodies import JournalBodies
+from amqp10broker.queues.quorum.commands import (
     APPLIED,
     BEGINS,
     COMMANDS,
@@ -53,15 +51,135 @@ from amqp10broker.queues.quorum.records import (
     STATE,
     STATE_OF,
     TRANSFER,
+    BodyPlace,
+    NodeGone,
+    QuorumCommand,
+    RaiseVersion,
+    decode_commands,
+    encode_commands,
+    entry_head,
 )
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.spool import Spool
-from amqp10broker.raft import codec
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, Stored, new_member, run_of
-from amqp10broker.raft.ready import Ready
+from amqp10broker.raft import messages
+from amqp10broker.raft.entries import (
+    Configuration,
+    Hard,
+    Kind,
+    Point,
+    Run,
+    Snapshot,
+    Stored,
+    new_member,
+    run_of,
+)
+from amqp10broker.raft.messages import Ready
 from amqp10broker.storage.record import Record
+
+
+class _Stretch:
+    __slots__ = ("file", "first", "offsets")
+
+    def __init__(self, first: int, file: int, offset: int) -> None:
+        self.first = first
+        self.file = file
+        self.offsets = array("Q", (offset,))
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.offsets)
+
+
+_FIRST = attrgetter("first")
+_INDEX = itemgetter(0)
+
+
+class EntryIndex:
+    """The index of one group. Entries are added in the order of their indexes, without gaps."""
+
+    def __init__(self) -> None:
+        self._stretches: list[_Stretch] = []
+        self._terms: list[tuple[int, int, Kind]] = []
+
+    def add(self, index: int, term: int, kind: Kind, file: int, offset: int) -> None:
+        terms = self._terms
+        if not terms or terms[-1][1] != term or terms[-1][2] is not kind:
+            terms.append((index, term, kind))
+        last = self._stretches[-1] if self._stretches else None
+        if last is not None and last.file == file:
+            last.offsets.append(offset)
+        else:
+            self._stretches.append(_Stretch(index, file, offset))
+
+    def truncate(self, first: int) -> None:
+        while self._stretches and self._stretches[-1].first >= first:
+            self._stretches.pop()
+        if self._stretches:
+            last = self._stretches[-1]
+            del last.offsets[first - last.first :]
+        while self._terms and self._terms[-1][0] >= first:
+            self._terms.pop()
+
+    def move(self, index: int, file: int, offset: int) -> None:
+        """Change the place of an entry that was appended again; then of those behind it, in order."""
+        at = bisect_right(self._stretches, index, key=_FIRST) - 1
+        before = self._stretches[at]
+        behind = before.offsets[index - before.first + 1 :]
+        del before.offsets[index - before.first :]
+        parts: list[_Stretch] = [before] if before.offsets else []
+        if parts and before.file == file:
+            before.offsets.append(offset)
+        elif not parts and at and self._stretches[at - 1].file == file:
+            self._stretches[at - 1].offsets.append(offset)
+        else:
+            parts.append(_Stretch(index, file, offset))
+        if behind:
+            rest = _Stretch(index + 1, before.file, behind[0])
+            rest.offsets = behind
+            parts.append(rest)
+        self._stretches[at : at + 1] = parts
+
+    def clear(self) -> None:
+        self._stretches.clear()
+        self._terms.clear()
+
+    def forget_until(self, index: int) -> None:
+        while self._stretches and self._stretches[0].end <= index + 1:
+            del self._stretches[0]
+        if self._stretches and self._stretches[0].first <= index:
+            first = self._stretches[0]
+            del first.offsets[: index + 1 - first.first]
+            first.first = index + 1
+        if not self._stretches:
+            self._terms.clear()
+        while len(self._terms) > 1 and self._terms[1][0] <= index + 1:
+            del self._terms[0]
+
+    def last_in(self, file: int) -> int | None:
+        ends = [each.end for each in self._stretches if each.file <= file]
+        return max(ends) - 1 if ends else None
+
+    def kind(self, index: int) -> tuple[int, Kind]:
+        _, term, kind = self._terms[bisect_right(self._terms, index, key=_INDEX) - 1]
+        return term, kind
+
+    def terms(self, behind: int) -> Iterator[tuple[int, int, Kind]]:
+        """Iterate over (first index, term, kind) of the stretches of one term and kind behind an index."""
+        for at, (first, term, kind) in enumerate(self._terms):
+            following = self._terms[at + 1][0] if at + 1 < len(self._terms) else None
+            if following is None or following > behind + 1:
+                yield max(first, behind + 1), term, kind
+
+    def places(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        at = bisect_right(self._stretches, first, key=_FIRST) - 1
+        while first <= last:
+            stretch = self._stretches[at]
+            for index in range(first, min(last + 1, stretch.end)):
+                yield index, stretch.file, stretch.offsets[index - stretch.first]
+            first = stretch.end
+            at += 1
+
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024
 """Log after which the state is written again; applying so much takes less than a second at start."""
@@ -90,7 +208,7 @@ class LogEntry:
     payload: bytes
     now_ms: int
     end: int
-    places: Sequence[Place]
+    places: Sequence[BodyPlace]
     commands: Sequence[QuorumCommand] | None
     file: int
     version: int
@@ -320,7 +438,7 @@ class QuorumStore:
 
     def _write_hard(self, hard: Hard) -> None:
         self._hard = hard
-        self.ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [codec.HARD.encode(hard)])
+        self.ticket, self._hard_file, _ = self._log.append(self.group, HARD, 0, [messages.HARD.encode(hard)])
 
     def snapshot(self) -> tuple[Point, bytes, Iterator[bytes], Callable[[], None]]:
         """Return the place, state, and message records of the applied part; the last item must be called once
@@ -446,13 +564,13 @@ class QuorumStore:
         self.tail.popleft()
         if not self.tail:
             self.tail = _NO_ENTRIES
-        config = codec.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
+        config = messages.CONFIG.decode(entry.payload) if entry.kind is Kind.CONFIG else self._point.config
         self._point = Point(entry.index, entry.term, config)
         self._next_index, self._now_ms, self._version = entry.end, entry.now_ms, entry.version
 
     def _relocate(self, first: int, end: int) -> None:
         batch = encode_batch(self.bodies.fetch(range(first, end)))
-        place = Place(first, end - first, 0, sum(map(len, batch)))
+        place = BodyPlace(first, end - first, 0, sum(map(len, batch)))
         payload = [PLACES.encode([place]), *batch]
         self.ticket, file, _ = self._log.append(self.group, RELOCATED, first, payload, term=self._point.index)
         self.bodies.relocated(file, [place])
@@ -575,7 +693,7 @@ class QuorumStore:
         if kind in (EMPTY, COMMANDS, CONFIG):
             self._restore_entry(record)
         elif kind == HARD:
-            self._hard, self._hard_file = codec.HARD.decode(payload), record.file
+            self._hard, self._hard_file = messages.HARD.decode(payload), record.file
         elif kind == STATE:
             self._restore_state(record, *STATE_OF.decode(payload))
         elif kind == STAGED:
@@ -762,7 +880,7 @@ class QuorumStore:
         base = self._base
         stretches = list(self._entries.terms(base.index))
         configs = [
-            (index, codec.CONFIG.decode(self._log.read(file, offset)[APPLIED.size :]))
+            (index, messages.CONFIG.decode(self._log.read(file, offset)[APPLIED.size :]))
             for at, (first, _, kind) in enumerate(stretches)
             if kind is Kind.CONFIG
             for index, file, offset in self._entries.places(
@@ -775,5 +893,5 @@ class QuorumStore:
 
 def _record_of(first: int, messages: Sequence[Message]) -> bytes:
     batch = encode_batch(messages)
-    place = Place(first, len(messages), 0, sum(map(len, batch)))
+    place = BodyPlace(first, len(messages), 0, sum(map(len, batch)))
     return b"".join((PLACES.encode([place]), *batch))

@@ -11,18 +11,16 @@ from operator import itemgetter
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.message.dead_lettering import delivery_time_ms, merged, redelivered
 from amqp10broker.message.message import Message
-from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.commands import DeliveryOutcome
-from amqp10broker.queues.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
-from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
+from amqp10broker.queues.commands import DeadLetterReason, DeadLetters, DeliveryOutcome
+from amqp10broker.queues.machine import that_fill
+from amqp10broker.queues.queue_status import AT_LEAST_ONCE, AT_MOST_ONCE, DISABLED, QueueCounters
 from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import size_of
-from amqp10broker.queues.quorum.later import DueMessage
-from amqp10broker.queues.quorum.ordered_entries import NEVER
+from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage
 from amqp10broker.queues.quorum.ready import Place, ReadyIndexes
-from amqp10broker.queues.round_robin import that_fill
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
 # At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count

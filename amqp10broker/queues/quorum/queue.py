@@ -19,39 +19,36 @@ from typing import Final, assert_never
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     TICK,
+    Answer,
     AttachPublisher,
     Cancel,
     Configure,
+    Confirmed,
     ConsumerRef,
     Credit,
+    DeadLetters,
     Delete,
+    Deliver,
     DetachPublisher,
     GiveBack,
     Inspect,
     PeerId,
     Publish,
     PublisherRef,
+    PublishRejected,
     Purge,
+    Refusal,
     RequestRef,
     Settle,
+    Settled,
     Subscribe,
     Tick,
     Unsubscribe,
     tag_in,
 )
-from amqp10broker.queues.effects import (
-    Answer,
-    Confirmed,
-    DeadLetters,
-    Deliver,
-    PublishRejected,
-    Refusal,
-    Settled,
-)
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.queue_status import QueueStats, QueueStatus, QueueWeight, few, is_full, length_limits
 from amqp10broker.queues.quorum.bodies import PagedBodies
-from amqp10broker.queues.quorum.browsing import Browsers
 from amqp10broker.queues.quorum.commands import (
     CHANGES_NOTHING,
     BrowsersGone,
@@ -67,10 +64,10 @@ from amqp10broker.queues.quorum.commands import (
     Selected,
     SessionGone,
 )
-from amqp10broker.queues.quorum.consumer import size_of
+from amqp10broker.queues.quorum.consumer import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of, size_of
 from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.messages import PREFETCH, DeadMessage, Messages, at_least_once
-from amqp10broker.queues.quorum.node_links import ConsumerFacts, NodeLink, NodeLinks, Resumption, is_of
+from amqp10broker.queues.quorum.selecting import Browsers
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 _CONTENT: Final = itemgetter(1)

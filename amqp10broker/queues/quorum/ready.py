@@ -21,8 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
-from amqp10broker.queues.quorum.ordered_entries import NEVER, OrderedEntries
+from amqp10broker.queues.quorum.ordered_entries import NEVER, DueMessage, LaterMessages, OrderedEntries
 
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""

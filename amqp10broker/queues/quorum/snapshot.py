@@ -37,18 +37,18 @@ from amqp10broker.layout import (
     row,
 )
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.classic.extents import ranges_of
-from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.commands import DeadLetterReason
+from amqp10broker.queues.journal import ranges_of
 from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
 from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     ConsumerSelection,
+    NodeLink,
     QuorumConsumer,
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum.node_links import NodeLink
 from amqp10broker.queues.quorum.ordered_entries import OrderedEntries
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS

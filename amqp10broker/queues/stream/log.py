@@ -19,8 +19,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final
 
-from amqp10broker.message.batch import decode_batch
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, decode_batch
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.stream_files import CHUNK, FileShelf
 

@@ -29,17 +29,16 @@ from amqp10broker.cluster.bootstrap import (
     read_nodes,
 )
 from amqp10broker.cluster.hello import OTHER_VERSION, HelloRefused, Identity
-from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.membership import ByCount
 from amqp10broker.cluster.remote_queue.link import QueueLink
 from amqp10broker.cluster.system import System
-from amqp10broker.cluster.system_store import used_version
+from amqp10broker.cluster.transactions import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.catalog import Catalog, NodeDirectory
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
-from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
@@ -55,18 +54,15 @@ from amqp10broker.runtime.cluster.forming import (
     prepare_folder,
     read_secret,
 )
-from amqp10broker.runtime.cluster.leaderless import LeaderlessQueues
-from amqp10broker.runtime.cluster.node_queues import NodeQueues
-from amqp10broker.runtime.cluster.peer_streams import Wires, bind_cluster
+from amqp10broker.runtime.cluster.node_queues import LeaderlessQueues, NodeQueues
+from amqp10broker.runtime.cluster.peer_link import Wires, bind_cluster
 from amqp10broker.runtime.cluster.peers import Peers
-from amqp10broker.runtime.cluster.raft_node import RaftNode
-from amqp10broker.runtime.cluster.system_node import SystemNode
+from amqp10broker.runtime.cluster.system_node import RaftNode, SystemNode
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
-from amqp10broker.runtime.queues.queue_task import QueueTask
+from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.runtime.queues.queues import Queues
-from amqp10broker.runtime.queues.remote_queue import RemoteQueue
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.durability import QuorumInLog

@@ -11,7 +11,7 @@ from amqp10broker.cluster.membership import is_promotable
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.node import ClusterNode, MemberState
 from amqp10broker.raft.groups import Member
-from amqp10broker.raft.ready import Role
+from amqp10broker.raft.messages import Role
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.queues.queue_task import QueueTask
 

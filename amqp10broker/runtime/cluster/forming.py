@@ -16,7 +16,7 @@ import trio
 
 from amqp10broker import __version__, portable
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.cluster import system_store
+from amqp10broker.cluster import transactions
 from amqp10broker.cluster.bootstrap import (
     Address,
     ClusterIdentity,
@@ -29,16 +29,15 @@ from amqp10broker.cluster.bootstrap import (
     founded,
     next_step,
     taken,
-    target_size,
+    target_nodes,
 )
 from amqp10broker.cluster.hello import HelloRefused
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, ConfigError, PreconditionFailed, RefusedError, Unavailable
-from amqp10broker.metadata.catalog import Catalog, CatalogRequest
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest, all_entries
 from amqp10broker.metadata.definitions import DUE_LATER, DeclareDue
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
-from amqp10broker.metadata.restore import all_entries
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.raft.ids import member_id
 from amqp10broker.runtime.journal.bootstrap import bootstrap_folder, due_now, tell_left_out
@@ -205,10 +204,10 @@ def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> N
     the definitions file cannot be read or holds something that cannot be.
     """
     log = data.catalog_log
-    if system_store.is_member(log):
+    if transactions.is_member(log):
         return
     if membership.number != FIRST:
-        system_store.joined(log, lambda key: key in OF_THE_NODE)
+        transactions.joined(log, lambda key: key in OF_THE_NODE)
     else:
         scratch = Catalog(
             default_queue_type=config.default_queue_type,
@@ -217,7 +216,7 @@ def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> N
             choose=random.randrange,
         )
         passwords = Passwords(scratch.users, secrets.token_bytes, config.password_hash_export)
-        later = target_size(config.cluster_target_size, config.cluster_nodes) > 1
+        later = target_nodes(config.cluster_target_size, config.cluster_nodes) > 1
         bootstrap_folder(scratch, config, passwords, data, queues_later=later)
         me = membership.members[0]
         node = NodeFacts(
@@ -234,7 +233,7 @@ def prepare_folder(data: Data, config: Config, membership: ClusterIdentity) -> N
             membership.cluster, scratch.cluster_name(me.name), carried_out()[1], queues_due=due
         )
         entries = founded(all_entries(scratch, passwords.exportable), node, cluster)
-        system_store.found(log, member_id(FIRST), entries)
+        transactions.found(log, member_id(FIRST), entries)
     log.sync()
 
 
@@ -247,7 +246,7 @@ async def declare_when_whole(
 
     A conflict with a queue of a client is left out and logged; an unreadable file is tried again.
     """
-    size, said = target_size(config.cluster_target_size, config.cluster_nodes), ""
+    size, said = target_nodes(config.cluster_target_size, config.cluster_nodes), ""
     while catalog.cluster is not None and catalog.cluster.queues_due:
         if sum(node.incarnation > 0 and catalog.runs(node.number) for node in catalog.nodes.values()) < size:
             await trio.sleep(WHOLE_EACH_S)

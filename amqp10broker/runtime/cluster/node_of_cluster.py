@@ -1,43 +1,423 @@
 """Operations on the cluster at one of several nodes (`operations.node`).
 
 Operations on a queue are executed by the node that leads it, which the others ask.
+
+Changes of members of quorum queues, at the node that leads them, step by step.
+
+`cluster.membership` chooses the next step; this module executes it in the catalog or the group, and looks
+again. A look each second repairs changes that ended between two steps, and promotes members that have caught
+up.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import random
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
 import trio
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
-from amqp10broker.cluster.bootstrap import target_size
-from amqp10broker.cluster.membership import MemberRole, is_promotable
+from amqp10broker.cluster.bootstrap import target_nodes
+from amqp10broker.cluster.membership import (
+    Adding,
+    DeclareMembers,
+    Goal,
+    Grow,
+    Hand,
+    MemberRole,
+    MembershipAction,
+    NodeState,
+    Removing,
+    Schedule,
+    Step,
+    is_promotable,
+    new_member,
+    next_change,
+    next_step,
+    nothing_to_repair,
+    repair,
+    standing_of,
+    target_size,
+)
 from amqp10broker.cluster.wire import Document
+from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
+from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.operations.members import change_not_permitted, last_node, refused
 from amqp10broker.operations.node import GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
+from amqp10broker.raft.entries import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
+from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
+from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.admin.operations import run_operation
 from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
-from amqp10broker.runtime.cluster.member_changes import (
-    TAKE_BACK_S,
-    MemberChanges,
-    MovedAway,
-    Reconciler,
-    hand_all_over,
-    transfer,
-)
+from amqp10broker.runtime.cluster.system_node import now_ms
 from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log
 
-_log = Log("amqp10broker.cluster")
+_log = Log("amqp10broker.members")
+
+REPAIR_S: Final = 1.0
+REPAIR_QUEUES: Final = 1_000
+"""So many queues are looked at each time: where there are 10 000, each is looked at every ten seconds."""
+TAKE_BACK_S: Final = 5.0
+"""How long taking back a member may take that could not be added in time."""
+
+
+Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
+"""Has a request decided, and waits for it (`SystemNode.propose`)."""
+
+
+class MemberChanges:
+    def __init__(self, catalog: Catalog, groups: Groups, propose: Proposing) -> None:
+        self._catalog = catalog
+        self._groups = groups
+        self._propose = propose
+        self._under_way: set[int] = set()
+        self._behind: set[int] = set()
+
+    # --- what is asked ------------------------------------------------------------------------------
+
+    async def add(
+        self, queue: DeclaredQueue, node: int, membership: MemberRole, timeout_s: float, *, among_voters: bool
+    ) -> int:
+        """Add a member, as `ClusterNode.add_member`. Raises `MovedAway` if this node does not lead it."""
+        member = leading_member(self._groups, queue)
+        learners = [each for each in member.raft.config.learners if is_promotable(each)]
+        if among_voters and learners:
+            raise refused(queue, "non_voters_found", "a member of it is still to become a voter")
+        there = [each for each in (*queue.members, *member.raft.config.members) if node_of(each) == node]
+        wanted = there[0] if there else new_member(node, member.raft.last, membership)
+        goal = Adding(wanted, as_voter=membership is MemberRole.VOTER)
+        with self._only(queue, member):
+            try:
+                await self._carried_out(queue, goal, timeout_s)
+            except Unavailable:
+                try:
+                    await self._carried_out(queue, Removing(wanted), TAKE_BACK_S)
+                except (RefusedError, MovedAway) as error:
+                    _log.warning("a member was not taken back", queue=queue.name, reason=str(error))
+                raise
+        return len(queue.members)
+
+    async def remove(self, queue: DeclaredQueue, node: int, timeout_s: float) -> int:
+        """Remove a member, as `ClusterNode.delete_member`. Raises `MovedAway` likewise."""
+        member = leading_member(self._groups, queue)
+        held = dict.fromkeys((*member.raft.config.members, *queue.members))
+        with self._only(queue, member):
+            for each in [each for each in held if node_of(each) == node]:
+                await self._carried_out(queue, Removing(each), timeout_s)
+        return len(queue.members)
+
+    # --- steps --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _only(self, queue: DeclaredQueue, member: Member) -> Iterator[None]:
+        if queue.number in self._under_way or not member.raft.settled:
+            raise change_not_permitted(queue)
+        self._under_way.add(queue.number)
+        try:
+            yield
+        finally:
+            self._under_way.discard(queue.number)
+
+    async def _carried_out(self, queue: DeclaredQueue, goal: Goal, timeout_s: float) -> None:
+        with trio.move_on_after(timeout_s):
+            while True:
+                member = self._groups.get(queue.number)
+                if member is None:
+                    raise MovedAway
+                step = next_step(goal, standing_of(member, queue.members, self._groups.suspected))
+                if step is MembershipAction.DONE:
+                    return
+                if step is MembershipAction.LAST_NODE:
+                    raise last_node(queue)
+                if step is MembershipAction.MOVED:
+                    raise MovedAway
+                await self._made(queue, member, step)
+        raise Unavailable(
+            f"queue '{queue.name}'", f"queue '{queue.name}': its members could not be changed in time"
+        )
+
+    async def _made(self, queue: DeclaredQueue, member: Member, step: Step) -> None:
+        match step:
+            case DeclareMembers(members):
+                request = SetMembers(queue.vhost, queue.name, queue.number, members)
+                if not await self._propose(request):
+                    raise MovedAway  # the queue was deleted; its member ends in a moment
+                return
+            case Hand(to):
+                await hand_over(queue, member, to)
+                raise MovedAway
+            case Add() | Promote() | Remove():
+                try:
+                    member.change(step)
+                    member.advance()
+                except NotLeader as error:
+                    raise MovedAway from error
+                except (ChangeRefused, NotReady) as error:
+                    _log.debug("a change of members waits", queue=queue.name, reason=str(error))
+            case _:
+                pass
+        await trio.sleep(LOOK_S)
+
+    # --- what nobody asks for -----------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Repair what differs, again and again, until cancelled."""
+        end = 0
+        while True:
+            await trio.sleep(REPAIR_S)
+            queues = list(self._catalog)
+            begin = end if end < len(queues) else 0
+            end = begin + REPAIR_QUEUES
+            for queue in queues[begin:end]:
+                member = self._groups.get(queue.number) if queue.members else None
+                if member is not None and member.machine.newer:
+                    self._stands_back(queue, member)
+                if member is None or not member.leads or queue.number in self._under_way:
+                    continue
+                if not nothing_to_repair(member.raft.config, queue.members):
+                    await self._repaired(queue, member)
+
+    def _stands_back(self, queue: DeclaredQueue, member: Member) -> None:
+        member.raft.backward = True
+        if queue.number not in self._behind:
+            self._behind.add(queue.number)
+            _log.error(
+                "a member of a queue stays behind: install a newer broker",
+                queue=queue.name,
+                vhost=queue.vhost,
+                machine_version=member.machine.newer,
+            )
+
+    async def _repaired(self, queue: DeclaredQueue, member: Member) -> None:
+        step = repair(standing_of(member, queue.members, self._groups.suspected))
+        if isinstance(step, MembershipAction):
+            return
+        _log.info("members of a queue are put right", queue=queue.name, vhost=queue.vhost, step=str(step))
+        with self._only(queue, member):
+            try:
+                await self._made(queue, member, step)
+            except (RefusedError, MovedAway) as error:
+                _log.debug("members of a queue stay", queue=queue.name, reason=str(error))
+
+
+LOOK_S: Final = 0.05
+"""How often it is looked whether something has come about."""
+BATCH: Final = 64
+"""Leaderships that are handed over without a pause for others."""
+TRANSFER_EACH_S: Final = 3.0
+"""How long it is waited for a transfer, which the group itself gives up after 2 s."""
+
+
+class MovedAway(Exception):
+    """Another member leads now: it goes on there."""
+
+
+def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
+    """This node's member. Raises `MovedAway` if it does not lead, and `PreconditionFailed` if it has not
+    committed anything of its own term yet.
+    """
+    member = groups.get(queue.number)
+    if member is None or member.raft.status.leader != member.me:
+        raise MovedAway
+    if not member.leads:
+        raise change_not_permitted(queue)
+    return member
+
+
+async def transfer(groups: Groups, queue: DeclaredQueue, node: int) -> None:
+    """Hand a leadership to the member on a node, as `ClusterNode.transfer`. Raises `MovedAway` likewise."""
+    member = leading_member(groups, queue)
+    heirs = [each for each in member.raft.config.voters if node_of(each) == node]
+    if not heirs:
+        raise refused(queue, "not_a_voter", "the node has no member of it that votes")
+    await hand_over(queue, member, heirs[0])
+
+
+async def hand_over(queue: DeclaredQueue, member: Member, to: int) -> None:
+    """Hand a leadership to a member, and wait until that leads. Raises `MovedAway` likewise,
+    `PreconditionFailed` if that cannot lead, and `Unavailable` if it does not come to lead in time.
+    """
+    try:
+        member.transfer(to)
+    except NotLeader as error:
+        raise MovedAway from error
+    except (ChangeRefused, NotReady) as error:
+        raise refused(queue, "not_transferred", str(error)) from error
+    member.advance()
+    with trio.move_on_after(TRANSFER_EACH_S):
+        while True:
+            # Until the other is known to lead: what is asked next is asked of it.
+            if not _leads_still(member):
+                return
+            await trio.sleep(LOOK_S)
+    text = f"queue '{queue.name}': its leader could not hand over in time"
+    raise Unavailable(f"queue '{queue.name}'", text)
+
+
+async def hand_all_over(
+    me: int, catalog: Catalog, groups: Groups, patience_s: float = TRANSFER_EACH_S
+) -> list[str]:
+    """Hand over what another member than that of this node can lead, to the one that has the most of its log;
+    all at once. Returns a line for each queue that is led here all the same.
+    """
+    may = {
+        node.number
+        for node in catalog.nodes.values()
+        if not node.draining and node.number not in groups.suspected and node.number != me
+    }
+    kept: list[str] = []
+    handed: list[tuple[DeclaredQueue | None, Member]] = []
+    system = groups.get(SYSTEM_GROUP)
+    if system is not None and system.leads and _handed(None, system, may, []):
+        handed.append((None, system))
+    for place, queue in enumerate(list(catalog), 1):
+        if not place % BATCH:
+            await trio.lowlevel.checkpoint()
+        member = groups.get(queue.number) if queue.members else None
+        if member is not None and member.leads and _handed(queue, member, may, kept):
+            handed.append((queue, member))
+    with trio.move_on_after(patience_s):
+        while any(_leads_still(member) for _, member in handed):  # noqa: ASYNC110
+            await trio.sleep(LOOK_S)
+    late = [queue for queue, member in handed if queue is not None and _leads_still(member)]
+    return [*kept, *(f"queue '{queue.name}': its leader could not hand over in time" for queue in late)]
+
+
+def _handed(queue: DeclaredQueue | None, member: Member, may: Collection[int], kept: list[str]) -> bool:
+    # Begin to hand one over; else the reason is noted.
+    matches, voters = member.raft.matches(), member.raft.config.voters
+    heirs = [each for each in matches if each in voters and node_of(each) in may]
+    told = "the metadata" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
+    if not heirs:
+        kept.append(f"{told}: no other member of it can lead")
+        return False
+    try:
+        member.transfer(max(heirs, key=lambda each: matches[each]))
+    except NotLeader:
+        return False  # another leads already
+    except (ChangeRefused, NotReady) as error:
+        kept.append(f"{told}: {error}")
+        return False
+    member.advance()
+    return True
+
+
+def _leads_still(member: Member) -> bool:
+    return not member.stopped and member.raft.status.leader in (None, member.me)
+
+
+CHANGE_S: Final = 20.0
+"""How long one change may take (T5)."""
+
+
+@dataclass(eq=False)
+class Reconciler:
+    _me: int
+    _catalog: Catalog
+    _groups: Groups
+    _changes: MemberChanges
+    _config: Config
+
+    def __post_init__(self) -> None:
+        config = self._config
+        intervals = config.quorum_reconciliation_interval_ms, config.quorum_reconciliation_trigger_interval_ms
+        self._schedule = Schedule(*intervals, now_ms())
+
+    def trigger(self) -> None:
+        """A node has come up or has left for good, a queue was declared, or a policy set."""
+        self._schedule.trigger(now_ms())
+
+    async def run(self) -> None:
+        """Make rounds when they are due, until cancelled; off, there are none."""
+        while self._config.quorum_reconciliation:
+            due_ms = self._schedule.due_ms
+            if due_ms <= now_ms():
+                self._schedule.ran(now_ms(), unfinished=await self.round())
+            await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
+
+    async def round(self) -> bool:
+        """Look once at every queue that is led here; whether something was to be done, and may be still."""
+        unfinished = False
+        short: list[DeclaredQueue] = []
+        for queue in list(self._catalog):
+            member = self._groups.get(queue.number) if queue.members else None
+            if member is None or not member.leads or self._groups.backward:
+                continue
+            target = self._target(queue)
+            change = next_change(
+                queue.members,
+                self._nodes(),
+                target,
+                auto_remove=self._config.quorum_reconciliation_auto_remove,
+                random_source=random.random,
+            )
+            if change is None:
+                if len(queue.members) < target:
+                    short.append(queue)
+                continue
+            nodes = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
+            unfinished = True
+            for node in nodes:
+                await self._change(queue, node, grow=isinstance(change, Grow))
+        if short:
+            _log.warning(
+                "queues have fewer members than their target",
+                queues=len(short),
+                one_of_them=short[0].name,
+                vhost=short[0].vhost,
+                members=len(short[0].members),
+                target=self._target(short[0]),
+                reason="no other node of the cluster runs and may be given more, or most members do not run",
+            )
+        return unfinished
+
+    async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
+        try:
+            if grow:
+                kind = MemberRole.PROMOTABLE
+                await self._changes.add(queue, node, kind, CHANGE_S, among_voters=True)
+            else:
+                await self._changes.remove(queue, node, CHANGE_S)
+        except (RefusedError, MovedAway) as error:
+            _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
+            return
+        done = "member added" if grow else "member removed"
+        _log.info(
+            f"{done} by reconciliation",
+            queue=queue.name,
+            vhost=queue.vhost,
+            node=self._catalog.node_name(node),
+        )
+
+    def _nodes(self) -> Mapping[int, NodeState]:
+        return {
+            node.number: NodeState(
+                node.number == self._me or node.number not in self._groups.suspected, node.draining
+            )
+            for node in self._catalog.nodes.values()
+        }
+
+    def _target(self, queue: DeclaredQueue) -> int:
+        return target_size(
+            self._config.quorum_reconciliation_target_group_size,
+            queue.effective.definition.get("target-group-size"),
+            queue.arguments.get("x-quorum-target-group-size"),
+        )
+
+
+_node_log = Log("amqp10broker.cluster")
 
 STATE_S: Final = 1.0
 """How long a node may take to say how its member stands."""
@@ -45,7 +425,7 @@ OPERATION_S: Final = 5.0
 """How long another node may take for an operation that does not take longer by itself."""
 AGAIN_S: Final = 0.1
 """Between two attempts to find the leader of a queue."""
-TRANSFER_S: Final = 10.0
+TRANSFER_OF_LEADER_S: Final = 10.0
 LOOK_AGAIN_S: Final = 1.0
 LEAVE_S: Final = 2.0
 """How long a stop may be held up until others lead."""
@@ -56,7 +436,7 @@ class NodeOfCluster(ServingNode):
         assert cluster.system is not None, "it has begun"
         self.number = cluster.membership.number
         config = broker.config
-        self.target_size = target_size(config.cluster_target_size, config.cluster_nodes)
+        self.target_size = target_nodes(config.cluster_target_size, config.cluster_nodes)
         self.rebalancing = False
         super().__init__(broker)
         self._catalog = broker.catalog
@@ -131,7 +511,7 @@ class NodeOfCluster(ServingNode):
         return int((await self._at_leader(queue, node, {"change": "remove"}, timeout_s))["size"])
 
     async def transfer(self, queue: DeclaredQueue, node: int) -> None:
-        await self._at_leader(queue, node, {"change": "transfer"}, TRANSFER_S)
+        await self._at_leader(queue, node, {"change": "transfer"}, TRANSFER_OF_LEADER_S)
 
     async def shrink_to_here(self, queue: DeclaredQueue) -> None:
         member = self._groups.get(queue.number)
@@ -166,7 +546,7 @@ class NodeOfCluster(ServingNode):
         await self._system.propose(SetDraining(self._cluster.name, True))
         await super().drain()
         for line in await hand_all_over(self.number, self._catalog, self._groups):
-            _log.warning("a drained node still leads", reason=line)
+            _node_log.warning("a drained node still leads", reason=line)
 
     async def revive(self) -> None:
         await self._system.propose(SetDraining(self._cluster.name, False))
@@ -179,9 +559,9 @@ class NodeOfCluster(ServingNode):
         """
         self._cluster.stand_back()
         kept = await hand_all_over(self.number, self._catalog, self._groups, LEAVE_S)
-        _log.info("leaderships were handed over", kept=len(kept))
+        _node_log.info("leaderships were handed over", kept=len(kept))
         for line in kept:
-            _log.debug("not handed over", reason=line)
+            _node_log.debug("not handed over", reason=line)
 
     async def run(self) -> None:
         """Keep members as they should be, and a drained node from leading, until cancelled."""

@@ -3,35 +3,431 @@
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
 (`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
 Nothing here waits for a node but `call` and `ask_address`.
+
+Questions to other nodes and their answers, over connections for letters or for one question.
+
+Heartbeats to the other nodes and of them (`cluster.liveness` decides).
+
+The beginning of connections between nodes: which side dials, admission, and requests before
+authentication.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import field
 from socket import socket
 from typing import Final
 
 import trio
 
-from amqp10broker.cluster.hello import Acquaintances, Identity, PeerGreeting
-from amqp10broker.cluster.liveness import Liveness
-from amqp10broker.cluster.wire import BadFrame, ConnectionPurpose, Document, FrameKind, PeerFrame, encode
-from amqp10broker.errors import PeerUnreachable
-from amqp10broker.runtime.cluster.peer_calls import Calls
-from amqp10broker.runtime.cluster.peer_greeting import PeerGreeter
-from amqp10broker.runtime.cluster.peer_heartbeats import Heart
-from amqp10broker.runtime.cluster.peer_link import PeerEvents, PeerLink
-from amqp10broker.runtime.cluster.peer_streams import (
+from amqp10broker.cluster.hello import (
+    HAND_OVER_MS,
+    HEARTBEAT,
+    NONCE_BYTES,
+    START_BYTES,
+    Acquaintances,
+    Hello,
+    HelloRefused,
+    Identity,
+    Judge,
+    Liveness,
+    News,
+    NodeHeartbeat,
+    PeerGreeting,
+    Suspected,
+)
+from amqp10broker.cluster.wire import (
+    BadFrame,
+    ConnectionPurpose,
+    Document,
+    FrameKind,
+    PeerFrame,
+    encode,
+    encode_answer,
+    encode_document,
+    encode_refusal,
+    read_answer,
+    read_document,
+)
+from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
+from amqp10broker.runtime.cluster.peer_link import (
     ClusterListener,
     Complaints,
     Dial,
+    PeerEvents,
+    PeerLink,
     Transport,
     Wires,
     close,
+    greet,
+    why,
 )
-from amqp10broker.runtime.cluster.raft_node import now_ms
-from amqp10broker.runtime.connections.sockets import Address
+from amqp10broker.runtime.cluster.system_node import now_ms
+from amqp10broker.runtime.connections.sockets import Address, peer_text
+from amqp10broker.runtime.log import Log
+
+_log = Log("amqp10broker.peers")
+
+QUESTIONS_MAX: Final = 1_024
+"""Of one connection, that are not answered yet; further ones are refused."""
+UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
+"""So much waits to be sent, and a connection over which still more is asked ends: it is not read."""
+_NUMBERS: Final = 2**32
+
+
+class _Waiting:
+    """One that waits for an answer."""
+
+    def __init__(self, link: PeerLink) -> None:
+        self.link = link
+        self.over = trio.Event()
+        self.answer: Document | None = None
+        self.refused: RefusedError | None = None
+
+
+class Calls:
+    """All questions of one node, and all to it."""
+
+    def __init__(self, events: PeerEvents) -> None:
+        self._events = events
+        self._last = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._answering: Counter[PeerLink] = Counter()
+
+    async def call(self, link: PeerLink, question: Document, timeout_s: float) -> Document:
+        """Ask, and wait for the answer. Raises `PeerUnreachable` if the connection is lost before, or it
+        takes too long, and `RefusedError` as the other node raised it.
+        """
+        self._last = number = (self._last + 1) % _NUMBERS
+        waiting = self._waiting[number] = _Waiting(link)
+        name = link.peer.name
+        try:
+            link.put(encode(FrameKind.REQUEST, number, [encode_document(question)]))
+            with trio.move_on_after(timeout_s):
+                await waiting.over.wait()
+                if waiting.refused is not None:
+                    raise waiting.refused
+                if waiting.answer is None:
+                    raise PeerUnreachable(f"node '{name}' cannot be reached: {link.end}")
+                return waiting.answer
+        finally:
+            del self._waiting[number]
+        raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
+
+    def answered(self, link: PeerLink, frame: PeerFrame) -> None:
+        """Handle an answer; drop it if its caller has gone. Raises `BadBytes` if it is malformed."""
+        waiting = self._waiting.get(frame.group)
+        if waiting is not None and waiting.link is link:
+            try:
+                waiting.answer = read_answer(frame.body)
+            except RefusedError as error:
+                waiting.refused = error
+            waiting.over.set()
+
+    def lost(self, link: PeerLink) -> None:
+        """No answer will come over this connection."""
+        for waiting in self._waiting.values():
+            if waiting.link is link:
+                waiting.over.set()
+
+    def asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
+        """Answer a request in a task of the nursery. Raises `BadBytes` if the request is not valid, and
+        `BadFrame` if the answers to others are not read.
+        """
+        question = read_document(frame.body)
+        if link.backlog_bytes > UNREAD_BYTES_MAX:
+            raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")
+        if self._answering[link] >= QUESTIONS_MAX:
+            busy = LimitExceeded("node", f"{QUESTIONS_MAX} questions wait for this node's answer: ask later")
+            link.put(encode(FrameKind.RESPONSE, frame.group, [encode_refusal(busy)]))
+            return
+        self._answering[link] += 1
+        nursery.start_soon(self._answer, link, frame.group, question)
+
+    async def _answer(self, link: PeerLink, number: int, question: Document) -> None:
+        try:
+            try:
+                answer = encode_answer(await self._events.asked(link.peer.node, question))
+            except BrokerError as error:
+                answer = encode_refusal(error)
+            except Exception as error:
+                _log.error("question of a node failed by a fault in the broker", exc_info=error)
+                fault = RefusedError(
+                    "node", "the question failed by a fault in the broker; its log says more"
+                )
+                answer = encode_refusal(fault)
+            link.put(encode(FrameKind.RESPONSE, number, [answer]))
+        finally:
+            self._answering[link] -= 1
+            if not self._answering[link]:
+                del self._answering[link]
+
+
+SILENT_TIMES: Final = 2
+"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
+the kernel waits longer and longer before it tries again."""
+
+
+CLOCK: Final = "clock_ms"
+"""Beside the facts of a heartbeat: the sender's time, since 1970."""
+ECHO: Final = "clock_echo"
+"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
+CLOCK_TOLD_S: Final = 60
+"""They are sent as often: clocks drift."""
+
+BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+@dataclass(eq=False)
+class Heart:
+    """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
+    has been silent for too long.
+    """
+
+    _liveness: Liveness
+    _events: PeerEvents
+    _identity: Callable[[], Identity]
+    _links: Callable[[], Collection[PeerLink]]
+    _silent: Callable[[int], None]
+    _name_of: Callable[[int], str]
+    _handed_over: bool = False
+    _looked_at: float = 0.0
+    _facts: Document = field(default_factory=dict, init=False)
+    _version: int = 0
+
+    async def run(self) -> None:
+        at = trio.current_time()
+        while True:
+            self._look()
+            at = max(at + self._liveness.beat_ms / 1000, trio.current_time())
+            await trio.sleep_until(at)
+
+    def beat(self, link: PeerLink) -> None:
+        """Send a heartbeat over a connection for groups, before what waits there."""
+        if link.backlog_bytes > BACKLOG_BYTES_MAX:
+            return  # it does not read: more of them would only wait
+        told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
+        facts = b""
+        if self._version and link.facts_told != told:
+            clock = {CLOCK: self._events.clock_ms()} | ({ECHO: link.clock_heard} if link.clock_heard else {})
+            facts = encode_document(self._facts | clock)
+            link.facts_told = told
+        beat = NodeHeartbeat(
+            self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
+        )
+        link.put(encode(FrameKind.HEARTBEAT, 0, HEARTBEAT.pieces(beat)), first=True)
+
+    def received(self, link: PeerLink, body: bytes) -> None:
+        """A heartbeat has come. Raises `BadBytes` if it is not valid."""
+        beat, node = HEARTBEAT.decode(body), link.peer.node
+        facts = read_document(beat.facts) if beat.facts else None
+        known = node in self._liveness.hears
+        if facts is not None:
+            self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
+        # What it says of its start was proved in its hello.
+        beat = beat._replace(incarnation=link.peer.identity.incarnation)
+        self.tell(self._liveness.received(node, beat, now_ms()))
+        if (node in self._liveness.hears) != known:
+            self.beat(link)  # it waits for that
+        if facts is not None:
+            self._events.told(node, facts)
+
+    def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
+        clock_ms = self._events.clock_ms()
+        if type(sent_ms) is not int:
+            return
+        link.clock_heard = [sent_ms, clock_ms]
+        match echo:
+            case [int(asked_ms), int(asked_came_ms)]:
+                # Before the node counts as alive: before anything is led by what its clock says.
+                ahead_ms = (asked_came_ms - asked_ms + sent_ms - clock_ms) // 2
+                round_trip_ms = clock_ms - asked_ms - (sent_ms - asked_came_ms)
+                self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
+            case _:
+                link.facts_told = (0, 0)  # the next heartbeat has the echo
+
+    def tell(self, notifications: Iterable[News]) -> None:
+        for each in notifications:
+            if isinstance(each, Suspected):
+                _log.warning("node is not alive", node=self._name_of(each.node))
+                self._events.suspected(each.node)
+            else:
+                _log.info("node is alive", node=self._name_of(each.node))
+                self._events.heard(each.node, each.incarnation)
+
+    def _look(self) -> None:
+        slow = self._events.unsynced_ms() >= HAND_OVER_MS
+        if slow and not self._handed_over:
+            _log.warning("the disk is slow: other nodes should lead", unsynced_ms=self._events.unsynced_ms())
+            self._events.hand_over()
+        self._handed_over = slow
+        facts = self._events.heartbeat()
+        if facts != self._facts or not self._version:
+            self._facts = facts
+            self._version += 1
+        self.tell(self._liveness.tick(now_ms()))
+        now = trio.current_time()
+        # A loop that hung has not read what came meanwhile.
+        late = now - self._looked_at > 3 * self._liveness.beat_ms / 1000
+        self._looked_at = now
+        silent_s = SILENT_TIMES * self._liveness.suspect_ms / 1000
+        for link in self._links():
+            if now - link.read_at >= silent_s and not late:
+                self._silent(link.peer.node)
+            else:
+                self.beat(link)
+
+
+QUESTION_BYTES_MAX: Final = 1024 * 1024
+"""The largest question of a node that is not a member yet, and the largest answer."""
+QUESTION_S: Final = 300.0
+"""How long a connection for questions may last."""
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+
+@dataclass(eq=False)
+class PeerGreeter:
+    _identity: Callable[[], Identity]
+    _secret: bytes
+    _acquaintances: Acquaintances
+    _events: PeerEvents
+    _calls: Calls
+    _complaints: Complaints
+    _dial: Dial
+    _start: bytes = field(default_factory=lambda: secrets.token_bytes(START_BYTES), init=False)
+
+    async def meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
+        """Greet one that has come. Returns none: it was refused, or lost."""
+        greeting = self._greeting(ConnectionPurpose.QUESTION, self.judge, transport, dials=False)
+        try:
+            await greet(transport, greeting)
+        except (HelloRefused, *LOST) as error:
+            name = greeting.peer.name if greeting.peer is not None else None
+            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
+            return None
+        proved()
+        return greeting
+
+    async def visit(
+        self, node: int, name: str, address: Address, purpose: ConnectionPurpose
+    ) -> tuple[Transport, PeerGreeting] | None:
+        """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
+
+        def judge(hello: Hello) -> str | None:
+            if not hello.node and hello.name == name:
+                return f"node '{name}' is not ready to be a member yet"
+            if hello.node != node:
+                return (
+                    f"node '{hello.name}' answers at {peer_text(address)}, which should be the address of "
+                    f"node '{name}': correct the addresses of the nodes"
+                )
+            return self.judge(hello)
+
+        peer_name = f"{peer_text(address)} ('{name}')"
+        try:
+            transport = await self._dial(address)
+            greeting = self._greeting(purpose, judge, transport, dials=True)
+            await greet(transport, greeting)
+        except (HelloRefused, *LOST) as error:
+            self._complaints.warn("cannot connect to a node", peer_name, why(error))
+            return None
+        self._complaints.forget(peer_name)
+        return transport, greeting
+
+    async def ask(
+        self, address: Address, question: Document, timeout_s: float, identity: Identity
+    ) -> Document:
+        def judge(hello: Hello) -> str | None:
+            return self._acquaintances.judge(identity, hello)
+
+        place = peer_text(address)
+        try:
+            with trio.move_on_after(timeout_s):
+                transport = await self._dial(address)
+                greeting = self._greeting(
+                    ConnectionPurpose.QUESTION, judge, transport, dials=True, identity=identity
+                )
+                await greet(transport, greeting)
+                return await self._ask(transport, greeting, question, timeout_s)
+            raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
+        except LOST as error:
+            raise PeerUnreachable(f"{place} cannot be reached: {why(error)}") from error
+
+    async def answer(self, transport: Transport, greeting: PeerGreeting) -> None:
+        """Serve a connection for questions until it is over."""
+        assert greeting.peer is not None
+        async with trio.open_nursery() as nursery:
+
+            def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
+                for frame in frames:
+                    if frame.kind is not FrameKind.REQUEST:
+                        raise BadFrame(f"a frame of kind {frame.kind} on a connection for questions")
+                    self._calls.asked(link, frame, nursery)
+
+            link = self._question_link(transport, greeting, frames)
+            with trio.move_on_after(QUESTION_S):
+                await link.run()
+            nursery.cancel_scope.cancel()
+
+    def judge(self, hello: Hello) -> str | None:
+        return self._acquaintances.judge(self._identity(), hello)
+
+    async def _ask(
+        self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
+    ) -> Document:
+        def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
+            for frame in frames:
+                if frame.kind is not FrameKind.RESPONSE:
+                    raise BadFrame(f"a frame of kind {frame.kind} where an answer is awaited")
+                self._calls.answered(link, frame)
+
+        link = self._question_link(transport, greeting, frames)
+
+        async def run() -> None:
+            await link.run()
+            self._calls.lost(link)
+
+        answer: Document = {}
+        failed: BrokerError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            try:
+                answer = await self._calls.call(link, question, timeout_s)
+            except BrokerError as error:  # as itself, not in a group
+                failed = error
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return answer
+
+    def _question_link(
+        self,
+        transport: Transport,
+        greeting: PeerGreeting,
+        frames: Callable[[PeerLink, Sequence[PeerFrame]], None],
+    ) -> PeerLink:
+        assert greeting.peer is not None
+        return PeerLink(
+            transport.stream, greeting.peer, greeting.rest, frames, body_bytes_max=QUESTION_BYTES_MAX
+        )
+
+    def _greeting(
+        self,
+        purpose: ConnectionPurpose,
+        judge: Judge,
+        transport: Transport,
+        *,
+        dials: bool,
+        identity: Identity | None = None,
+    ) -> PeerGreeting:
+        own = Hello(identity or self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
+        return PeerGreeting(own, self._secret, judge, dials=dials, binding=transport.binding)
+
 
 LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
 RAFT_BYTES_MAX: Final = 8 * 1024 * 1024

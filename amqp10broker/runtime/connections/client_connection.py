@@ -15,20 +15,29 @@ sessions or channels stop, then the connection's own last frame is written, then
 
 It is a base class because observers (status, tracing, rights, the recorder) need one object with one set of
 names. The protocol's part is its abstract half.
+
+The portions in which one connection's reader hands over its input.
+
+A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is handed
+over in portions, and between two of them every other task of the broker runs once. So the wait of others
+depends on a portion, not on the size of a client's input. Runs (transfers, publishes, acknowledgements of one
+kind) are one item of any length, so normal traffic is one portion.
+
+A connection's place in a virtual host: counted while it lasts, and what goes when it leaves.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from enum import Enum
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 import trio
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants, account_of
+from amqp10broker.auth.authorise import Access, CatalogGrants, Grants, account_of, check_vhost_access
 from amqp10broker.auth.login import (
     Authentication,
     Challenge,
@@ -39,27 +48,34 @@ from amqp10broker.auth.login import (
     Success,
     Unverified,
 )
-from amqp10broker.auth.token_scopes import TokenGrants
-from amqp10broker.errors import NotAllowed
+from amqp10broker.auth.tokens import TokenGrants
+from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import NotAllowed, ResourceLocked
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.queue import Owner
+from amqp10broker.metadata.queue_requests import ConnectionEnded
+from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import ConnectionView, OriginView
-from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.protocols.budget import Budget
+from amqp10broker.protocols.amqp091.content import MethodFrame
+from amqp10broker.protocols.amqp091.methods import ChannelClose, ChannelOpen
+from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
+from amqp10broker.protocols.connection import Budget, IdleTimer
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
-from amqp10broker.runtime.connections.read_budget import PORTION, ReadBudget
-from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
-from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, LINGER_S, READ_BYTES, Stream
-from amqp10broker.runtime.connections.vhost_slot import VhostSlot
-from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
-from amqp10broker.runtime.connections.writer import OutputBuffer, Writer
+from amqp10broker.runtime.connections.session_task import ChannelTask, OutputBuffer, SessionTask, Writer
+from amqp10broker.runtime.connections.sockets import (
+    CLOSE_WAIT_S,
+    LINGER_S,
+    READ_BYTES,
+    Stream,
+    WebSocketTransport,
+)
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import LITTLE_BYTES, OTHERS_MAX, Mailbox
-from amqp10broker.runtime.queues.commits import SessionCommits
-from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.runtime.queues.queue_task import SessionCommits
+from amqp10broker.sessions.counters import ClientCounters, Measures, Moment
 from amqp10broker.sessions.diagnosis.waits import WaitContext
-from amqp10broker.sessions.measures import Measures, Moment
 from amqp10broker.sessions.messages import (
     ACCESS_CHANGED,
     AccessChanged,
@@ -68,6 +84,136 @@ from amqp10broker.sessions.messages import (
     SessionMessage,
     Stop,
 )
+
+T = TypeVar("T")
+
+PORTION: Final = 256
+"""What is handed over in one turn, in units of the cheapest frame: some five milliseconds of work."""
+
+HEAVY: Final = 16
+"""What makes or ends a session, a channel or a link: 16 of them a turn."""
+
+_METHOD: Final = 4
+"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them a turn."""
+
+_HEAVY_ITEMS: Final = frozenset((Attach, Detach, End))
+_HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
+_NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
+
+
+class ReadBudget:
+    """One reader's turn. `left`: what may still be handed over in it. At 0 or below it is over: the reader
+    lets other tasks run, and sets it to `PORTION`.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = PORTION
+
+    def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
+        """Cut items of one session or channel into portions; the turn ends between two of them.
+
+        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
+        fits is returned without a copy.
+        """
+        if len(items) * HEAVY <= self.left:
+            self.left -= len(items) * HEAVY
+            return (items,)
+        return self._cut(items)
+
+    def _cut(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        start = 0
+        while start < len(items):
+            stop = self._fill(items, start)
+            yield items if stop - start == len(items) else items[start:stop]
+            start = stop
+
+    def _fill(self, items: Sequence[object], start: int) -> int:
+        # Count items from `start` on, one at least; where the turn ends.
+        count = len(items) - start
+        if count * HEAVY <= self.left:
+            self.left -= count * HEAVY
+            return len(items)
+        if _NOT_LIGHT.isdisjoint(map(type, items)):
+            count = max(1, min(count, self.left))
+            self.left -= count
+            return start + count
+        stop = start
+        while stop < len(items) and (stop == start or self.left > 0):
+            self.left -= _weight(items[stop])
+            stop += 1
+        return stop
+
+
+def _weight(item: object) -> int:
+    if type(item) is MethodFrame:
+        return HEAVY if type(item.method) in _HEAVY_METHODS else _METHOD
+    return HEAVY if type(item) in _HEAVY_ITEMS else 1
+
+
+@dataclass(slots=True, eq=False)
+class VhostSlot:
+    _catalog: Catalog
+    vhost: VirtualHost
+    _grants: Grants
+    _owner: Owner
+    _container: str | None
+    _left: bool = False
+    _entry: Hashable | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._entry = self._grants.entry(self.vhost.name)
+
+    @classmethod
+    def enter(
+        cls,
+        catalog: Catalog,
+        vhost: str,
+        grants: Grants,
+        owner: Owner,
+        *,
+        container: str | None = None,
+        sole: bool = False,
+    ) -> Self:
+        """Count a connection in. `sole`: it is to be the only one of its container.
+
+        Raises:
+            ResourceLocked: its container has a connection, and one of the two is to be the only one.
+            NotFound: there is no such virtual host.
+            NotAllowed: the user may not enter it, or a limit of connections is reached.
+        """
+        found = catalog.lookup_vhost(vhost)
+        check_vhost_access(grants, vhost)
+        usage = catalog.usage
+        usage.open_connection(found, account_of(grants))
+        if container is not None:
+            try:
+                usage.open_container(found.name, container, sole=sole)
+            except ResourceLocked:
+                usage.close_connection(found.name, grants.user)
+                raise
+        return cls(catalog, found, grants, owner, container)
+
+    def permission_changed(self) -> bool:
+        """Whether the user's permission has changed since the last call. Raises `NotAllowed` if none is left;
+        the text is for the client.
+        """
+        check_vhost_access(self._grants, self.vhost.name)
+        before, self._entry = self._entry, self._grants.entry(self.vhost.name)
+        return self._entry != before
+
+    def leave(self) -> None:
+        """Count it out; the queues that it had for itself go. May be called twice."""
+        if self._left:
+            return
+        self._left = True
+        usage = self._catalog.usage
+        usage.close_connection(self.vhost.name, self._grants.user)
+        if self._container is not None:
+            usage.close_container(self.vhost.name, self._container)
+        self._catalog.see_to(ConnectionEnded(self.vhost.name, self._owner))
+
 
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)

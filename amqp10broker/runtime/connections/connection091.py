@@ -15,36 +15,38 @@ import trio
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, NotFound, RefusedError
 from amqp10broker.operations.snapshot import ConnectionView
-from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
-from amqp10broker.protocols.amqp091.connection import ConnectionState
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
-from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.events import (
+from amqp10broker.protocols.amqp091.codec import method_name
+from amqp10broker.protocols.amqp091.connection import (
     ChannelItems,
     ConnectionEvent,
     ConnectionFailed,
+    ConnectionState,
     SecureOkReceived,
     StartOkReceived,
     UpdateSecretReceived,
 )
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT
-from amqp10broker.protocols.amqp091.method_codec import method_name
+from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
+from amqp10broker.protocols.amqp091.content import HEARTBEAT, ContentOpened, Item
+from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.protocols.amqp091.methods import (
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionOpen,
     ConnectionTuneOk,
 )
-from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
-from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
-from amqp10broker.runtime.connections.read_budget import PORTION
+from amqp10broker.protocols.connection import IdleTimer
+from amqp10broker.runtime.connections.client_connection import (
+    CREDENTIAL_EXPIRED,
+    PORTION,
+    ClientConnection,
+    VhostSlot,
+)
 from amqp10broker.runtime.connections.session_task import ChannelTask
-from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import VhostSlot
+from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, contents_of
+from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, contents_of
 from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext

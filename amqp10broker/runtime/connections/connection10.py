@@ -9,18 +9,17 @@ import trio
 
 from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverified
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
 from amqp10broker.operations.snapshot import ConnectionView
 from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, AmqpSessionError, Condition
-from amqp10broker.protocols.amqp10.events import (
+from amqp10broker.protocols.amqp10.frames import HEARTBEAT
+from amqp10broker.protocols.amqp10.link import (
     BeginReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
 )
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT
-from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
 from amqp10broker.protocols.amqp10.performatives import (
     Close,
     Open,
@@ -30,13 +29,17 @@ from amqp10broker.protocols.amqp10.performatives import (
     SaslResponse,
 )
 from amqp10broker.protocols.amqp10.transfer import payload_bytes
-from amqp10broker.protocols.budget import Unfinished
+from amqp10broker.protocols.connection import IdleTimer, Unfinished
 from amqp10broker.queues.commands import RequestRef
-from amqp10broker.runtime.connections.client_connection import CREDENTIAL_EXPIRED, ClientConnection
-from amqp10broker.runtime.connections.read_budget import HEAVY, PORTION
+from amqp10broker.runtime.connections.client_connection import (
+    CREDENTIAL_EXPIRED,
+    HEAVY,
+    PORTION,
+    ClientConnection,
+    VhostSlot,
+)
 from amqp10broker.runtime.connections.session_task import Bound, SessionTask
-from amqp10broker.runtime.connections.socket_transport import Stream
-from amqp10broker.runtime.connections.vhost_slot import VhostSlot
+from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.amqp10.open import (
@@ -49,10 +52,10 @@ from amqp10broker.sessions.amqp10.open import (
     vhost_of,
     wants_sole_connection,
 )
-from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.amqp10.transactions import TransactionNumbers, Transactions
 from amqp10broker.sessions.context import LinkNames, SessionContext
 from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from amqp10broker.sessions.messages import (
     TRANSACTIONS_DUE,
     AccessChanged,

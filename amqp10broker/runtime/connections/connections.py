@@ -17,12 +17,11 @@ from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.operations.snapshot import ConnectionView, QueueView, SummaryView, TotalsView, WaitingView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.socket_transport import LINGER_BYTES_MAX, READ_BYTES, Stream
+from amqp10broker.runtime.connections.sockets import LINGER_BYTES_MAX, READ_BYTES, Stream
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.log import Log
-from amqp10broker.sessions.counters import Totals, Whose
+from amqp10broker.sessions.counters import Measures, Totals, Whose
 from amqp10broker.sessions.diagnosis.survey import Selection, Survey, queue_view
-from amqp10broker.sessions.measures import Measures
 from amqp10broker.sessions.messages import ACCESS_CHANGED, AccessChanged, AlarmChanged, ConfigChanged
 
 _log = Log("amqp10broker.connection")

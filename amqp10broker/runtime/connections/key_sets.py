@@ -16,8 +16,7 @@ import trio
 
 from amqp10broker.auth.login import Authenticator, Failure, Peer, Step, Unverified
 from amqp10broker.auth.passwords import Passwords
-from amqp10broker.auth.token_scopes import TokenGrants
-from amqp10broker.auth.tokens import TokenKeys, TokenRefused, TokenSettings, TokenVerifier
+from amqp10broker.auth.tokens import TokenGrants, TokenKeys, TokenRefused, TokenSettings, TokenVerifier
 from amqp10broker.config import Config
 from amqp10broker.config.records import scope_aliases, signing_keys
 from amqp10broker.errors import ConfigError

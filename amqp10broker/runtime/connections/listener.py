@@ -9,26 +9,27 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.auth.login import Peer
-from amqp10broker.auth.login_queue import turn_address
+from amqp10broker.auth.login import Peer, turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.preface import HEADER_BYTES, Protocol, answer
+from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol, answer
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import Connections
-from amqp10broker.runtime.connections.socket_transport import READ_BYTES, SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
+    READ_BYTES,
     Address,
     BoundSockets,
+    SocketTransport,
+    Stream,
+    WebSocketTransport,
     accept_forever,
     addresses_of,
     is_loopback,
     peer_text,
 )
-from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
@@ -47,7 +48,7 @@ class Greeted:
     over that.
     """
 
-    protocol: Protocol
+    protocol: WireProtocol
     first_bytes: bytes
     stream: Stream
     origin: Peer
@@ -175,7 +176,7 @@ class Listener:
 
     async def _serve(self, greeted: Greeted, stream: Stream, number: int, peer: str) -> float:
         # Serve a client until its connection is over; returns for how many seconds its socket lingers.
-        kind = Connection10 if greeted.protocol is Protocol.AMQP_10 else ConnectionTask091
+        kind = Connection10 if greeted.protocol is WireProtocol.AMQP_10 else ConnectionTask091
         connection = kind(
             *(self._node_context, stream, number, peer),
             origin=greeted.origin,
@@ -240,7 +241,7 @@ class Listener:
                 await stream.send_all(greeting.reply)
                 return None
             # AMQP 1.0's engine reads the header itself, for it has more than one.
-            at = 0 if greeting.protocol is Protocol.AMQP_10 else HEADER_BYTES
+            at = 0 if greeting.protocol is WireProtocol.AMQP_10 else HEADER_BYTES
             return Greeted(greeting.protocol, data[at:], stream, origin)
 
     async def _go_over(

@@ -17,12 +17,13 @@ from amqp10broker.auth.login import (
     Challenge,
     Failure,
     Fetch,
+    LoginQueue,
     Slow,
     Step,
     Success,
+    Turn,
     Unverified,
 )
-from amqp10broker.auth.login_queue import LoginQueue, Turn
 from amqp10broker.auth.passwords import Passwords, ReadyRecords
 from amqp10broker.config import Config
 from amqp10broker.metadata.users import PasswordRecord, Users

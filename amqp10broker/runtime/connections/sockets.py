@@ -1,4 +1,17 @@
-"""The sockets that a broker listens on, and addresses as text."""
+"""The sockets that a broker listens on, and addresses as text.
+
+The socket as the reader and the writer use it.
+
+A prototype found `trio.SocketStream` to cost 5 us a call more than the socket itself, twice per message
+of a synchronous publisher, so the connection uses the non-blocking socket and trio's readiness calls.
+Any other `trio.abc.Stream` (TLS, memory streams in tests) does as well, without `try_send`.
+
+A WebSocket as the reader and the writer use it: like a socket, over the stream of another one.
+
+Nothing is read beyond what the reader asks for: while it waits, TCP pushes the client back. What the layer
+has to say by itself goes out with the writer's next send, for which it is woken; of several pongs that wait
+the last one is left. So a client that sends and does not read uses no more memory than over TCP.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +19,9 @@ import errno
 import ipaddress
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import trio
 
@@ -15,6 +29,13 @@ from amqp10broker import portable
 from amqp10broker.auth.tls import TlsSettings, Verify, server_context
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
+from amqp10broker.portable import send_pieces
+from amqp10broker.protocols.connection import WireProtocol
+from amqp10broker.runtime.log import Log
+
+if TYPE_CHECKING:
+    from amqp10broker.protocols.websocket import WebSocketLayer
+
 
 BACKLOG: Final = 1024
 OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -201,3 +222,252 @@ def is_loopback(host: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback
+
+
+READ_BYTES: Final = 65_536
+
+CLOSE_WAIT_S: Final = 2.0
+"""How long a connection or a WebSocket that we closed waits for the peer's close, and the socket of one that
+was never open for its client to close it."""
+
+LINGER_S: Final = 30.0
+"""How long the socket of a connection that is over waits for its client to close it, as RabbitMQ's does."""
+
+LINGER_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Of what a client sends meanwhile: two of the largest messages that may be allowed."""
+
+UNSENT_BYTES: Final = 131_072
+"""What the kernel may hold that was not sent yet. A frame waits behind no more than this in the
+kernel, where Linux would otherwise let several megabytes pile up."""
+
+UNSENT_BYTES_MAX: Final = 1024 * 1024
+"""The same where the peer takes them fast, so that a socket has something to send for the turns of others."""
+
+UNSENT_FAST_S: Final = 0.005
+"""A full socket that takes bytes again within this may have twice as many of them."""
+
+UNSENT_SLOW_S: Final = 0.02
+"""One that takes longer may have half."""
+
+PIECES_MAX: Final = 1024
+"""Buffers that the system takes in one call (IOV_MAX)."""
+
+
+class Stream(Protocol):
+    """The transport of a connection."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Wait for bytes; empty at the end."""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class SocketTransport:
+    """A connected TCP socket. `moved_at`: when it took a part of what `send_all` had to wait with, last, by
+    Trio's clock. `unsent_max`: limit of unsent bytes in the kernel, where supported.
+    """
+
+    __slots__ = ("_closed", "_socket", "moved_at", "unsent_max")
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = sock
+        self._hold_unsent(UNSENT_BYTES)
+        self.moved_at = 0.0
+        self._closed = False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Wait for bytes; empty at the end. Raises `trio.BrokenResourceError`, as all here."""
+        # Waiting first, not after a failed attempt: it is the checkpoint that a task must make
+        # anyway, and a fast peer's bytes are there when it returns.
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv(max_bytes or READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(f"receiving: {error}") from error
+
+    async def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send everything, without joining it."""
+        left = pieces
+        while left:
+            sent = self.try_send_pieces(left)
+            left = unsent(left, sent)
+            if left:
+                await self._wait_writable(moved=sent > 0)
+
+    def try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """As `try_send`, of several buffers that are not joined; of very many only the first."""
+        try:
+            return send_pieces(self._socket, pieces[:PIECES_MAX])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"sending: {error}") from error
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        view = memoryview(data)
+        while len(view):
+            sent = self.try_send(view)
+            view = view[sent:]
+            if len(view):
+                await self._wait_writable(moved=sent > 0)
+
+    async def _wait_writable(self, *, moved: bool) -> None:
+        began = trio.current_time()
+        if moved:
+            self.moved_at = began
+        await trio.lowlevel.wait_writable(self._socket)
+        took_s = trio.current_time() - began
+        if took_s < UNSENT_FAST_S and self.unsent_max < UNSENT_BYTES_MAX:
+            self._hold_unsent(2 * self.unsent_max)
+        elif took_s > UNSENT_SLOW_S and self.unsent_max > UNSENT_BYTES:
+            self._hold_unsent(self.unsent_max // 2)
+
+    def _hold_unsent(self, most: int) -> None:
+        self.unsent_max = most
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, most)
+
+    def try_send(self, data: bytes | bytearray | memoryview) -> int:
+        """Send what goes without waiting; returns the number of bytes."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError(f"sending: {error}") from error
+
+    def reset_at_close(self) -> None:
+        """Make the close a reset: unsent bytes are dropped, and the peer gets no end of stream."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | memoryview]:
+    """Return the rest of some buffers after so many bytes of them were sent."""
+    for at, piece in enumerate(pieces):
+        if sent < len(piece):
+            return [memoryview(piece)[sent:], *pieces[at + 1 :]]
+        sent -= len(piece)
+    return []
+
+
+_log = Log("amqp10broker.connection")
+
+SLICE_BYTES: Final = 16_384
+"""So much is parsed before others may have their turn."""
+PIECES_AT_ONCE: Final = 250
+"""With more messages in a slice others have it: a millisecond."""
+
+
+class WebSocketTransport:
+    def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
+        self._stream = stream
+        self._layer = layer
+        self._unparsed = memoryview(first_bytes)
+        self._ready = b""
+        self._told = False
+        self._closed = False
+        self._on_output: Callable[[], None] | None = None
+
+    def when_it_speaks(self, on_output: Callable[[], None]) -> None:
+        """Set the function to call when the layer has own output."""
+        self._on_output = on_output
+        if self._layer.has_output:
+            self._tell()
+
+    def speaks(self, protocol: WireProtocol) -> None:
+        """Set the name of the protocol inside."""
+        self._layer.speaks(protocol)
+
+    def take_at_most(self, frame_bytes: int) -> None:
+        """Make no message that is larger than the largest AMQP frame that the client takes."""
+        self._layer.message_bytes_max = min(self._layer.message_bytes_max, frame_bytes)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Wait for bytes of AMQP; empty when the WebSocket is closed, or its socket at its end.
+
+        Raises:
+            trio.BrokenResourceError: the client broke a rule, or reset the connection.
+        """
+        layer = self._layer
+        if self._ready:
+            await trio.lowlevel.checkpoint()
+        while not self._ready:
+            if not layer.open:
+                await trio.lowlevel.checkpoint()
+                if layer.fault:
+                    raise trio.BrokenResourceError(f"WebSocket: {layer.fault}")
+                return b""
+            if not self._unparsed:
+                data = await self._stream.receive_some(READ_BYTES)
+                if not data:
+                    return b""
+                self._unparsed = memoryview(data)
+            self._ready = await self._parse()
+        most = max_bytes or READ_BYTES
+        data, self._ready = self._ready[:most], self._ready[most:]
+        return data
+
+    async def _parse(self) -> bytes:
+        layer, data, self._unparsed = self._layer, self._unparsed, memoryview(b"")
+        parts: list[bytes] = []
+        for at in range(0, len(data), SLICE_BYTES):
+            part = layer.receive(data[at : at + SLICE_BYTES])
+            if part:
+                parts.append(part)
+            if layer.has_output:
+                self._tell()
+            if layer.pieces > PIECES_AT_ONCE:
+                # Cancelled here the connection is over: what was read is not missed.
+                await trio.lowlevel.checkpoint()
+        return b"".join(parts)
+
+    def _tell(self) -> None:
+        if not self._told and self._on_output is not None:
+            self._told = True
+            self._on_output()
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send whole AMQP frames, and the layer's own output.
+
+        Raises:
+            trio.BrokenResourceError: the WebSocket is closed, or the client reset the connection.
+        """
+        self._told = False
+        layer = self._layer
+        if data and not layer.open:
+            raise trio.BrokenResourceError("sending: the WebSocket is closed")
+        await self._stream.send_all(layer.wrap(data))
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            with trio.move_on_after(CLOSE_WAIT_S):
+                try:
+                    await self._say_goodbye()
+                except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                    _log.debug("WebSocket lost while closing", reason=str(error))
+        await self._stream.aclose()
+
+    async def _say_goodbye(self) -> None:
+        self._layer.close()
+        await self._stream.send_all(self._layer.take_output())
+        # Closed with something unread, the kernel would take our last words back.
+        while not self._layer.closed_by_client:
+            data = await self._stream.receive_some(READ_BYTES)
+            if not data:
+                return
+            self._layer.receive(memoryview(data))

@@ -17,9 +17,13 @@ from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.queues.handles import send_commands
-from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
-from amqp10broker.sessions.amqp10.resumable_links import ResumableLink, ResumableLinks, survivor
-from amqp10broker.sessions.amqp10.resumable_publisher import ResumablePublisher
+from amqp10broker.sessions.amqp10.resumable_links import (
+    ResumableConsumer,
+    ResumableLink,
+    ResumableLinks,
+    ResumablePublisher,
+    survivor,
+)
 
 _log = Log("amqp10broker.keeping")
 

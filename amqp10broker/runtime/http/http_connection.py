@@ -17,14 +17,20 @@ from typing import Final, TypeAlias
 import h11
 import trio
 
-from amqp10broker.api.front import BODY_BYTES_MAX, check_framing, compressed, too_large, wants_gzip
+from amqp10broker.api.front import (
+    BODY_BYTES_MAX,
+    accept,
+    asks_for_websocket,
+    check_framing,
+    compressed,
+    too_large,
+    wants_gzip,
+)
 from amqp10broker.api.messages import Feed, HttpRequest, HttpResponse, RequestRefused, bad_request, fault
-from amqp10broker.api.websocket import accept, asks_for_websocket
 from amqp10broker.auth.login import Peer
 from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
-from amqp10broker.runtime.connections.socket_transport import CLOSE_WAIT_S, READ_BYTES, Stream
-from amqp10broker.runtime.connections.websocket_transport import WebSocketTransport
+from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S, READ_BYTES, Stream, WebSocketTransport
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.http")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from amqp10broker.auth.login import Peer
-from amqp10broker.auth.login_queue import turn_address
+from amqp10broker.auth.login import Peer, turn_address
 from amqp10broker.auth.tls import CertificateUser, certificate_user
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
 from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
 from amqp10broker.runtime.connections.sockets import (
     Address,
+    SocketTransport,
+    Stream,
     accept_forever,
     addresses_of,
     is_loopback,

@@ -17,9 +17,8 @@ from amqp10broker.metadata.definitions import ImportDefinitions, due_of, importi
 from amqp10broker.metadata.patterns import fault_of
 from amqp10broker.metadata.plan import CLUSTER_TAGS, VhostFacts
 from amqp10broker.metadata.queue_requests import DeclareQueue
-from amqp10broker.metadata.user_requests import ChangeUser, PutUser, SetPermission
 from amqp10broker.metadata.users import PasswordRecord, Permission, User
-from amqp10broker.metadata.vhost_requests import PutVhost, SetParameter
+from amqp10broker.metadata.vhost_requests import ChangeUser, PutUser, PutVhost, SetParameter, SetPermission
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
 

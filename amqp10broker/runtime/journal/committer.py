@@ -14,11 +14,11 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError, StorageFailed
-from amqp10broker.queues.stream.commits import StreamSyncs
+from amqp10broker.queues.stream.durability import StreamSyncs
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import InlineSteps
 from amqp10broker.storage.catalog_log import CatalogLog
-from amqp10broker.storage.inventory import Inventory
+from amqp10broker.storage.folder import Inventory
 from amqp10broker.storage.journal import Journal
 
 _log = Log("amqp10broker.storage")

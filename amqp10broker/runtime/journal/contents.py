@@ -11,18 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.system_store import SystemStore, is_member, left_alone
+from amqp10broker.cluster.transactions import SystemStore, is_member, left_alone
 from amqp10broker.errors import ConfigError, StorageError
-from amqp10broker.metadata.catalog import Catalog, Value
+from amqp10broker.metadata.catalog import Catalog, Value, restore
 from amqp10broker.metadata.plan import Key
-from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.queue_kind import CLASSIC, QUORUM, STREAM
-from amqp10broker.metadata.restore import restore
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.metadata.queue import CLASSIC, QUORUM, STREAM, DeclaredQueue
+from amqp10broker.queues.classic.durability import ClassicStore
+from amqp10broker.queues.journal import Spool
+from amqp10broker.queues.quorum.commands import CONFIG
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
-from amqp10broker.queues.quorum.records import CONFIG
-from amqp10broker.queues.spool import Spool
-from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.durability import StreamCommits
 from amqp10broker.raft.ids import is_first, node_of
 from amqp10broker.runtime.journal.data import FURNISHED, MEMBERSHIP, OF_THE_NODE, last_incarnation
 from amqp10broker.storage.disk import Scratch

@@ -14,13 +14,12 @@ from time import perf_counter
 from typing import Any, Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.system_store import left_alone
+from amqp10broker.cluster.transactions import left_alone
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, StorageError
-from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog, all_entries, restore
 from amqp10broker.metadata.entry_codec import Conceal
 from amqp10broker.metadata.plan import Key
-from amqp10broker.metadata.restore import all_entries, restore
 from amqp10broker.runtime.log import Log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.check import missing_files

@@ -14,16 +14,14 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.cluster.bootstrap import ClusterIdentity
-from amqp10broker.cluster.system_store import SystemStore, found, is_member
-from amqp10broker.cluster.transactions import CatalogTransaction, Value
+from amqp10broker.cluster.transactions import CatalogTransaction, SystemStore, Value, found, is_member
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError
-from amqp10broker.metadata.catalog import Catalog
+from amqp10broker.metadata.catalog import Catalog, restore
 from amqp10broker.metadata.entry_codec import encoded
 from amqp10broker.metadata.node_requests import keys_of_queues_where
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.metadata.restore import restore
 from amqp10broker.raft.entries import Kind
 from amqp10broker.raft.ids import member_id, node_of
 from amqp10broker.runtime.journal.data import LOST, MEMBERSHIP, Data

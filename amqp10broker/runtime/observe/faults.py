@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 import trio
 
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.observe.faults.table import Fault, Faults, FaultyChannel, FaultySession
+from amqp10broker.observe.faults import Fault, Faults, FaultyChannel, FaultySession
 from amqp10broker.operations.running import FaultKind
-from amqp10broker.protocols.preface import HEADER_BYTES, Protocol
+from amqp10broker.protocols.connection import HEADER_BYTES, WireProtocol
 from amqp10broker.runtime.connections.connections import Occupied
-from amqp10broker.runtime.connections.socket_transport import SocketTransport, Stream
+from amqp10broker.runtime.connections.sockets import SocketTransport, Stream
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 
@@ -51,7 +51,7 @@ def faulty(node_context: Occupied) -> Faulty:
     notifications = News()
     faults.changed = notifications.tell
 
-    def stream_of(stream: Stream, protocol: Protocol, connection: int) -> Stream:
+    def stream_of(stream: Stream, protocol: WireProtocol, connection: int) -> Stream:
         return FaultyStream(stream, protocol, connection, faults, notifications, partial(whose, connection))
 
     return Faulty(faults, partial(FaultySession, faults), partial(FaultyChannel, faults), stream_of)
@@ -77,7 +77,7 @@ class FaultyStream:
     def __init__(
         self,
         stream: Stream,
-        protocol: Protocol,
+        protocol: WireProtocol,
         number: int,
         faults: Faults,
         notifications: News,
@@ -87,7 +87,7 @@ class FaultyStream:
         name; empty before the open.
         """
         self._stream = stream
-        self._is_10 = protocol is Protocol.AMQP_10
+        self._is_10 = protocol is WireProtocol.AMQP_10
         self._number = number
         self._faults = faults
         self._notifications = notifications

@@ -15,9 +15,17 @@ import trio
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.flow.observer import ConnectionObserver, Observer, ProcessObserver, QueueObserver
-from amqp10broker.observe.flow.samples import Emit, Sample, channel_samples, session_samples
-from amqp10broker.observe.recording.link_names import LinkName
+from amqp10broker.observe.flow import (
+    ConnectionObserver,
+    Emit,
+    Observer,
+    ProcessObserver,
+    QueueObserver,
+    Sample,
+    channel_samples,
+    session_samples,
+)
+from amqp10broker.observe.recording.runs import LinkName
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Occupied
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask

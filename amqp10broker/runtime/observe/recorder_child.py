@@ -23,9 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.link_names import NamesFile
-    from amqp10broker.observe.recording.parquet import EventWriter, Sink
-    from amqp10broker.observe.recording.runs import RunRecord
+    from amqp10broker.observe.recording.runs import EventWriter, NamesFile, RunRecord, Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -69,9 +67,13 @@ class Scribe:
         Returns:
             Its run id, and the number: an answer.
         """
-        from amqp10broker.observe.recording.link_names import NamesFile
-        from amqp10broker.observe.recording.parquet import EventWriter
-        from amqp10broker.observe.recording.runs import RunRecord, claim_run, keep_room
+        from amqp10broker.observe.recording.runs import (
+            EventWriter,
+            NamesFile,
+            RunRecord,
+            claim_run,
+            keep_room,
+        )
 
         run = RunRecord(**row)
         if self._run is not None:
@@ -89,7 +91,7 @@ class Scribe:
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
     def take(self, events: bytes) -> None:
-        from amqp10broker.observe.flow_events.schema import PACK
+        from amqp10broker.observe.flow_events import PACK
 
         assert self._writer is not None, "events before a run"
         if events:
@@ -163,7 +165,7 @@ class Scribe:
 
     def give_up(self) -> None:
         """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
-        from amqp10broker.observe.recording.errors import RecordingError
+        from amqp10broker.observe.recording.runs import RecordingError
 
         writer, self._writer = self._writer, None
         lost = 0 if writer is None else writer.abandon()
@@ -185,7 +187,7 @@ class Scribe:
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:
     """Work off frames until the end, or until the other side is gone."""
-    from amqp10broker.observe.recording.errors import RecordingError
+    from amqp10broker.observe.recording.runs import RecordingError
 
     told = 0
     try:

@@ -18,11 +18,11 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from amqp10broker import __version__
-from amqp10broker.config.amounts import share
+from amqp10broker.config.settings import share
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.queue import QueueHandle
 from amqp10broker.observe.metrics.gather import Gathering
-from amqp10broker.observe.metrics.wanted import Form, wanted
+from amqp10broker.observe.metrics.table import Form, wanted
 from amqp10broker.observe.telemetry.export import SpanQueue, data_of, provider, resource
 from amqp10broker.observe.telemetry.spans import TracedChannel, TracedSession, Traces
 from amqp10broker.runtime.admin.node import Administered

@@ -14,18 +14,16 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BadRequest, NotAllowed, NotFound
-from amqp10broker.observe.frames.reader import describe_method, describe_performative
-from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing
-from amqp10broker.observe.timeline.document import Taps, timeline
-from amqp10broker.observe.timeline.records import Mark
-from amqp10broker.observe.timeline.ring import FrameRing
+from amqp10broker.observe.frames.records import describe_method, describe_performative
+from amqp10broker.observe.timeline.channel_ring import ChannelMark, ChannelRing, Taps, timeline
+from amqp10broker.observe.timeline.ring import FrameRing, Mark
 from amqp10broker.operations.snapshot import FollowedView, WatchView
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
 from amqp10broker.runtime.connections.connections import Connection, Connections
 from amqp10broker.runtime.connections.session_task import ChannelTask, SessionTask
 from amqp10broker.sessions.amqp091.channel import ChannelState
-from amqp10broker.sessions.amqp091.consumer import ChannelConsumer as Consumer091
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer as Consumer091
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 

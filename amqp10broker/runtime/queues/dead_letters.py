@@ -10,21 +10,24 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.queues.commands import Command, Configure, Publish, Purge
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, PublishRejected, Unconfirmed
+from amqp10broker.queues.commands import (
+    Command,
+    Configure,
+    Confirmed,
+    DeadLetters,
+    Effect,
+    Publish,
+    PublishRejected,
+    Purge,
+    Unconfirmed,
+)
 from amqp10broker.queues.quorum.messages import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import ReplyRegistry
-from amqp10broker.sessions.dead_letters import (
-    RETRY_MS,
-    DeadLetterTarget,
-    Forwarding,
-    Post,
-    route_dead_letters,
-)
+from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget, Forwarding, Post, route_dead_letters
 
 if TYPE_CHECKING:
     from amqp10broker.queues.quorum.queue import QuorumQueue

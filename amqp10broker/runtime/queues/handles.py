@@ -10,13 +10,18 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any, Final
 
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
 from amqp10broker.metadata.queue import QueueCommand
-from amqp10broker.queues.commands import Command, PeerId, ReplyTo, joined
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.commands import Command, Effect, PeerId, ReplyTo, joined
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import UP_TO_DATE, QueueProgress, QueueStats, QueueStatus, QueueWeight
+from amqp10broker.queues.queue_status import (
+    UP_TO_DATE,
+    QueueCounters,
+    QueueProgress,
+    QueueStats,
+    QueueStatus,
+    QueueWeight,
+)
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.runtime.mailbox import InlineSteps, Mailbox
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLink

@@ -2,28 +2,64 @@
 
 A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
 effects. Storage, and so the time of publication, is up to its `DurabilityBackend`.
+
+A queue as a node of a cluster has it that is at another node, or may be.
+
+Commits: the parts of a transaction in several queues are applied between two awaits, and stored as one
+group.
+
+The committing task works for each queue, whose own task is at rest between two awaits of a single-threaded
+program. First each queue executes its earlier commands; then each checks its part; then all apply, and the
+journal's records are one group (`storage.journal.Journal.together`).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain
+from typing import Any, Final
 
 import trio
 
-from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
+from amqp10broker.cluster.remote_queue.link import QueueLink
+from amqp10broker.cluster.remote_queue.links import Client, HomeLink
+from amqp10broker.errors import StorageError
+from amqp10broker.metadata.queue import QueueCommand, QueueHandle
+from amqp10broker.queues.commands import (
+    TICK,
+    Command,
+    Configure,
+    DeadLetters,
+    Delete,
+    Effect,
+    PeerId,
+    Publish,
+    RequestRef,
+    Settle,
+    Touch,
+    Unconfirmed,
+)
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
-from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.machine import QueueMachine
-from amqp10broker.queues.queue_status import QueueProgress, QueueStatus
+from amqp10broker.queues.queue_status import (
+    UP_TO_DATE,
+    QueueCounters,
+    QueueProgress,
+    QueueStats,
+    QueueStatus,
+    QueueWeight,
+)
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.dead_letters import AtLeastOnce, DeadLetterWorker
-from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry
-from amqp10broker.sessions.dead_letters import DeadLetterTarget
+from amqp10broker.runtime.queues.handles import BatchHandle, OwnQueue, ReplyRegistry, send_commands
+from amqp10broker.sessions.messages import Committed, NoRoom, NotYet, Part, SessionMessage
+from amqp10broker.sessions.routes import DeadLetterTarget
 
 _log = Log("amqp10broker.queues")
 
@@ -418,3 +454,181 @@ class QueueTask(OwnQueue, Participant):
 
 def _joined(letters: list[list[Command]]) -> list[Command]:
     return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]
+
+
+class RemoteQueue(Participant):
+    """A `QueueHandle` of a queue elsewhere. `member`: the queue's task here; None: no part of it is here."""
+
+    def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
+        self.client = client
+        self.member = member
+        self._name_of = name_of
+
+    @property
+    def task(self) -> QueueTask | None:
+        return self.member
+
+    @property
+    def starting(self) -> bool:
+        member, client = self.member, self.client
+        if member is None or member.starting:
+            return member is not None
+        return isinstance(client, QueueLink) and not client.ended and not client.opens()
+
+    def decide_within(self, commands: list[Command]) -> None:
+        assert self.member is not None, "it takes part"
+        self.client.post_all(commands)
+        self.member.decide_within(self.member.take_put())
+
+    def post_all(self, commands: list[Command]) -> None:
+        if not any(map(_of_the_catalog, commands)):
+            self.client.post_all(commands)
+            return
+        for command in commands:
+            if not _of_the_catalog(command):
+                self.client.post_all([command])
+                continue
+            if self.member is not None and type(command) is not Touch:
+                self.member.post_all([command])
+            if type(command) is Delete:
+                self.client.forget()
+
+    @property
+    def ready(self) -> int:
+        return self.client.available if self.member is None else self.member.ready
+
+    @property
+    def unsettled(self) -> int:
+        return 0 if self.member is None else self.member.unsettled
+
+    @property
+    def down(self) -> str | None:
+        client = self.client
+        if isinstance(client, HomeLink) and client.down_ms is not None:
+            return self._name_of(client.home)
+        return None
+
+    def queue_status(self) -> QueueStatus:
+        if self.member is not None:
+            return self.member.queue_status()
+        # Whether anything ever came only the queue knows.
+        return QueueStatus(self.client.available, max(1, self.client.available), {})
+
+    def progress(self) -> QueueProgress:
+        since_ms = self.client.unled_ms
+        if since_ms is not None:
+            return QueueProgress(unled_ms=since_ms)
+        if self.client.full_ms is not None:
+            return QueueProgress(full_ms=self.client.full_ms)
+        return UP_TO_DATE if self.member is None else self.member.progress()
+
+    @property
+    def counters(self) -> QueueCounters:
+        return _NOTHING if self.member is None else self.member.counters
+
+    def figures(self) -> QueueStats:
+        if self.member is not None:
+            return self.member.figures()
+        return QueueStats(messages_ready=self.client.available, consumers=self.client.consumers)
+
+    def weight(self) -> QueueWeight | None:
+        return None if self.member is None else self.member.weight()
+
+
+_NOTHING: Final = QueueCounters()
+
+
+def _of_the_catalog(command: Command) -> bool:
+    kind = type(command)
+    return kind is Configure or kind is Touch or (isinstance(command, Delete) and command.request is None)
+
+
+MESSAGE_BYTES: Final = 64
+"""Of a message beyond its contents, and of a decision, in a record: at most."""
+
+
+class SessionCommits:
+    def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
+        self._inbox = inbox
+        self._journal_task = journal_task
+        self.safe = True
+
+    def takes(self, handle: QueueHandle) -> bool:
+        task = handle.task if isinstance(handle, Participant) else None
+        return task is not None and task.backend.transacts
+
+    def commit(
+        self,
+        mail: Sequence[QueueCommand],
+        parts: Sequence[Part],
+        ref: RequestRef | None = None,
+        also: Callable[[], None] | None = None,
+    ) -> str | None:
+        send_commands(list(mail))
+        work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
+        for handle, command in parts:
+            assert isinstance(handle, Participant)
+            if handle.task is None:
+                return "a queue has left this node"
+            work.setdefault(handle, (handle.task, []))[1].append(command)
+        for task, _ in work.values():
+            task.catch_up()
+        starting = next((task for handle, (task, _) in work.items() if handle.starting), None)
+        if starting is not None:
+            return NotYet(f"queue '{starting.queue.name}' is not ready yet")
+        why = self._refusal([*work.values()])
+        if why is not None:
+            return why
+        there = {handle: part for handle, part in work.items() if not part[0].queue.deleted}
+        kept = any(task.backend.durable for task, _ in there.values())
+        journal = None if self._journal_task is None or not kept else self._journal_task.journal
+        with nullcontext() if journal is None else journal.together():
+            for each, (_, commands) in there.items():
+                each.decide_within(commands)
+            if also is not None and journal is not None:
+                also()
+        for task, _ in there.values():
+            task.tell_decided()
+        self.safe = journal is None
+        if ref is not None and journal is not None and self._journal_task is not None:
+            self._journal_task.when_durable(journal.ticket, partial(self._inbox.put, Committed(ref)))
+        return None
+
+    def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
+        starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
+        assert starting.task is not None, "it has one that starts"
+        starting.task.awaiting.append(partial(self._inbox.put, Committed(ref)))
+
+    def _refusal(self, work: Sequence[tuple[QueueTask, Sequence[Command]]]) -> str | None:
+        size = 0
+        for task, commands in work:
+            publishes = [command for command in commands if isinstance(command, Publish)]
+            name, backend = task.queue.name, task.backend
+            messages = [*chain.from_iterable(publish.messages for publish in publishes)]
+            if not task.begun.is_set() or task.failed or (publishes and task.queue.deleted):
+                return f"queue '{name}' was deleted, or has broken down"
+            bytes_ = _bytes_of(commands)
+            if not task.queue.deleted and not backend.takes_part(bytes_):
+                return f"queue '{name}' cannot write at present"
+            if publishes and not task.queue.has_room_for(messages):
+                return NoRoom(f"queue '{name}' would exceed its maximum length")
+            if backend.durable:
+                size += bytes_
+        if not size or self._journal_task is None or not self._journal_task.journal.reserve:
+            return None
+        try:
+            admitted = self._journal_task.journal.admits(size, 0)
+        except StorageError as error:
+            return str(error)
+        return None if admitted else "the disk is full"
+
+
+def _bytes_of(commands: Sequence[Command]) -> int:
+    size = 0
+    for command in commands:
+        if isinstance(command, Publish):
+            size += sum(map(len, chain.from_iterable(command.messages)))
+            size += MESSAGE_BYTES * len(command.messages)
+        elif isinstance(command, Settle):
+            size += MESSAGE_BYTES * len(command.keys)
+    return size

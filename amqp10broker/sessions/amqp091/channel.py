@@ -4,7 +4,7 @@ to queues come out.
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
 that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: frames behind it
 are held until the answer is there. The steps in which a channel runs are defined in
-`sessions/endpoint.py`.
+`sessions/context.py`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from typing import Any, Final, TypeVar, assert_never
 from amqp10broker.emulation import GLOBAL_QOS
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.content import ContentOpened
-from amqp10broker.protocols.amqp091.deliver import return_frames
+from amqp10broker.protocols.amqp091.codec import method_name
+from amqp10broker.protocols.amqp091.content import (
+    AckRun,
+    Content,
+    ContentOpened,
+    ContentTooLarge,
+    MethodFrame,
+    PublishRun,
+    return_frames,
+)
 from amqp10broker.protocols.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
-from amqp10broker.protocols.amqp091.method_codec import method_name
 from amqp10broker.protocols.amqp091.methods import Method
-from amqp10broker.queues.commands import RequestRef
-from amqp10broker.queues.effects import (
+from amqp10broker.queues.commands import (
     ActiveChanged,
     Answer,
     Confirmed,
@@ -36,19 +41,16 @@ from amqp10broker.queues.effects import (
     PublishRejected,
     QueueDeleted,
     QueueDown,
+    RequestRef,
     Settled,
     Subscribed,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
 )
-from amqp10broker.sessions.amqp091.base import ChannelBase, to_amqp091_error
+from amqp10broker.sessions.amqp091.base import DECLARING, ChannelBase, Modes, Subscribing, to_amqp091_error
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver
-from amqp10broker.sessions.amqp091.declaring import DECLARING
-from amqp10broker.sessions.amqp091.modes import Modes
-from amqp10broker.sessions.amqp091.publishing import Publishing
-from amqp10broker.sessions.amqp091.subscribing import Subscribing
+from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditReceiver, Publishing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (

@@ -1,25 +1,327 @@
-"""Consuming on one channel: consumers, basic.get, acknowledgements, prefetch, and writing deliveries."""
+"""Consuming on one channel: consumers, basic.get, acknowledgements, prefetch, and writing deliveries.
+
+The arguments of basic.consume: their names, types and meanings.
+
+One consumer of a channel, and the credit by which its queue delivers to it.
+
+Queues use credit, as for AMQP 1.0; AMQP 0-9-1 has prefetch. The queue may deliver what the prefetch leaves,
+and never more than `UNSENT_MAX` beyond what has been written to the socket, so that the messages of a client
+that does not read stay in the queue.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
+from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.convert import all_to_amqp091
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.stream import BloomFilter, OffsetSpec, from_amqp091
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp091.deliver import DeliverEncoder
+from amqp10broker.metadata.queue import DeclaredQueue, QueueType
+from amqp10broker.protocols.amqp091.content import DeliverEncoder
 from amqp10broker.protocols.amqp091.delivery_tags import Taken, Unacked
 from amqp10broker.protocols.amqp091.methods import Method
-from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Subscribe
-from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
-from amqp10broker.sessions.amqp091.consumer_arguments import ConsumerOptions
+from amqp10broker.protocols.serial import MASK
+from amqp10broker.queues.commands import ConsumerRef, CreditReply, Deliver, DeliveryOutcome, Settle, Subscribe
+from amqp10broker.routing.exchange import type_name
 from amqp10broker.sessions.context import ChannelContext, ToQueue
-from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+from amqp10broker.sessions.counters import ClientCounters, Moment
+from amqp10broker.sessions.credit import Mode, QueueCredit
+
+_PRIORITY: Final = "x-priority"
+_CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
+_TIMEOUT: Final = "x-consumer-timeout"
+X_STREAM_OFFSET: Final = "x-stream-offset"
+X_STREAM_FILTER: Final = "x-stream-filter"
+X_STREAM_MATCH_UNFILTERED: Final = "x-stream-match-unfiltered"
+_STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNFILTERED})
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """The options that a consumer requests of its queue. `timeout_ms`: how long it may hold a delivery; None:
+    as long as the queue allows. `filters`: where to begin in a stream, and which messages to select; None for
+    any other queue.
+    """
+
+    priority: int = 0
+    timeout_ms: int | None = None
+    filters: Filters | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+DEFAULT_OPTIONS: Final = ConsumerOptions()
+
+
+def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
+    """Check a consumer of a stream: only acknowledgements hold it back, so it must have a prefetch and use
+    them. Raises `NotSupported` if it does not acknowledge, and `PreconditionFailed` if it has no prefetch.
+    """
+    resource = f"queue '{queue.name}'"
+    stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"
+    if no_ack:
+        raise NotSupported(resource, f"automatic acknowledgement not supported by {stream}")
+    if not prefetch:
+        raise PreconditionFailed(resource, f"consumer prefetch count is not set for {stream}")
+
+
+def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
+    """Check the arguments of basic.consume. Raises `PreconditionFailed` for unknown names or wrong types."""
+    known = {_PRIORITY}
+    if queue.type != QueueType.STREAM:
+        known.add(_CANCEL_ON_FAILOVER)
+    if queue.type == QueueType.QUORUM:
+        known.add(_TIMEOUT)
+    for name, value in arguments.items():
+        if queue.type == QueueType.STREAM and name in _STREAM:
+            continue
+        if name in known:
+            fault = _fault_of(name, value)
+        else:
+            fault = _unknown(queue, known) if name.startswith("x-") else None
+        if fault is not None:
+            resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}: {fault}")
+    filters = None
+    if queue.type == QueueType.STREAM:
+        filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
+    elif not arguments:
+        return DEFAULT_OPTIONS
+    timeout_ms = arguments.get(_TIMEOUT)
+    return ConsumerOptions(
+        priority=int(arguments.get(_PRIORITY, 0)),
+        timeout_ms=None if timeout_ms is None else int(timeout_ms),
+        filters=filters,
+        given=arguments,
+    )
+
+
+def _fault_of(name: str, value: Any) -> str | None:
+    wanted = bool if name == _CANCEL_ON_FAILOVER else int
+    if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+        return f"must be {'true or false' if wanted is bool else 'an integer'}, not {type_name(value)}"
+    if name == _TIMEOUT and value < 0:
+        return f"must be 0 or more, not {value}"
+    return None
+
+
+def _unknown(queue: DeclaredQueue, known: Set[str]) -> str:
+    names = sorted(known | _STREAM if queue.type == QueueType.STREAM else known)
+    return f"consumers of a queue of type {queue.type} may give {', '.join(names)} only"
+
+
+def from_amqp091_arguments(arguments: Mapping[str, Any], *, stream: str, vhost: str) -> Filters:
+    """Read the filters of an AMQP 0-9-1 consumer. x-stream-match-unfiltered alone means nothing. Raises
+    `PreconditionFailed` if an argument has a value that it cannot have.
+    """
+    resource = f"queue '{stream}' in vhost '{vhost}'"
+    offset: OffsetSpec | None = None
+    if X_STREAM_OFFSET in arguments:
+        try:
+            offset = from_amqp091(arguments[X_STREAM_OFFSET], type_name)
+        except FilterError as error:
+            text = f"failed consuming from stream '{stream}' in vhost '{vhost}': {error.reason}"
+            raise PreconditionFailed(resource, text) from error
+    match_unfiltered = arguments.get(X_STREAM_MATCH_UNFILTERED, False)
+    if type(match_unfiltered) is not bool:
+        raise _refused(resource, X_STREAM_MATCH_UNFILTERED, "true or false", match_unfiltered)
+    if X_STREAM_FILTER not in arguments:
+        return Filters(offset)
+    given = arguments[X_STREAM_FILTER]
+    values = given if isinstance(given, list) else [given]
+    for value in values:
+        if type(value) is not str:
+            raise _refused(resource, X_STREAM_FILTER, "a string or an array of strings", value)
+    if not values:
+        raise PreconditionFailed(
+            resource, f"invalid arg '{X_STREAM_FILTER}' for {resource}: the array is empty; give a value"
+        )
+    return Filters(offset, BloomFilter(tuple(dict.fromkeys(values)), match_unfiltered))
+
+
+def _refused(resource: str, name: str, wanted: str, value: Any) -> PreconditionFailed:
+    return PreconditionFailed(
+        resource, f"invalid arg '{name}' for {resource}: must be {wanted}, not {type_name(value)}"
+    )
+
+
+# Noted once per batch, never per message. All times are of `Moment`, in ms.
+
+
+class ChannelConsumerTimes:
+    """The times of one consumer. `settled_ms`: the client's last decision; None: there was none."""
+
+    __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")
+
+    def __init__(self, moment: Moment) -> None:
+        self._moment = moment
+        self._room_ms = self.moved_ms = self.asked_ms = moment.ms
+        self.settled_ms: int | None = None
+
+    def asked(self) -> None:
+        self.asked_ms = self._moment.ms
+
+    def moved(self) -> None:
+        self.moved_ms = self._moment.ms
+
+    def settled(self, *, was_full: bool) -> None:
+        """Note decisions; `was_full` if it held as many deliveries as it may until then."""
+        self.settled_ms = self._moment.ms
+        if was_full:
+            self._room_ms = self._moment.ms
+
+    @property
+    def idle_ms(self) -> int:
+        """The earliest time from which it could have got the next delivery, if its queue had any."""
+        return max(self.moved_ms, self._room_ms)
+
+
+UNSENT_MAX: Final = 200
+"""The most deliveries of one consumer that the channel has not written (RabbitMQ's unsent limit)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerTerms:
+    """The parameters of a consumer.
+
+    Attributes:
+        number: in the order in which the channel's consumers came; 0: of a fetcher.
+        prefetch: deliveries it may hold unacknowledged; 0: no limit, or that of the queue's kind.
+        timeout_ms: how long it requested to hold one; None: it did not.
+    """
+
+    no_ack: bool
+    tag: str = ""
+    number: int = 0
+    prefetch: int = 0
+    timeout_ms: int | None = None
+    exclusive: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class ChannelConsumer:
+    """A consumer of basic.consume, or a fetcher for basic.get."""
+
+    __slots__ = ("credit", "keys", "messages", "terms", "times", "unacked")
+
+    def __init__(self, terms: ConsumerTerms, credit: QueueCredit, moment: Moment) -> None:
+        self.terms = terms
+        self.credit = credit
+        self.times = ChannelConsumerTimes(moment)
+        self.unacked = 0
+        self.keys: list[int] = []
+        self.messages: list[Message] = []
+
+    @property
+    def queue(self) -> DeclaredQueue:
+        return self.credit.queue
+
+    @property
+    def ref(self) -> ConsumerRef:
+        return self.credit.ref
+
+    @property
+    def cancelled(self) -> bool:
+        return self.credit.closed
+
+    @property
+    def unsent(self) -> int:
+        return len(self.keys)
+
+    @property
+    def holds_max(self) -> int | None:
+        """The most deliveries that it may hold, by its prefetch or its queue's kind; None: no limit."""
+        terms = self.terms
+        if terms.no_ack:
+            return None
+        return terms.prefetch or self.credit.kind.held_max
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as many deliveries as it may, and gets more when the client acknowledges."""
+        most = self.holds_max
+        return most is not None and self.holds >= most
+
+    @property
+    def holds(self) -> int:
+        """The number of deliveries that count against a prefetch: written or waiting to be."""
+        return self.unacked + len(self.keys)
+
+    def request(self, limit: int | None = None) -> None:
+        """Request more from the queue; `limit` is what the channel's own limit leaves, None if it has
+        none.
+        """
+        wanted = MASK
+        most = self.holds_max
+        if most is not None:
+            wanted = most - self.unacked
+        if limit is not None:
+            wanted = min(wanted, limit)
+        # With a prefetch each acknowledgement makes room for a delivery, which must not wait for others.
+        # Without one, a request when half is left is enough.
+        limited = self.terms.prefetch or limit is not None
+        if self.credit.top_up(wanted, UNSENT_MAX, renew_at=UNSENT_MAX if limited else UNSENT_MAX // 2):
+            self.times.asked()
+
+    def fetch(self) -> None:
+        self.credit.request(1, 1, drain=True)
+        self.times.asked()
+
+    def on_deliver(self, effect: Deliver) -> None:
+        if self.credit.on_deliver(effect):
+            self.keys.extend(effect.keys)
+            self.messages.extend(effect.messages)
+
+    def on_reply(self, reply: CreditReply) -> None:
+        self.credit.on_reply(reply)
+        self.credit.answered(reply)
+
+    # --- settlement -------------------------------------------------------------------------------
+
+    def take(self, count: int) -> tuple[list[int], list[Message]]:
+        keys, messages = self.keys, self.messages
+        if count < len(keys):
+            self.keys, self.messages = keys[count:], messages[count:]
+            keys, messages = keys[:count], messages[:count]
+        else:
+            self.keys, self.messages = [], []
+        self.credit.sent(len(keys))
+        return keys, messages
+
+    def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome) -> None:
+        prefetch = self.terms.prefetch
+        self.times.settled(was_full=0 < prefetch <= self.holds)
+        self.unacked -= len(keys)
+        self.credit.post(Settle(self.credit.ref, keys, delivery_outcome))
+
+    def give_back(self) -> None:
+        """Return waiting deliveries, and those on their way, to their places in the queue."""
+        self.credit.give_back(*self._take_all())
+
+    def forget(self) -> None:
+        """Drop waiting deliveries, after the queue is gone or did not accept the consumer."""
+        self.credit.drop(len(self._take_all()[0]))
+        self.credit.closed = True
+
+    def cancel(self) -> None:
+        self.give_back()
+        self.credit.cancel()
+
+    def leave(self) -> None:
+        """Leave with the channel: everything goes back, and unacknowledged deliveries count as failed."""
+        keys, messages = self._take_all()
+        self.credit.drop(len(keys))
+        self.credit.leave(keys, messages, DeliveryOutcome.REQUEUE_FAILED)
+
+    def _take_all(self) -> tuple[list[int], list[Message]]:
+        taken = self.keys, self.messages
+        self.keys, self.messages = [], []
+        return taken
 
 
 class ChannelTap(Protocol):

@@ -2,6 +2,13 @@
 
 A run of publishes of the same shape is routed once and sent to each queue as one command. Queues answer with
 `Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
+
+RabbitMQ's credit_flow, the back-pressure of AMQP 0-9-1: reader -> channel -> queue.
+
+Each pair of sender and receiver among them has a counter. The sender may send until it is used up, and then
+stops *everything*, whatever its destination. The receiver returns `more_after` whenever it has handled so
+many, unless it is held up itself: then it does so when it continues. So a slow queue stops a channel, the
+channel stops the reader, and the reader stops the whole connection.
 """
 
 from __future__ import annotations
@@ -10,22 +17,95 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Final
 
+from amqp10broker.config import Config
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotSupported, PreconditionFailed
 from amqp10broker.message.amqp091 import read_content
-from amqp10broker.message.bare import routing_headers
+from amqp10broker.message.convert import routing_headers
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.protocols.amqp091.confirm import Confirm, ConfirmTracker
-from amqp10broker.protocols.amqp091.items import PublishRun
+from amqp10broker.protocols.amqp091.content import ContentTooLarge, Item, PublishRun
+from amqp10broker.protocols.amqp091.delivery_tags import Confirm, ConfirmTracker
 from amqp10broker.protocols.amqp091.properties import decode_properties, encode_properties
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
-from amqp10broker.routing.declaration import DIRECT_REPLY_TO
-from amqp10broker.routing.exchange import Exchange
-from amqp10broker.sessions.amqp091.credit_flow import CreditFlowSettings, CreditReceiver, CreditSender
+from amqp10broker.routing.exchange import DIRECT_REPLY_TO, Exchange
 from amqp10broker.sessions.context import ChannelContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
+
+
+@dataclass(frozen=True, slots=True)
+class CreditFlowSettings:
+    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ. `more_after`: the receiver returns
+    so much after handling as many; not more than `initial`, or a sender would wait for ever.
+    """
+
+    initial: int = 400
+    more_after: int = 200
+
+    @classmethod
+    def of(cls, config: Config) -> CreditFlowSettings:
+        initial = config.credit_flow_initial
+        return cls(initial, min(config.credit_flow_more_after, initial))
+
+
+class CreditSender:
+    """The sending end of one pair; `credit` is below 0 when it had to finish what it had begun."""
+
+    __slots__ = ("credit",)
+
+    def __init__(self, settings: CreditFlowSettings) -> None:
+        self.credit = settings.initial
+
+    @property
+    def blocked(self) -> bool:
+        return self.credit <= 0
+
+    def admit(self, item: Item) -> tuple[Item | None, Item | None]:
+        """Spend credit on an item; return the part that may be sent now, and the part that has to wait."""
+        contents = contents_of(item)
+        if contents <= self.credit:
+            self.credit -= contents
+            return item, None
+        if self.credit <= 0 or not isinstance(item, PublishRun):
+            return None, item
+        now, rest = _split(item, self.credit)
+        self.credit = 0
+        return now, rest
+
+
+class CreditReceiver:
+    """The receiving end of one pair. `unreturned`: messages that were handled, and whose credit is not
+    returned to the sender.
+    """
+
+    __slots__ = ("more_after", "unreturned")
+
+    def __init__(self, settings: CreditFlowSettings) -> None:
+        self.more_after = settings.more_after
+        self.unreturned = 0
+
+    def take_grant(self) -> int:
+        """Return the credit to grant now, in whole portions. Must not be called while held up."""
+        portions = self.unreturned // self.more_after
+        self.unreturned -= portions * self.more_after
+        return portions * self.more_after
+
+
+def contents_of(item: Item) -> int:
+    """Return the number of contents in one item of the frame reader, which the credit flow counts."""
+    if type(item) is PublishRun:
+        return len(item.bodies)
+    return 1 if type(item) is ContentTooLarge else 0
+
+
+def _split(run: PublishRun, count: int) -> tuple[PublishRun, PublishRun]:
+    first = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    rest = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    first.properties, rest.properties = run.properties[:count], run.properties[count:]
+    first.bodies, rest.bodies = run.bodies[:count], run.bodies[count:]
+    return first, rest
+
 
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 

@@ -1,7 +1,7 @@
 """A client that consumes: couples a sender link with the credit of its queue.
 
 There are two credit states. The client's is the engine's (`link.credit`). The queue gets at most
-`max_queue_credit` of it at a time (`sessions/queue_credit.py`), so that a client that grants four thousand
+`max_queue_credit` of it at a time (`sessions/credit.py`), so that a client that grants four thousand
 million and closes its window cannot fill the broker's memory. Both have a delivery-count; they differ after a
 drain, because the client's is advanced by all its credit and the queue's by one batch only.
 
@@ -22,27 +22,33 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
-from amqp10broker.protocols.amqp10.delivery import Parts, ResumedDelivery
+from amqp10broker.protocols.amqp10.delivery import Parts, Resume, ResumedDelivery, SenderPlan
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.protocols.amqp10.events import DeliveriesUpdated
-from amqp10broker.protocols.amqp10.link import SenderLink
+from amqp10broker.protocols.amqp10.link import DeliveriesUpdated, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
-from amqp10broker.protocols.amqp10.resumption import Resume, SenderPlan
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
-from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Settle
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
+from amqp10broker.queues.commands import (
+    ActiveChanged,
+    ConsumerRef,
+    CreditReply,
+    Deliver,
+    DeliveryOutcome,
+    Settle,
+    Settled,
+    TimedOut,
+)
 from amqp10broker.sessions.amqp10.attach import SourcePlan
-from amqp10broker.sessions.amqp10.link_owner import SenderOwner
-from amqp10broker.sessions.amqp10.outcomes import (
+from amqp10broker.sessions.amqp10.link_owner import (
+    ConsumerTimes,
     Decisions,
     FlowAnswers,
     Properties,
+    SenderOwner,
     decide,
     transaction_named,
 )
-from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
-from amqp10broker.sessions.amqp10.times import ConsumerTimes
+from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
 from amqp10broker.sessions.amqp10.transactions import (
     Aborted,
     Acquisition,
@@ -50,11 +56,10 @@ from amqp10broker.sessions.amqp10.transactions import (
     Retired,
     Transactions,
 )
-from amqp10broker.sessions.auto_limit import AutoQueueCredit
-from amqp10broker.sessions.commits import no_part_text
 from amqp10broker.sessions.context import ClientLog
-from amqp10broker.sessions.measures import Moment
-from amqp10broker.sessions.queue_credit import QueueCredit
+from amqp10broker.sessions.counters import Moment
+from amqp10broker.sessions.credit import AutoQueueCredit, QueueCredit
+from amqp10broker.sessions.messages import no_part_text
 
 
 @dataclass(eq=False, slots=True)

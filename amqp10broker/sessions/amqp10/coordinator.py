@@ -12,9 +12,8 @@ from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition, DecodeError
-from amqp10broker.protocols.amqp10.events import DeliveriesReceived
 from amqp10broker.protocols.amqp10.faults import to_error
-from amqp10broker.protocols.amqp10.link import ReceiverLink
+from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
     Attach,
@@ -34,8 +33,8 @@ from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
 from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
 from amqp10broker.sessions.amqp10.transactions import Transaction
-from amqp10broker.sessions.commits import NotYet, QueueCommits
 from amqp10broker.sessions.context import SessionContext, ToQueue
+from amqp10broker.sessions.messages import NotYet, QueueCommits
 
 CAPABILITIES: Final = (Symbol("amqp:local-transactions"), Symbol("amqp:multi-txns-per-ssn"))
 """Transactions over several sessions, or with resource managers, are not supported."""

@@ -13,12 +13,16 @@ from amqp10broker.config.records import INCOMING_WINDOW
 from amqp10broker.config.settings import AUTO
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.metadata.catalog import CatalogRequest
-from amqp10broker.metadata.proposing import LATER, Decided
+from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
-from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
-from amqp10broker.metadata.subscriptions import DeclareSubscription
-from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.metadata.queue_requests import DeclareQueue, DeclareSubscription, DeleteQueue, QueueEnded
+from amqp10broker.protocols.amqp10.delivery import (
+    UNSETTLED_ENTRIES_MAX,
+    Parts,
+    State,
+    resume_as_sender,
+    unsettled_map,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
@@ -29,36 +33,44 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusDurability,
     TerminusExpiryPolicy,
 )
-from amqp10broker.protocols.amqp10.resumption import (
-    UNSETTLED_ENTRIES_MAX,
-    State,
-    resume_as_sender,
-    unsettled_map,
-)
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.queues.commands import (
     DELETE,
     ConsumerRef,
     Delete,
+    Effect,
     PublisherRef,
+    QueueDeleted,
+    QueueDown,
+    Refusal,
     RequestRef,
     Subscribe,
+    SubscribeRefused,
+    TimedOut,
 )
-from amqp10broker.queues.effects import Effect, QueueDeleted, QueueDown, Refusal, SubscribeRefused, TimedOut
-from amqp10broker.sessions.amqp10.attach import SourcePlan, Steps, TargetPlan, plan_target, rcv_settle_mode
+from amqp10broker.sessions.amqp10.attach import (
+    SourcePlan,
+    Steps,
+    TargetPlan,
+    plan_receiver,
+    plan_target,
+    rcv_settle_mode,
+)
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
-from amqp10broker.sessions.amqp10.resumable_consumer import ResumableConsumer
-from amqp10broker.sessions.amqp10.resumable_links import Key, ResumableLink, SuspensionTerms, terms_for
-from amqp10broker.sessions.amqp10.resumable_publisher import ResumablePublisher
-from amqp10broker.sessions.amqp10.topics import plan_receiver
-from amqp10broker.sessions.auto_limit import AutoCredit, AutoLimit, AutoQueueCredit, Bounds
-from amqp10broker.sessions.commits import Part
+from amqp10broker.sessions.amqp10.resumable_links import (
+    Key,
+    ResumableConsumer,
+    ResumableLink,
+    ResumablePublisher,
+    SuspensionTerms,
+    terms_for,
+)
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.messages import LinkFree
-from amqp10broker.sessions.queue_credit import Mode, QueueCredit
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, AutoQueueCredit, Bounds, Mode, QueueCredit
+from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
 TakeCommands = Callable[[], list[QueueCommand]]
@@ -78,7 +90,7 @@ class WaitingAttach(NamedTuple):
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
-    A link that must wait is held in the engine (`protocols/amqp10/held.py`): one with a queue that is to be
+    A link that must wait is held in the engine (`protocols.amqp10.session`): one with a queue that is to be
     declared, and one with an attach that is answered when its queue has reported whether it is the active
     consumer.
     """

@@ -19,13 +19,12 @@ from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
 from amqp10broker.operations.amqp_node import ADDRESS, handle_request
-from amqp10broker.operations.caller import Caller, Steps, Wait
+from amqp10broker.operations.node import Caller, Steps, Wait
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition, DecodeError
-from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveriesUpdated
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import DeliveriesReceived, DeliveriesUpdated, ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Flow,
@@ -36,11 +35,15 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import RequestRef
-from amqp10broker.queues.effects import Answer
+from amqp10broker.queues.commands import Answer, RequestRef
 from amqp10broker.sessions.amqp10.attach import KEPT
-from amqp10broker.sessions.amqp10.link_owner import LinkOwners, ReceiverOwner, SenderOwner
-from amqp10broker.sessions.amqp10.outcomes import ANSWERS_OWED_MAX, check_no_transaction
+from amqp10broker.sessions.amqp10.link_owner import (
+    ANSWERS_OWED_MAX,
+    LinkOwners,
+    ReceiverOwner,
+    SenderOwner,
+    check_no_transaction,
+)
 from amqp10broker.sessions.context import ToQueue
 
 REQUEST_CREDIT: Final = 8

@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.auth.authorise import check_vhost_access
-from amqp10broker.auth.grants import Grants
+from amqp10broker.auth.authorise import Grants, check_vhost_access
 from amqp10broker.emulation import Rules
 from amqp10broker.errors import NotAllowed, ResourceLocked
 from amqp10broker.metadata.catalog import Catalog

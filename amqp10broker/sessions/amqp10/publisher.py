@@ -20,13 +20,12 @@ from amqp10broker.emulation import ADDRESS_V1
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.amqp10 import MessageReader, to_at_start
 from amqp10broker.message.amqp10 import extra_keys as extra_keys_of
-from amqp10broker.message.bare import routing_headers
+from amqp10broker.message.convert import routing_headers
 from amqp10broker.message.message import Message
-from amqp10broker.metadata.catalog import CatalogRequest
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import CatalogRequest, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
-from amqp10broker.metadata.subscriptions import is_subscribed, temporary_topic
-from amqp10broker.protocols.amqp10.delivery import Parts
+from amqp10broker.metadata.queue_requests import is_subscribed, temporary_topic
+from amqp10broker.protocols.amqp10.delivery import Arrival, Parts, on_resumed
 from amqp10broker.protocols.amqp10.errors import (
     AmqpDeliveryError,
     AmqpError,
@@ -34,21 +33,24 @@ from amqp10broker.protocols.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.events import DeliveriesReceived, DeliveryBegun, DeliveryResumed
 from amqp10broker.protocols.amqp10.faults import to_error
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import (
+    DeliveriesReceived,
+    DeliveryBegun,
+    DeliveryResumed,
+    ReceiverLink,
+    SenderLink,
+)
 from amqp10broker.protocols.amqp10.performatives import (
     Flow,
     ReceiverSettleMode,
     Rejected,
     TransactionalState,
 )
-from amqp10broker.protocols.amqp10.resumption import Arrival, on_resumed
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
-from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
-from amqp10broker.queues.effects import PublishRejected as Refused
-from amqp10broker.queues.effects import Unconfirmed
+from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef, Unconfirmed
+from amqp10broker.queues.commands import PublishRejected as Refused
 from amqp10broker.routing.address import (
     Address,
     BadAddress,
@@ -66,14 +68,13 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
-from amqp10broker.sessions.amqp10.resumable_publisher import Entry, ResumablePublisher, Tally, refusal_of
-from amqp10broker.sessions.amqp10.times import PublisherTimes
+from amqp10broker.sessions.amqp10.link_owner import PublisherTimes, ReceiverOwner
+from amqp10broker.sessions.amqp10.resumable_links import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.transactions import Transaction
-from amqp10broker.sessions.auto_limit import AutoCredit
-from amqp10broker.sessions.commits import NoRoom, Part, no_part_text
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.credit import AutoCredit
+from amqp10broker.sessions.messages import NoRoom, Part, no_part_text
 from amqp10broker.sessions.routes import Route, Routes
 
 READERS_MAX: Final = 1024

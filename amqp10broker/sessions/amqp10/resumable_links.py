@@ -3,6 +3,18 @@
 Such a link has a reply address of its own, so its state at queues outlives the session: effects go to the
 session while the link is attached, and to the link itself while it is suspended. The state of each kind of
 link is in `resumable_publisher` and `resumable_consumer`.
+
+The state of a link on which a client sends that survives its session (part 2, section 2.6.13).
+
+It has the deliveries that the broker has taken and that may be unsettled for the client, without partial ones
+and those posted in a transaction. With rcv-settle-mode second an entry stays until the client has settled;
+with first until the client must have received the outcome, because that may have been lost.
+
+The unsettled deliveries of a link on which a client receives that survives its session (2.6.13).
+
+They stay acquired: the consumer remains at its queue under the link's own reply address, but requests
+nothing. A delivery without a decision is sent again with its content, which is held within a limit for each
+user; without its content it is aborted, and goes back to its queue.
 """
 
 from __future__ import annotations
@@ -10,28 +22,65 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
 
 from amqp10broker.config import Config
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import NotFound
 from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.operations.snapshot import SuspendedLinkView
+from amqp10broker.protocols.amqp10.delivery import (
+    UNSETTLED_ENTRIES_MAX,
+    Parts,
+    State,
+    resume_as_receiver,
+    unsettled_map,
+)
 from amqp10broker.protocols.amqp10.encoder import encode
+from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
+    Attach,
+    Rejected,
     Source,
     Target,
     TerminusDurability,
     TerminusExpiryPolicy,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.transfer import delivery_tag
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import PeerId, ReplyTo
+from amqp10broker.queues.commands import (
+    ActiveChanged,
+    Answer,
+    Confirmed,
+    ConsumerRef,
+    DeliveryOutcome,
+    Effect,
+    PeerId,
+    PublisherRef,
+    PublishRejected,
+    QueueDeleted,
+    QueueDown,
+    ReplyTo,
+    Settle,
+    Settled,
+    SubscribeRefused,
+    TimedOut,
+    Unconfirmed,
+    Unsubscribe,
+)
 from amqp10broker.queues.durable_links import ResumableLinksInJournal
-from amqp10broker.queues.effects import Answer, Confirmed, Effect, PublishRejected, QueueDeleted, Unconfirmed
 from amqp10broker.sessions.messages import LinkStolen, ToSession
+
+if TYPE_CHECKING:
+    from amqp10broker.sessions.credit import QueueCredit
+
 
 CONTENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """The most bytes of messages that the links of one user may hold in order to send them again."""
@@ -401,3 +450,349 @@ class ResumableLinks:
         due = [each for each in self if each.deadline_ms is not None and each.deadline_ms <= now]
         for resumable in due:
             self.host.post(self.end(resumable))
+
+
+@dataclass(eq=False, slots=True)
+class Tally:
+    """The outcomes of the deliveries of one publishing link. `left`: of deliveries that went to several
+    queues: how many have not answered, and the outcome so far.
+    """
+
+    left: dict[int, tuple[int, Outcome]] = field(default_factory=dict)
+
+    def expect(self, ids: Iterable[int], queues: int) -> None:
+        """Expect answers of several queues (more than one) for each of these deliveries."""
+        for delivery_id in ids:
+            self.left[delivery_id] = (queues, RELEASED)
+
+    def count_down(self, ids: Sequence[int], outcome: Outcome) -> list[tuple[Outcome, Sequence[int]]]:
+        """Count a queue's answer; return deliveries for which it was the last: rejected, accepted or
+        released.
+        """
+        if not self.left:
+            return [(outcome, ids)]
+        answered: list[tuple[Outcome, list[int]]] = []
+        for delivery_id in ids:
+            left, worst = self.left.get(delivery_id, (1, RELEASED))
+            if isinstance(outcome, Rejected) or worst is RELEASED:
+                worst = outcome
+            if left > 1:
+                self.left[delivery_id] = (left - 1, worst)
+                continue
+            self.left.pop(delivery_id, None)
+            if not answered or answered[-1][0] is not worst:
+                answered.append((worst, []))
+            answered[-1][1].append(delivery_id)
+        return [(worst, its_ids) for worst, its_ids in answered]
+
+
+def refusal_of(effect: Unconfirmed | PublishRejected) -> AmqpDeliveryError | None:
+    """Return why a queue does not accept messages; None if it was deleted, which releases them."""
+    if isinstance(effect, PublishRejected):
+        return AmqpDeliveryError(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            f"queue '{effect.queue}' exceeded maximum length",
+            {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
+        )
+    if not effect.failed:
+        return None
+    return AmqpDeliveryError(
+        Condition.PRECONDITION_FAILED,
+        f"queue '{effect.queue}' is unavailable",
+        {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
+    )
+
+
+def outcome_of(effect: Confirmed | Unconfirmed | PublishRejected) -> Outcome:
+    match effect:
+        case Confirmed():
+            return ACCEPTED
+        case Unconfirmed() | PublishRejected():
+            refusal = refusal_of(effect)
+            return RELEASED if refusal is None else Rejected(error=to_error(refusal))
+        case _:
+            assert_never(effect)
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One delivery. `outcome`: None: queues have not answered. `number`: its delivery-id in the present
+    session, if the client waits for the outcome there.
+    """
+
+    tag: bytes
+    outcome: Outcome | None = None
+    number: int | None = None
+    posted: bool = False
+
+
+TellLate = Callable[[Entry, int], None]
+"""Sends the outcome of a delivery that was sent before the link was suspended."""
+
+
+class ResumablePublisher(ResumableLink):
+    """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
+
+    def __init__(self, key: Key, host: Host, target: Target) -> None:
+        super().__init__(key, host)
+        self.terminus: Target = target
+        self.entries: dict[bytes, Entry] = {}
+        self.tell_late: TellLate | None = None
+        self._most = 0
+        # Of each end that it had: deliveries that queues have not answered, by delivery-id.
+        self._flights: dict[PublisherRef, tuple[Tally, dict[int, Entry]]] = {}
+        # Of the present end: outcomes that were sent and that the client has not settled, by delivery-id.
+        self._told: dict[int, Entry] = {}
+
+    @property
+    def unsettled(self) -> int:
+        return len(self.entries)
+
+    # --- restart ---------------------------------------------------------------------------------------
+
+    @property
+    def keeps_unsettled(self) -> bool:
+        """Whether unsettled deliveries survive a restart; then those sent to queues are `noted`."""
+        return self.records is not None and self.terms.durable == TerminusDurability.UNSETTLED_STATE
+
+    def noted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """Record deliveries of its end, in the same group of records in which queues get them."""
+        flight = self._flights[ref][1]
+        if self.records is not None:
+            self.records.take(self.number, [flight[number].tag for number in ids if number in flight])
+
+    def restore(self, tags: Iterable[bytes]) -> None:
+        for tag in tags:
+            entry = self.entries[tag] = Entry(tag)
+            entry.outcome = ACCEPTED
+            entry.posted = True
+
+    def _forgotten(self, tags: Iterable[bytes]) -> None:
+        if self.records is not None:
+            self.records.settle(self.number, tags)
+
+    # --- attaching and suspending -----------------------------------------------------------------
+
+    def attached(self, tell_late: TellLate, ref: PublisherRef, tally: Tally) -> None:
+        """Attach another end, which publishes under this reference."""
+        self.tell_late = tell_late
+        self._flights[ref] = tally, {}
+
+    def resume(self, attach: Attach) -> dict[bytes, State]:
+        """Compare the client's unsettled map with ours; return ours for the answer."""
+        ours: dict[bytes, State] = {tag: entry.outcome for tag, entry in self.entries.items()}
+        plan = resume_as_receiver(ours, unsettled_map(attach), incomplete=attach.incomplete_unsettled)
+        for tag in plan.settled:
+            del self.entries[tag]
+        self._forgotten(plan.settled)
+        return plan.awaited | {tag: ours[tag] for tag in plan.open}
+
+    def suspended(self, ref: PublisherRef) -> None:
+        self.tell_late = None
+        self._told.clear()
+        for entry in self.entries.values():
+            entry.number = None
+        flight = self._flights[ref][1]
+        for number, entry in list(flight.items()):
+            if not entry.posted:
+                # It waited for a declaration, or was refused with the session: no queue has it.
+                del flight[number]
+                self.forget(entry)
+        self._landed(ref)
+
+    def _landed(self, ref: PublisherRef) -> None:
+        if not self._flights[ref][1]:
+            del self._flights[ref]
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    def began(
+        self, ref: PublisherRef, ids: Sequence[int], tags: Sequence[bytes], *, second: bool, credit: int
+    ) -> None:
+        """Note new deliveries of its end. Raises `AmqpLinkError` if a tag is in use, or too many are not
+        settled by the client.
+        """
+        entries = self.entries
+        most = UNSETTLED_ENTRIES_MAX + 2 * credit
+        if len(entries) + len(ids) > most:
+            raise AmqpLinkError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                f"more than {most} deliveries of link '{self.key.name}' are not settled: "
+                "settle those whose outcome is told",
+            )
+        flight = self._flights[ref][1]
+        self._forgotten(tags)
+        for number, tag in zip(ids, tags, strict=True):
+            # With mode first an entry that has its outcome is settled: its tag is free.
+            there = entries.get(tag)
+            if there is not None and (second or there.outcome is None):
+                raise AmqpLinkError(
+                    Condition.NOT_ALLOWED,
+                    f"delivery-tag 0x{tag.hex()} is that of another delivery of link '{self.key.name}' which "
+                    "is not settled",
+                )
+            entries.pop(tag, None)
+            entries[tag] = flight[number] = Entry(tag)
+
+    def posted(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """Note deliveries that went to queues, which will answer."""
+        flight = self._flights[ref][1]
+        for number in ids:
+            if number in flight:
+                flight[number].posted = True
+
+    def decided(
+        self, ref: PublisherRef, ids: Sequence[int], outcome: Outcome, *, second: bool, most: int
+    ) -> None:
+        """Note the outcome sent for deliveries; at most `most` are held for the client to settle."""
+        flight = self._flights[ref][1]
+        for number in ids:
+            entry = flight.pop(number, None)
+            if entry is not None:
+                self._decide(entry, outcome)
+                if second:
+                    self._told[number] = entry
+        # Deliveries sent before the limit was lowered may still be on their way.
+        self._most = max(self._most, most)
+        if not second:
+            self._trim(self._most)
+
+    def _decide(self, entry: Entry, outcome: Outcome) -> None:
+        entry.outcome = outcome
+        if outcome is not ACCEPTED:
+            self._forgotten((entry.tag,))  # a delivery that no queue has taken is sent again after a restart
+
+    def _trim(self, most: int) -> None:
+        excess = len(self.entries) - most
+        if excess > 0:
+            old = [tag for tag, entry in self.entries.items() if entry.outcome is not None]
+            for tag in old[:excess]:
+                del self.entries[tag]
+            self._forgotten(old[:excess])
+
+    def told(self, number: int, entry: Entry) -> None:
+        """Note that an outcome is sent again, under this delivery-id, and is settled later."""
+        self._told[number] = entry
+
+    def settled(self, ids: Sequence[int]) -> None:
+        told = (self._told.pop(number, None) for number in ids)
+        self.forget(*(entry for entry in told if entry is not None))
+
+    def forget(self, *over: Entry) -> None:
+        tags = [entry.tag for entry in over if self.entries.get(entry.tag) is entry]
+        for tag in tags:
+            del self.entries[tag]
+        self._forgotten(tags)
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        if not isinstance(effect, Confirmed | Unconfirmed | PublishRejected):
+            return
+        tally, flight = self._flights.get(effect.publisher, (None, {}))
+        if tally is None:
+            return
+        for outcome, ids in tally.count_down(effect.ids, outcome_of(effect)):
+            for number in ids:
+                entry = flight.pop(number, None)
+                if entry is None:
+                    continue
+                self._decide(entry, outcome)
+                if self.tell_late is not None and entry.number is not None:
+                    self.tell_late(entry, entry.number)
+        self._landed(effect.publisher)
+
+    def give_up(self) -> list[QueueCommand]:
+        return []
+
+
+class ResumableConsumer(ResumableLink):
+    """A link on which a client receives.
+
+    Attributes:
+        held: key -> message of each delivery that the client has not settled, in the order of delivery; None:
+            its content is not held.
+        credit: of the last end that has gone; None before.
+        stale: answers to decisions of an earlier end that are still to come.
+    """
+
+    def __init__(self, key: Key, links: ResumableLinks, source: Source) -> None:
+        super().__init__(key, links.host)
+        self._links = links
+        self._bytes = 0
+        self.terminus: Source = source
+        self.ref: ConsumerRef = self.reply_to.consumer()
+        self.held: dict[int, Parts | None] = {}
+        self.credit: QueueCredit | None = None
+        self.default_delivery_outcome = DeliveryOutcome.REQUEUE
+        self.stale = 0
+        self.active: bool | None = None
+
+    @property
+    def unsettled(self) -> int:
+        return len(self.held)
+
+    def ours(self) -> dict[bytes, int]:
+        """Return the key of each unsettled delivery by its delivery-tag."""
+        return {delivery_tag(key): key for key in self.held}
+
+    # --- attached ---------------------------------------------------------------------------------
+
+    def delivered(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        for key, message in zip(keys, messages, strict=True):
+            if key in self.held:
+                self.forget((key,))  # it has gone back to its queue meanwhile
+            size = len(message[0]) + len(message[1])
+            retained = self._links.retain(self.key.user, size)
+            self._bytes += size if retained else 0
+            self.held[key] = message if retained else None
+
+    def forget(self, keys: Iterable[int]) -> None:
+        freed = 0
+        for key in keys:
+            message = self.held.pop(key, None)
+            if message is not None:
+                freed += len(message[0]) + len(message[1])
+        self._free(freed)
+
+    def _free(self, size: int) -> None:
+        self._bytes -= size
+        self._links.release(self.key.user, size)
+
+    def suspended(self, credit: QueueCredit, delivery_outcome: DeliveryOutcome, stale: int) -> None:
+        """Take over the state of an end that has gone, and that has returned its unsent deliveries."""
+        self.credit, self.default_delivery_outcome = credit, delivery_outcome
+        self.stale += stale
+        # An attach may not list more.
+        excess = list(self.held)[UNSETTLED_ENTRIES_MAX:]
+        if excess:
+            self.forget(excess)
+            credit.post(Settle(self.ref, excess, DeliveryOutcome.REQUEUE))
+
+    # --- suspended --------------------------------------------------------------------------------
+
+    def take(self, effect: Effect) -> None:
+        match effect:
+            case TimedOut():
+                self.forget(effect.keys)
+            case Settled():
+                self.stale -= 1
+            case ActiveChanged():
+                self.active = effect.active
+            case QueueDeleted() | QueueDown() | SubscribeRefused():
+                self.credit = None  # the queue is gone
+                self._links.end(self)
+            case _:
+                return
+
+    def give_up(self) -> list[QueueCommand]:
+        self.held.clear()
+        self._free(self._bytes)
+        credit = self.credit
+        if credit is None:
+            return []
+        delivery_outcome = self.default_delivery_outcome
+        if delivery_outcome is DeliveryOutcome.REQUEUE and credit.kind.counts_lost_as_failed:
+            delivery_outcome = DeliveryOutcome.REQUEUE_FAILED
+        over: list[Any] = []
+        return [(credit.queue.handle, Unsubscribe(self.ref, over, over, credit.seen, delivery_outcome))]

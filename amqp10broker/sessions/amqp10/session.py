@@ -3,7 +3,9 @@ queues come out.
 
 Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
-The steps in which it runs are defined in `sessions/endpoint.py`.
+The steps in which it runs are defined in `sessions/context.py`.
+
+Log entries for errors sent to clients of AMQP 1.0, and for operations of the management node.
 """
 
 from __future__ import annotations
@@ -12,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
-from amqp10broker.metadata.proposing import Decided
+from amqp10broker.metadata.catalog import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
-from amqp10broker.operations.caller import Caller
+from amqp10broker.operations.node import Caller
 from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.protocols.amqp10.events import (
+from amqp10broker.protocols.amqp10.link import (
     DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
@@ -29,16 +31,16 @@ from amqp10broker.protocols.amqp10.events import (
     LinkFlowed,
     MarkerReached,
     PumpEvent,
+    ReceiverLink,
+    SenderLink,
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.protocols.amqp10.session import Session, SessionState
 from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
-from amqp10broker.protocols.budget import Unfinished
-from amqp10broker.queues.commands import RequestRef
-from amqp10broker.queues.effects import (
+from amqp10broker.protocols.connection import Unfinished
+from amqp10broker.queues.commands import (
     ActiveChanged,
     Answer,
     Confirmed,
@@ -48,23 +50,23 @@ from amqp10broker.queues.effects import (
     PublishRejected,
     QueueDeleted,
     QueueDown,
+    RequestRef,
     Settled,
     Subscribed,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
 )
+from amqp10broker.routing.address import BadAddress, QueueAddress, parse
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.coordinator import CoordinatorLink as ControlLink
-from amqp10broker.sessions.amqp10.faults import log_fault, log_operation
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.links import ClientLinks
 from amqp10broker.sessions.amqp10.management import ManagementLinks, is_management
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.transactions import ConflictError
-from amqp10broker.sessions.context import SessionContext
+from amqp10broker.sessions.context import ClientLog, SessionContext, SessionEndpoint
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.endpoint import SessionEndpoint
 from amqp10broker.sessions.messages import (
     AccessChanged,
     AlarmChanged,
@@ -78,6 +80,52 @@ from amqp10broker.sessions.messages import (
     TransactionsDue,
     WriterReady,
 )
+
+
+def log_fault(
+    log: ClientLog,
+    channel: int,
+    link: SenderLink | ReceiverLink | None,
+    error: AmqpError,
+    *,
+    refused: bool,
+) -> LastError:
+    """Log an error with which a link was detached or a session ended (then `link` is None)."""
+    condition = str(error.condition)
+    if link is None:
+        return log.warning(
+            "session ended by the broker", session=channel, condition=condition, text=error.description
+        )
+    return log.warning(
+        "attach refused" if refused else "link detached by the broker",
+        session=channel,
+        link=link.name,
+        role="receiver" if type(link) is SenderLink else "sender",
+        address=link.address if isinstance(link.address, str) else None,
+        queue=queue_of(link.address),
+        condition=condition,
+        text=error.description,
+    )
+
+
+def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
+    """Log an operation that a client requested of the management node (see `operations.caller.Report`)."""
+    details = {"operation": operation, "object": subject, "by": "/management"}
+    if refusal is None:
+        log.info("operation", **details)
+    else:
+        log.warning("operation refused", **details, text=refusal)
+
+
+def queue_of(address: object) -> str | None:
+    if not isinstance(address, str):
+        return None
+    try:
+        parsed = parse(address)
+    except BadAddress:
+        return None
+    return parsed.queue if isinstance(parsed, QueueAddress) else None
+
 
 T = TypeVar("T")
 

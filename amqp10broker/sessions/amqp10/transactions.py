@@ -1,7 +1,7 @@
 """The transactions of one AMQP 1.0 session and the work in each until it is discharged (part 4).
 
 Posted messages and the client's decisions on deliveries wait here only; queues receive them with the commit.
-The commit itself is in `sessions/commits.py`, the control link in `coordinator.py`.
+The commit itself is in `sessions/messages.py`, the control link in `coordinator.py`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.protocols.amqp10.sending import Outbound
+from amqp10broker.protocols.amqp10.links import Outbound
 from amqp10broker.protocols.amqp10.settling import Outcome
 from amqp10broker.protocols.serial import diff
 from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish, PublisherRef, Settle
-from amqp10broker.sessions.commits import Part
-from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.counters import Moment
+from amqp10broker.sessions.messages import Part
 
 
 class Holder(Protocol):

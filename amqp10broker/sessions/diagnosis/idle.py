@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.queues.commands import ConsumerRef
-from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.commands import ConsumerRef, DeadLetterReason
 from amqp10broker.queues.queue_status import ConsumerStatus, QueueProgress, QueueStatus, StreamReading
 from amqp10broker.routing.exchange import Destination
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, Waiting, count, seconds

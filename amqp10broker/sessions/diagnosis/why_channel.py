@@ -10,7 +10,7 @@ from typing import Final
 
 from amqp10broker.operations.snapshot import ChannelView, ConsumerView
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.consumer import ChannelConsumer
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import NO_WAIT, Wait, WaitContext, Waiting, count, seconds
 

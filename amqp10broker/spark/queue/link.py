@@ -3,25 +3,37 @@
 Nothing is in flight between two calls: credit is granted for the messages wanted, and drain takes back the
 rest (part 2, section 2.6.10). Messages that arrive after a segment is full (`credit_pacing`) are released. On
 any failure the connection is dropped, and unsettled messages return to the queue.
+
+Moves messages from a queue into a spool: receive, write, sync, and only then settle.
+
+On any failure before a segment is in the spool, the messages return to the queue. If the process ends between
+the sync and the settling, they are in the spool and in the queue: hence "at least once", and the option
+`deduplicate`.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import platform
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Final
 
-from amqp10broker.client.blocking import Client
-from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from amqp10broker.client.blocking import BulkReceiver, Client, Management, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
-from amqp10broker.client.management import Management
 from amqp10broker.client.url import queue_address
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
-from amqp10broker.spark.errors import QueueUnusable
+from amqp10broker.spark.errors import QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.queue.spool import DIGEST_BYTES, SEGMENT_BYTES_MAX, QueueSpool, SpoolFile, check
 
 # The first grant, to find out how large the messages are.
 FIRST_CREDIT: Final = 10
@@ -223,3 +235,267 @@ class QueueLink:
         receiver.end.keep = self._grants.keep
         self._receiver = receiver
         return receiver
+
+
+WINDOW: Final = 1_000_000
+"""Ids remembered; this many need about 150 MB of memory and 16 MB of disk."""
+
+
+def digest(message_id: str) -> bytes:
+    return blake2b(message_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+class SeenIds:
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._segment_of: dict[bytes, int] = {}
+        self._segments: deque[tuple[int, tuple[bytes, ...]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fresh(self, message_ids: Sequence[str | None]) -> list[int] | None:
+        """Return the places of messages with new ids, also among themselves; None if all are.
+
+        Messages without an id (None) are always new. Places ascend.
+        """
+        known = self._segment_of
+        now: set[bytes] = set()
+        places = []
+        for place, message_id in enumerate(message_ids):
+            if message_id is not None:
+                one = digest(message_id)
+                if one in known or one in now:
+                    continue
+                now.add(one)
+            places.append(place)
+        return None if len(places) == len(message_ids) else places
+
+    def add(self, number: int, digests: Iterable[bytes]) -> list[int]:
+        """Remember the ids of a segment; segments arrive in ascending order. Returns numbers of segments that
+        lose their ids in exchange.
+        """
+        kept = tuple(digests)
+        self._segments.append((number, kept))
+        self._count += len(kept)
+        for one in kept:
+            self._segment_of[one] = number
+        forgotten = []
+        while self._count > self._window and len(self._segments) > 1:
+            old, gone = self._segments.popleft()
+            self._count -= len(gone)
+            for one in gone:
+                # A later segment may have it again, if deduplicate was not always given.
+                if self._segment_of.get(one) == old:
+                    del self._segment_of[one]
+            forgotten.append(old)
+        return forgotten
+
+    def of(self, number: int) -> bytes:
+        """Return the ids of a segment as they are stored; empty if it has none or they were dropped."""
+        for known, digests in self._segments:
+            if known == number:
+                return b"".join(digests)
+        return b""
+
+
+def unpack(data: bytes) -> Iterable[bytes]:
+    return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
+
+
+class SegmentPart(InputPartition):
+    """The input of one task.
+
+    Attributes:
+        first, stop: numbers of record batches; `stop` None for all that follow.
+    """
+
+    def __init__(self, path: str, crc: int, first: int = 0, stop: int | None = None) -> None:
+        super().__init__((path, first, stop))
+        self.path = path
+        self.crc = crc
+        self.first = first
+        self.stop = stop
+
+
+def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
+    """Encode at least one row as the bytes of a segment, with `batch_rows` rows in a record batch."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_file(stream, rows.schema) as writer:
+        for start in range(0, rows.num_rows, batch_rows):
+            writer.write_batch(rows.slice(start, batch_rows))
+    return [stream.getvalue().to_pybytes()]
+
+
+def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
+    """Plan the tasks: a segment each, or part of one if more tasks are wanted and it has several batches.
+    `min_partitions`: tasks wanted; None for one per segment.
+    """
+    total = sum(segment.count for segment in segments)
+    found: list[SegmentPart] = []
+    for segment in segments:
+        path = spool.file_path(segment)
+        share = 1 if min_partitions is None else math.ceil(min_partitions * segment.count / total)
+        if share <= 1:
+            found.append(SegmentPart(path, segment.crc))
+            continue
+        batches = pa.ipc.open_file(pa.py_buffer(spool.read(segment))).num_record_batches
+        share = min(share, batches)
+        cuts = [batches * number // share for number in range(share + 1)]
+        found += [SegmentPart(path, segment.crc, *pair) for pair in pairwise(cuts)]
+    return found
+
+
+def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part; in a task, on any machine of the cluster."""
+    try:
+        with open(part.path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise SpoolError(
+            f"{part.path} is not on {platform.node()}: spoolLocation must be a folder that the driver "
+            "and all workers see under the same path, such as a mounted share"
+        ) from error
+    except OSError as error:
+        raise SpoolError(
+            f"cannot read {part.path} on {platform.node()}: {error.strerror or error}; workers must run "
+            "as the user who runs the driver"
+        ) from error
+    check(part.path, data, part.crc)
+    reader = pa.ipc.open_file(pa.py_buffer(data))
+    stop = reader.num_record_batches if part.stop is None else part.stop
+    for number in range(part.first, stop):
+        yield reader.get_batch(number)
+
+
+def message_ids(spool: QueueSpool, segment: SpoolFile) -> list[str | None]:
+    """Return the message-ids of a segment, by row."""
+    reader = pa.ipc.open_file(pa.py_buffer(spool.read(segment)))
+    found: list[str | None] = []
+    for number in range(reader.num_record_batches):
+        found += reader.get_batch(number).column("messageId").to_pylist()
+    return found
+
+
+Decode = Callable[[Sequence[bytes]], "pa.RecordBatch"]
+"""Decodes encoded messages into rows, one each, in order."""
+
+_UNKNOWN: Final = 2**63
+
+
+class SegmentFiller:
+    """Moves messages from a queue into a spool. `seen`: message-ids of messages that are not wanted again;
+    None for no deduplication.
+    """
+
+    def __init__(
+        self, source: QueueLink, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
+    ) -> None:
+        self._source = source
+        self._spool = spool
+        self._decode = decode
+        self._seen = seen
+        self._batch_rows = batch_rows
+
+    def take(self, count: int, wait_s: float) -> bool:
+        """Store messages as one segment, which is durable when this returns.
+
+        Args:
+            wait_s: how long to wait for the first one; 0 takes only messages that are there.
+
+        Raises:
+            SparkSourceError: the broker or the spool failed. Messages not in the spool are still in the
+                queue.
+        """
+        while True:
+            messages, stored = self._take(count, wait_s)
+            if stored or not messages:
+                return stored
+
+    def take_of(self, count: int, left: int | None) -> int | None:
+        """Store one segment of the messages that the queue had at a moment in the past. `left`: messages of
+        that moment that remain to be taken; None if the moment is now. Returns messages that remain after it;
+        None if the moment must be now because a connection was lost: messages that arrive again must not
+        replace those not yet taken.
+        """
+        while True:
+            if left is None:
+                known = self._source.count()
+                # The broker does not provide a count: take all, until the queue is once found empty.
+                left = _UNKNOWN if known is None else known
+            if left <= 0:
+                return 0
+            losses = self._source.losses
+            messages, stored = self._take(min(count, left), 0.0)
+            if self._source.losses != losses:
+                left = None
+            else:
+                left = left - messages if messages else 0
+            if stored:
+                return left
+
+    def take_all_of(self, count: int, left: int | None) -> None:
+        """Store all that the queue had at a moment in the past, as segments; arguments as of `take_of`."""
+        while left is None or left > 0:
+            left = self.take_of(count, left)
+
+    def close(self) -> None:
+        self._source.close()
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _take(self, count: int, wait_s: float) -> tuple[int, bool]:
+        # Before messages are taken: a queue may discard those that are returned again and again.
+        self._spool.check_room()
+        payloads = self._source.receive(count, wait_s)
+        if not payloads:
+            return 0, False
+        try:
+            stored = self._store(payloads)
+        except BaseException:
+            self._source.drop()
+            raise
+        self._source.settle()
+        return len(payloads), stored
+
+    def _store(self, payloads: Sequence[bytes]) -> bool:
+        rows = self._decode(payloads)
+        ids: list[str | None] = []
+        if self._seen is not None:
+            ids = rows.column("messageId").to_pylist()
+            places = self._seen.fresh(ids)
+            if places == []:
+                return False
+            if places is not None:
+                rows = rows.take(places)
+                ids = [ids[place] for place in places]
+        segment = self._spool.append(segment_bytes(rows, self._batch_rows), rows.num_rows)
+        if self._seen is not None:
+            _forget(self._spool, self._seen.add(segment.number, _digests(ids)))
+        return True
+
+
+def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequence[str | None]]) -> SeenIds:
+    """Return the message-ids that a spool has recorded."""
+    seen = SeenIds(window)
+    kept = {segment.number for segment in spool.segments}
+    forgotten: list[int] = []
+    for file in list(spool.ids):
+        if file.number in kept:
+            spool.remove_ids(file)  # a crash happened between writing it and removing the segment
+        else:
+            forgotten += seen.add(file.number, unpack(spool.read(file)))
+    for segment in spool.segments:
+        forgotten += seen.add(segment.number, _digests(ids_of(segment)))
+    _forget(spool, forgotten)
+    return seen
+
+
+def _digests(ids: Sequence[str | None]) -> list[bytes]:
+    return [digest(each) for each in ids if each is not None]
+
+
+def _forget(spool: QueueSpool, numbers: Sequence[int]) -> None:
+    for file in [file for file in spool.ids if file.number in numbers]:
+        spool.remove_ids(file)

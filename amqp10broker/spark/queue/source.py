@@ -15,8 +15,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from amqp10broker.spark.errors import SpoolError
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue.filler import (
+from amqp10broker.spark.queue.link import (
     WINDOW,
+    QueueLink,
     SeenIds,
     SegmentFiller,
     SegmentPart,
@@ -25,7 +26,6 @@ from amqp10broker.spark.queue.filler import (
     read_part,
     recall,
 )
-from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile, SpoolOwner, open_spool
 from amqp10broker.spark.row_layouts import RowDecoder
 

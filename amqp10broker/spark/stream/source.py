@@ -34,10 +34,15 @@ from pyspark.sql.streaming.datasource import (
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, QueueUnusable
-from amqp10broker.spark.option_values import Cut, StartKind, StreamOffset, read_offset
-from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.stream.bounds import Questions, StreamBounds
-from amqp10broker.spark.stream.range import StreamRange, read_range, report_loss, split
+from amqp10broker.spark.options import Cut, StartKind, StreamOffset, StreamOptions, read_offset
+from amqp10broker.spark.stream.range import (
+    Questions,
+    StreamBounds,
+    StreamRange,
+    read_range,
+    report_loss,
+    split,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,20 +23,19 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import EVENTS, NOT_HELD_UP, RUNS, EventKind
-from amqp10broker.observe.recording.errors import NotARecording, RecordingError
-from amqp10broker.observe.recording.runs import read_runs
+from amqp10broker.observe.flow_events import EVENTS, NOT_HELD_UP, RUNS, EventKind
+from amqp10broker.observe.recording.runs import NotARecording, RecordingError, read_runs
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
-from amqp10broker.tools.analysis.errors import (
+from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
+from amqp10broker.tools.analysis.inputs import check_layout, event_files
+from amqp10broker.tools.analysis.report import ProgressLines, make_folder
+from amqp10broker.tools.analysis.session import (
     FollowFailed,
     OutputNotWritable,
     explained,
     place_and_problem,
     spark_errors,
 )
-from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
-from amqp10broker.tools.analysis.inputs import check_layout, event_files
-from amqp10broker.tools.analysis.job import ProgressLines, make_folder
 from amqp10broker.tools.analysis.tables import columns_of, schema_of
 
 if TYPE_CHECKING:

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import EVENTS, RUN_PARTITION, RUNS
-from amqp10broker.observe.recording.errors import NotARecording
-from amqp10broker.observe.recording.parquet import check_version, event_schema, load_arrow, load_parquet
-from amqp10broker.observe.recording.runs import read_runs
+from amqp10broker.observe.flow_events import EVENTS, RUN_PARTITION, RUNS
+from amqp10broker.observe.recording.runs import (
+    NotARecording,
+    check_version,
+    event_schema,
+    load_arrow,
+    load_parquet,
+    read_runs,
+)
 
 # Threads that open files: a remote file system has a latency for each.
 _READERS: Final = 8

@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import Final, Literal
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.tools.analysis.configurations import (
+from amqp10broker.tools.analysis.cells import Estimate, Scatter, estimate, scatter
+from amqp10broker.tools.analysis.figures import (
     DEFAULTS,
     SETTINGS,
     ConfigurationFigures,
@@ -23,7 +24,6 @@ from amqp10broker.tools.analysis.configurations import (
     describe_group,
     describe_settings,
 )
-from amqp10broker.tools.analysis.statistics import Estimate, Scatter, estimate, scatter
 
 Measured = tuple[Settings, tuple[float, ...]]
 """Settings and the figure of each repetition."""

@@ -13,28 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events.schema import CONFIGURATION, GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.link_names import LinkNameIndex
-from amqp10broker.tools.analysis.configurations import (
+from amqp10broker.observe.flow_events import CONFIGURATION, GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
+from amqp10broker.observe.recording.runs import LinkNameIndex
+from amqp10broker.tools.analysis.cells import quantiles
+from amqp10broker.tools.analysis.figures import (
     DEFAULTS,
     GROUP,
     METRICS,
     SETTINGS,
     Compared,
-    ConfigurationFigures,
-    groups,
-)
-from amqp10broker.tools.analysis.figures import (
     Configuration,
+    ConfigurationFigures,
     Measured,
     RunStats,
     Stall,
     StreamStats,
+    groups,
     in_milliseconds,
     reason_name,
 )
 from amqp10broker.tools.analysis.recommend import NoRecommendation, Recommendation
-from amqp10broker.tools.analysis.statistics import quantiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

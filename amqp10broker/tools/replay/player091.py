@@ -7,20 +7,20 @@ from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.frames.channel_state import (
+from amqp10broker.observe.frames.link_state import (
     ChannelEvent,
     ChannelOpened,
     ConsumerAsked,
     ConsumerEnded,
+    Direction,
     MessageDelivered,
     MessagesConfirmed,
     ObservedChannel,
     ObservedChannels,
     ObservedConsumer,
 )
-from amqp10broker.observe.frames.link_state import Direction
-from amqp10broker.observe.frames.reader import TracedFrame
-from amqp10broker.protocols.amqp091.framing import (
+from amqp10broker.observe.frames.records import TracedFrame
+from amqp10broker.protocols.amqp091.content import (
     END,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
@@ -61,16 +61,17 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from amqp10broker.protocols.preface import AMQP_091_HEADER, Protocol
+from amqp10broker.protocols.connection import AMQP_091_HEADER, WireProtocol
 from amqp10broker.tools.replay.player import (
     Difference,
     DifferenceKind,
     Player,
+    RecordedConnection,
     ReplayLogin,
+    Step,
     other_end,
     otherwise,
 )
-from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _LEDGER_MESSAGES: Final = (BasicDeliver, BasicGetOk, BasicGetEmpty, BasicAck, BasicNack, BasicReturn)
 _NO_REPLIES: Final = (*_LEDGER_MESSAGES, BasicCancel, ChannelFlow, ChannelClose)
@@ -224,7 +225,7 @@ _MADE_HERE: Final = (
 
 
 class Player091(Player):
-    protocol = Protocol.AMQP_091
+    protocol = WireProtocol.AMQP_091
     header = AMQP_091_HEADER
     heartbeat = HEARTBEAT
     _was: Ledger091

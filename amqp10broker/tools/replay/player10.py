@@ -13,7 +13,7 @@ from amqp10broker.observe.frames.link_state import (
     LinkEvent,
     ObservedSession,
 )
-from amqp10broker.observe.frames.reader import TracedFrame
+from amqp10broker.observe.frames.records import TracedFrame
 from amqp10broker.protocols import serial
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
@@ -35,24 +35,25 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.protocols.preface import AMQP_10_HEADER, SASL_HEADER, Protocol
-from amqp10broker.tools.replay.ledger10 import Ledger10, LedgerLink
+from amqp10broker.protocols.connection import AMQP_10_HEADER, SASL_HEADER, WireProtocol
+from amqp10broker.tools.replay.pace import Ledger10, LedgerLink
 from amqp10broker.tools.replay.player import (
     Difference,
     DifferenceKind,
     Player,
+    RecordedConnection,
     ReplayLogin,
+    Step,
     other_end,
     otherwise,
 )
-from amqp10broker.tools.replay.script import RecordedConnection, Step
 
 _STRUCTURE: Final = (Open, Begin, Attach, Detach, End, Close)
 _SENT_WITHOUT: Final = "messages of transactions are sent without them"
 
 
 class Player10(Player):
-    protocol = Protocol.AMQP_10
+    protocol = WireProtocol.AMQP_10
     header = SASL_HEADER
     heartbeat = HEARTBEAT
     _was: Ledger10

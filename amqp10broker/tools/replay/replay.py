@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from amqp10broker.protocols.preface import Protocol
-from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin
+from amqp10broker.protocols.connection import WireProtocol
+from amqp10broker.tools.replay.player import Difference, Player, ReplayLogin, Script
 from amqp10broker.tools.replay.player091 import Player091
 from amqp10broker.tools.replay.player10 import Player10
-from amqp10broker.tools.replay.script import Script
 
 # Bytes that may wait for a socket before a connection continues.
 _AHEAD_BYTES: Final = 262_144
@@ -69,7 +68,7 @@ class Replay:
         self._fast = fast
         self._patience_s = patience_s
         self.players: list[Player] = [
-            (Player10 if part.protocol is Protocol.AMQP_10 else Player091)(part, login)
+            (Player10 if part.protocol is WireProtocol.AMQP_10 else Player091)(part, login)
             for part in script.parts
         ]
         self._order = _Order(self.players)

@@ -14,12 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091.codec import (
-    decode_table,
-    encode_table,
-    plain,
-)
-from amqp10broker.protocols.amqp091.errors import DecodeError
-from amqp10broker.protocols.amqp091.types import (
     DEPTH_MAX,
     ByteArray,
     Float32,
@@ -31,8 +25,12 @@ from amqp10broker.protocols.amqp091.types import (
     UInt8,
     UInt16,
     UInt32,
+    decode_table,
+    encode_table,
+    plain,
 )
-from amqp10broker.protocols.numbers import EncodeError
+from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.protocols.serial import EncodeError
 
 VALUES: list[tuple[Any, bytes]] = [
     (True, b"t\x01"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.protocols.amqp091.confirm import Confirm, ConfirmTracker
+from amqp10broker.protocols.amqp091.delivery_tags import Confirm, ConfirmTracker
 
 
 def ack(tag: int, *, multiple: bool = False) -> Confirm:

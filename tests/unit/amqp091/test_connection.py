@@ -8,22 +8,26 @@ import pytest
 
 from amqp10broker.protocols.amqp091.connection import (
     CONNECTION_TRANSITIONS,
-    Connection091,
-    ConnectionInput,
-    ConnectionState,
-)
-from amqp10broker.protocols.amqp091.errors import ReplyCode
-from amqp10broker.protocols.amqp091.events import (
     ChannelItems,
+    Connection091,
     ConnectionEvent,
     ConnectionFailed,
+    ConnectionInput,
+    ConnectionState,
     SecureOkReceived,
     StartOkReceived,
     UpdateSecretReceived,
 )
+from amqp10broker.protocols.amqp091.content import (
+    HEADER,
+    HEARTBEAT,
+    MethodFrame,
+    PublishRun,
+    content_frames,
+    method_frame,
+)
+from amqp10broker.protocols.amqp091.errors import ReplyCode
 from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import HEADER, HEARTBEAT, content_frames, method_frame
-from amqp10broker.protocols.amqp091.items import MethodFrame, PublishRun
 from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,

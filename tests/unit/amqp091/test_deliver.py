@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.message.amqp091 import make_head, split_head
 from amqp10broker.protocols.amqp091.codec import encode_shortstr
-from amqp10broker.protocols.amqp091.deliver import DeliverEncoder, split
+from amqp10broker.protocols.amqp091.content import DeliverEncoder, split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 
 FRAME_MAX = 8192

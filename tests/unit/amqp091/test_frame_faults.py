@@ -9,18 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.protocols.amqp091.content import ContentOpened
-from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import (
+from amqp10broker.protocols.amqp091.content import (
     HEADER,
     HEARTBEAT,
+    AckRun,
+    ContentOpened,
+    PublishRun,
     body_frames,
     content_frames,
     content_header_frame,
     method_frame,
 )
-from amqp10broker.protocols.amqp091.items import AckRun, PublishRun
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicPublish,

@@ -15,26 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091.codec import encode_table
-from amqp10broker.protocols.amqp091.content import ContentOpened, Item
-from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.frames import FrameReader
-from amqp10broker.protocols.amqp091.framing import (
+from amqp10broker.protocols.amqp091.content import (
     END,
     HEADER,
     HEARTBEAT,
+    AckRun,
+    Content,
+    ContentOpened,
+    ContentTooLarge,
+    Heartbeat,
+    Item,
+    MethodFrame,
+    PublishRun,
     body_frames,
     content_frames,
     content_header_frame,
     method_frame,
 )
-from amqp10broker.protocols.amqp091.items import (
-    AckRun,
-    Content,
-    ContentTooLarge,
-    Heartbeat,
-    MethodFrame,
-    PublishRun,
-)
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,

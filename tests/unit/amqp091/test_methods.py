@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.codec import METHODS
+from amqp10broker.protocols.amqp091.content import method_frame
 from amqp10broker.protocols.amqp091.errors import DecodeError, ReplyCode
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.amqp091.method_codec import METHODS
 from amqp10broker.protocols.amqp091.methods import decode_method
 
 CLASSES: list[type[Any]] = list(METHODS.values())

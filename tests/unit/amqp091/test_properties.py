@@ -17,7 +17,7 @@ from amqp10broker.protocols.amqp091.properties import (
     encode_properties,
     is_persistent,
 )
-from amqp10broker.protocols.numbers import EncodeError
+from amqp10broker.protocols.serial import EncodeError
 
 ALL = BasicProperties(
     content_type="text/plain",

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from amqp10broker.protocols.amqp10.heartbeat import IdleTimer
+from amqp10broker.protocols.connection import IdleTimer
 
 
 def test_a_silent_peer_expires_after_its_time_and_not_before() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.protocols.amqp10.events import LinkAttaching
 from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.link import LinkAttaching
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Source, Target
 from amqp10broker.protocols.amqp10.session import Session
 

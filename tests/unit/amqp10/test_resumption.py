@@ -7,18 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.protocols.amqp10.errors import AmqpLinkError
-from amqp10broker.protocols.amqp10.performatives import (
-    Accepted,
-    Attach,
-    Modified,
-    Received,
-    Rejected,
-    Released,
-    Source,
-    decode_composite,
-)
-from amqp10broker.protocols.amqp10.resumption import (
+from amqp10broker.protocols.amqp10.delivery import (
     UNSETTLED_ENTRIES_MAX,
     Arrival,
     NotOurs,
@@ -29,6 +18,17 @@ from amqp10broker.protocols.amqp10.resumption import (
     resume_as_receiver,
     resume_as_sender,
     unsettled_map,
+)
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    Source,
+    decode_composite,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JError
 
-from amqp10broker.tools.analysis.errors import SparkFailed, explained
+from amqp10broker.tools.analysis.session import SparkFailed, explained
 
 SAID = """An error occurred while calling o91.getResult.
 : org.apache.spark.SparkException: Exception thrown in awaitResult: [FAILED_READ_FILE] Error while reading

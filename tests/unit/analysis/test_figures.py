@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
-from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import RunRecord, write_run
-from amqp10broker.tools.analysis.configurations import compare, configurations, groups
-from amqp10broker.tools.analysis.figures import Measured
+from amqp10broker.observe.flow_events import FIELDS, PACK, EventKind
+from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
+from amqp10broker.tools.analysis.figures import Measured, compare, configurations, groups
 from tests.support.flow_oracle import measured
 
 BEGAN = 1_790_000_000_000_000_000

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.tools.analysis.statistics import (
-    RATIO,
-    ZERO_BUCKET,
-    lower_edge_ns,
-    quantile,
-    quantiles,
-)
+from amqp10broker.tools.analysis.cells import RATIO, ZERO_BUCKET, lower_edge_ns, quantile, quantiles
 
 
 def test_sixteen_buckets_double_a_value() -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterable
 
-from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
+from amqp10broker.observe.flow_events import RUN_FIELDS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
-from amqp10broker.tools.analysis.configurations import configurations, groups
-from amqp10broker.tools.analysis.figures import Measured, measure
+from amqp10broker.tools.analysis.figures import Measured, configurations, groups, measure
 from amqp10broker.tools.analysis.recommend import (
     Aim,
     Candidate,

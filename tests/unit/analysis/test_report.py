@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import CONFIGURATION
-from amqp10broker.tools.analysis.configurations import compare, configurations, describe_settings, groups
+from amqp10broker.observe.flow_events import CONFIGURATION
+from amqp10broker.tools.analysis.figures import compare, configurations, describe_settings, groups
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation, recommend_all
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
 from amqp10broker.tools.analysis.tables import LinkWait, tables_of, write_tables

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from amqp10broker.tools.analysis.statistics import estimate, scatter
+from amqp10broker.tools.analysis.cells import estimate, scatter
 
 
 def test_an_interval_is_students() -> None:

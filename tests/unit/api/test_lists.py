@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from amqp10broker.api import calls
-from amqp10broker.api.lists import ListQuery
+from amqp10broker.api.calls import ListQuery
 from amqp10broker.api.messages import RequestRefused
 from amqp10broker.errors import InvalidArgument
 

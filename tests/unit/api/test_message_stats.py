@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.api.samples import client_stats, queue_stats
-from amqp10broker.queues.counters import Consumption, QueueConsumption, QueueCounters, tally
+from amqp10broker.queues.queue_status import Consumption, QueueConsumption, QueueCounters, tally
 
 
 class Consumer:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.api.front import AcceptedUpgrade, accept, asks_for_websocket
 from amqp10broker.api.messages import HttpRequest, RequestRefused
-from amqp10broker.api.websocket import AcceptedUpgrade, accept, asks_for_websocket
 
 ANY = ("*",)
 HEADERS = {

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.auth import authorise
-from amqp10broker.auth.authorise import Access, check_vhost_access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants, check_vhost_access
 from amqp10broker.errors import NotAllowed, PermissionDenied
 from amqp10broker.metadata.users import Permission, TopicPermission, Users
 from tests.support.declaring import (

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from amqp10broker.auth.scram import ScramError, ScramServer, derive, saslprep
+from amqp10broker.auth.passwords import ScramError, ScramServer, derive, saslprep
 
 # RFC 7677, section 3.
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"

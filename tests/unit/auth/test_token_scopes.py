@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.auth.token_scopes import TokenGrants, Wildcard, read_scopes
+from amqp10broker.auth.tokens import TokenGrants, Wildcard, read_scopes
 
 VARIABLES = {"sub": "ann", "team": "a/b*"}
 

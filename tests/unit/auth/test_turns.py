@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.auth import login_queue as module
-from amqp10broker.auth.login_queue import WAITING_MAX, WAITING_PER_ADDRESS_MAX, LoginQueue, Turn, turn_address
+from amqp10broker.auth import login as module
+from amqp10broker.auth.login import WAITING_MAX, WAITING_PER_ADDRESS_MAX, LoginQueue, Turn, turn_address
 
 
 class Line:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.observe.flow_events.schema import FIELDS, PACK, EventKind
+from amqp10broker.observe.flow_events import FIELDS, PACK, EventKind
 from benchmarks import spec
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder
 from benchmarks.pace import Pace

@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from amqp10broker.observe.flow_events.schema import RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.parquet import read_events
-from amqp10broker.observe.recording.runs import RunRecord, read_run, write_run
+from amqp10broker.observe.flow_events import RUN_FIELDS, EventKind
+from amqp10broker.observe.recording.runs import RunRecord, read_events, read_run, write_run
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.client_events import ClientEvents, Edge, Recorded

@@ -9,7 +9,7 @@ import pytest
 
 from amqp10broker.cli import admin, listing, main, rows
 from amqp10broker.errors import ConfigError
-from amqp10broker.queues.counters import CONSUMING, QueueConsumption, QueueCounters, tally
+from amqp10broker.queues.queue_status import CONSUMING, QueueConsumption, QueueCounters, tally
 from amqp10broker.sessions.counters import ClientCounters
 
 COUNTERS = ClientCounters().document()

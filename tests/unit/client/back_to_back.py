@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import CatalogGrants
 from amqp10broker.client.core import ClientCore
 from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.emulation import UNSET
 from amqp10broker.protocols.amqp10.connection import Connection, ConnectionState
-from amqp10broker.protocols.amqp10.events import BeginReceived, FramesReceived
+from amqp10broker.protocols.amqp10.link import BeginReceived, FramesReceived
 from amqp10broker.protocols.amqp10.performatives import Close, Open, SaslCode, SaslInit
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.sessions.amqp10.open import check_open, identity_of, open_properties, vhost_of

@@ -15,8 +15,8 @@ from amqp10broker.client.errors import (
     MessageTooLargeError,
     SessionEndedError,
 )
+from amqp10broker.client.links import modified, rejected
 from amqp10broker.client.message import data_message
-from amqp10broker.client.outcomes import modified, rejected
 from amqp10broker.client.session import ClientSession, ReceiverEnd
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.errors import (

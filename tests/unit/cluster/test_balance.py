@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.placement import BalancedQueue, Move, is_critical, next_move, share
+from amqp10broker.cluster.membership import BalancedQueue, Move, is_critical, next_move, share
 
 
 def balanced(queues: list[BalancedQueue], nodes: set[int]) -> tuple[list[BalancedQueue], int]:

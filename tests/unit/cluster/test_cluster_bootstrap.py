@@ -20,8 +20,8 @@ from amqp10broker.cluster.bootstrap import (
     read_nodes,
 )
 from amqp10broker.metadata.entry_codec import decoded
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts
 from amqp10broker.raft.ids import member_id
 
 LIST = ("a", "b", "c")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqp10broker.cluster.remote_queue.link import NO_LEADER_MS, QueueLink
 from amqp10broker.cluster.remote_queue.messages import Browse, LeaderIs, LetterBatch, RemoteEffects
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import effects as e
+from amqp10broker.queues import commands as e
 from tests.unit.cluster.test_queue_links import CONSUMER, MESSAGE, PEER, Port, answer, link, pass_time, token
 
 BROWSE = c.Subscribe(CONSUMER, False, counted=False, browse=True)

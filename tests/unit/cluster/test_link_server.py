@@ -15,8 +15,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     RemoteResumed,
     ResumeRemote,
 )
-from amqp10broker.queues.commands import Credit, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
-from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.commands import Credit, Effect, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
 from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings

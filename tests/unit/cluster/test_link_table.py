@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.cluster.remote_queue.links import QueueLinks
-from amqp10broker.cluster.remote_queue.messages import LeaderIs, encode
-from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.messages import LeaderIs, LinkPort, encode
 from amqp10broker.cluster.wire import PeerFrame
 
 GROUP = 7

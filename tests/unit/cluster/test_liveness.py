@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.cluster.liveness import (
+from amqp10broker.cluster.hello import (
     FACTS_BYTES_MAX,
     HEARTBEAT,
     HUNG_MS,

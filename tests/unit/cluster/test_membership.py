@@ -22,8 +22,7 @@ from amqp10broker.cluster.membership import (
     nothing_to_repair,
     repair,
 )
-from amqp10broker.raft.config import Add, Configuration, Promote, Remove
-from amqp10broker.raft.errors import ChangeRefused, NotReady
+from amqp10broker.raft.entries import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room

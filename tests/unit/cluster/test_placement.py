@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster import placement
-from amqp10broker.cluster.placement import ByCount
-from amqp10broker.metadata.nodes import NodeFacts, Placed
-from amqp10broker.metadata.queue import DeclaredQueue, QueueSpec
+from amqp10broker.cluster import membership
+from amqp10broker.cluster.membership import ByCount
+from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.handles import IdleHandle
 
@@ -147,7 +146,7 @@ def test_a_transient_queue_elsewhere_ends_with_the_start_of_that_node() -> None:
 
 
 def test_with_a_thousand_queues_chance_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "COUNTED_MAX", 4)
+    monkeypatch.setattr(membership, "COUNTED_MAX", 4)
     cluster = Cluster()
     for _ in range(4):
         cluster.add("quorum", Placed(members=(member_id(2), member_id(3), member_id(4))))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.remote_queue.home_link import OPENING_MS, HomeLink
 from amqp10broker.cluster.remote_queue.link import (
     NO_COUNTS_MS,
     NO_LEADER_MS,
     QueueLink,
 )
 from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer
+from amqp10broker.cluster.remote_queue.links import OPENING_MS, HomeLink
 from amqp10broker.cluster.remote_queue.messages import (
     LeaderIs,
     LetterBatch,
@@ -22,7 +22,7 @@ from amqp10broker.cluster.remote_queue.messages import (
     ResumeRemote,
 )
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import effects as e
+from amqp10broker.queues import commands as e
 
 PEER = c.PeerId(1, 1, 1)
 CONSUMER = c.ConsumerRef(PEER, 1)

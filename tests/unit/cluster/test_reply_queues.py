@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from amqp10broker.cluster.remote_queue.port import LinkPort
+from amqp10broker.cluster.remote_queue.messages import LinkPort
 from amqp10broker.cluster.reply_queues import ReplyQueues
 from amqp10broker.cluster.wire import FrameKind, PeerFrame
 from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.catalog import VHOST
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import effects as e
+from amqp10broker.queues import commands as e
 from amqp10broker.queues.volatile import VolatileQueue
 from tests.support.handles import IdleHandle, MachineHandle
 from tests.support.surroundings import make_catalog

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.cluster import system_store
+from amqp10broker.cluster import transactions
 from amqp10broker.cluster.transactions import CatalogTransaction, Origin, TransactionOutcome
 from amqp10broker.errors import Inequivalent, PreconditionFailed, Unavailable
-from amqp10broker.metadata.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.metadata.node_requests import (
     JoinNode,
     NodeStarted,
@@ -16,10 +15,18 @@ from amqp10broker.metadata.node_requests import (
 )
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.queue_requests import ConnectionEnded, DeclareQueue, DeleteQueue, QueueDeclaration
-from amqp10broker.metadata.user_requests import PutUser
+from amqp10broker.metadata.queue_requests import (
+    Bind,
+    ConnectionEnded,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    QueueDeclaration,
+    Unbind,
+)
 from amqp10broker.metadata.users import User
-from amqp10broker.metadata.vhost_requests import PutVhost
+from amqp10broker.metadata.vhost_requests import PutUser, PutVhost
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from tests.support.handles import IdleHandle
@@ -211,7 +218,7 @@ def test_without_a_majority_a_start_waits(world: World) -> None:
 
 def test_a_node_that_was_away_for_long_gets_a_state(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """And its catalog becomes that: other queues of the same names are other queues."""
-    monkeypatch.setattr(system_store, "COMPACT_AFTER", 4)
+    monkeypatch.setattr(transactions, "COMPACT_AFTER", 4)
     node = follower(world)
     for name in ("gone", "again", "stays"):
         world.answer(node, DeclareQueue("/", name))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amqp10broker.cluster.system import next_member_change
-from amqp10broker.metadata.nodes import NodeFacts
-from amqp10broker.raft.config import Add, Configuration, Promote, Remove
+from amqp10broker.metadata.queue import NodeFacts
+from amqp10broker.raft.entries import Add, Configuration, Promote, Remove
 from amqp10broker.raft.ids import member_id
 
 A, B, C = (member_id(number) for number in (1, 2, 3))

@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster import system_store
-from amqp10broker.cluster.system_store import SystemStore, found, is_member, left_alone
+from amqp10broker.cluster import transactions
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     Origin,
     SystemMachine,
+    SystemStore,
     TransactionOutcome,
+    found,
+    is_member,
+    left_alone,
     transaction_of,
 )
 from amqp10broker.metadata.vhost_requests import SetParameter
-from amqp10broker.raft import codec
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Kind, Point, Run, Snapshot, run_of
+from amqp10broker.raft import messages
+from amqp10broker.raft.entries import Configuration, Hard, Kind, Point, Run, Snapshot, run_of
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.ready import Ready
+from amqp10broker.raft.messages import Ready
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.folder import open_data_folder
@@ -91,7 +93,7 @@ def test_entries_are_read_in_runs_as_far_as_the_size_goes(log: CatalogLog, disk:
     runs = (
         run_of(2, 1, Kind.EMPTY, (b"",)),
         commands(3, 1, b"a", b"\xff"),
-        run_of(5, 1, Kind.CONFIG, (codec.CONFIG.encode(config),)),
+        run_of(5, 1, Kind.CONFIG, (messages.CONFIG.encode(config),)),
         commands(6, 2, b"cc", b"d"),
     )
     told: list[int] = []
@@ -145,7 +147,7 @@ def test_a_state_from_the_leader_takes_the_place_of_everything(log: CatalogLog, 
 def test_applied_entries_go_when_there_are_many(
     log: CatalogLog, disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(system_store, "COMPACT_AFTER", 2)
+    monkeypatch.setattr(transactions, "COMPACT_AFTER", 2)
     told: list[int] = []
     store = SystemStore(log)
     store.on_compact = told.append
@@ -286,7 +288,7 @@ def test_after_a_loss_of_power_it_is_as_it_was_at_one_moment_since_the_last_sync
 ) -> None:
     """At any call, in several of the states that the disk may be in then; and again a few changes later."""
     monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
-    monkeypatch.setattr(system_store, "COMPACT_AFTER", 2)
+    monkeypatch.setattr(transactions, "COMPACT_AFTER", 2)
     calls = len(walked(seed, None).disk.calls)
     assert calls > 20
     for at in range(calls):

@@ -19,13 +19,11 @@ from amqp10broker.cluster.transactions import (
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata.catalog import CatalogRequest
 from amqp10broker.metadata.entry_codec import decoded
-from amqp10broker.metadata.exchange_requests import Bind
 from amqp10broker.metadata.plan import NUMBERS, Put, VhostFacts
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
-from amqp10broker.metadata.user_requests import DeleteUser, PutUser, SetPermission
+from amqp10broker.metadata.queue_requests import Bind, DeclareQueue, DeleteQueue
 from amqp10broker.metadata.users import Permission, User
-from amqp10broker.metadata.vhost_requests import DeleteVhost, PutVhost
+from amqp10broker.metadata.vhost_requests import DeleteUser, DeleteVhost, PutUser, PutVhost, SetPermission
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.metadata_group import conceal, filled, first_entries
 

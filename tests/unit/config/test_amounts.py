@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.config import Config
-from amqp10broker.config.amounts import Amount, disk_limit, memory_watermark
+from amqp10broker.config.settings import Amount, disk_limit, memory_watermark
 
 
 @pytest.mark.parametrize(

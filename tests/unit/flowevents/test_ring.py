@@ -6,8 +6,7 @@ import struct
 
 import pytest
 
-from amqp10broker.observe.flow_events.ring import EventRing
-from amqp10broker.observe.flow_events.schema import PACK, EventKind
+from amqp10broker.observe.flow_events import PACK, EventKind, EventRing
 
 
 def event(number: int) -> tuple[int, ...]:

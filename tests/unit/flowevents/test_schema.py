@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.observe.flow_events.schema import (
-    REASONS,
-    LimitReason,
-)
-from amqp10broker.sessions.auto_limit import Why
+from amqp10broker.observe.flow_events import REASONS, LimitReason
+from amqp10broker.sessions.credit import Why
 from amqp10broker.sessions.diagnosis.waits import Wait
 
 

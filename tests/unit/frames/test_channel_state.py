@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.frames.channel_state import (
+from amqp10broker.observe.frames.link_state import (
     ChannelEnded,
     ChannelEvent,
     ChannelOpened,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.observe.frames.reader import FrameSplitter
+from amqp10broker.observe.frames.records import FrameSplitter
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.content import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import (
     SaslChallenge,
@@ -16,7 +16,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     SaslResponse,
 )
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.protocols.preface import AMQP_091_HEADER, SASL_HEADER, Protocol
+from amqp10broker.protocols.connection import AMQP_091_HEADER, SASL_HEADER, WireProtocol
 from tests.support.rawframes import frame
 
 CONVERSATION = b"".join(
@@ -68,7 +68,7 @@ def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
 
 def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
     """One line says so; what follows cannot be read any more."""
-    reader = FrameSplitter(Protocol.AMQP_091, logged_in=True)
+    reader = FrameSplitter(WireProtocol.AMQP_091, logged_in=True)
     assert texts(reader, b"\x09" * 16) == [
         "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
     ]
@@ -113,7 +113,7 @@ def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
         methods.ConnectionSecureOk(b"\0guest\0secret"),
         methods.ConnectionUpdateSecret(new_secret=b"secret", reason="a token has expired"),
     )
-    reader = FrameSplitter(Protocol.AMQP_091)
+    reader = FrameSplitter(WireProtocol.AMQP_091)
     assert texts(reader, b"".join(method_frame(0, each) for each in frames)) == [
         "ch 0 connection.start-ok mechanism=PLAIN response=(hidden) locale=en_US",
         "ch 0 connection.secure challenge=(hidden)",

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from amqp10broker.observe.frames.reader import FrameSplitter
 from amqp10broker.observe.frames.records import (
     Direction,
+    FrameSplitter,
     Listening,
     NoFrames,
     RecordedFrame,
@@ -18,17 +18,19 @@ from amqp10broker.observe.frames.records import (
     read_lines,
 )
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import HEARTBEAT, content_frames, method_frame
+from amqp10broker.protocols.amqp091.content import HEARTBEAT, content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import SaslInit
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.protocols.preface import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
+from amqp10broker.protocols.connection import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, WireProtocol
 from tests.support.rawframes import attach_sender, begin, flow, frame, transfer
 
-LISTENING = Listening(5, 3, "127.0.0.1:4711", Protocol.AMQP_10, True)
+LISTENING = Listening(5, 3, "127.0.0.1:4711", WireProtocol.AMQP_10, True)
 
 
-def recorded(data: bytes, direction: Direction = "in", protocol: Protocol = Protocol.AMQP_10) -> list[str]:
+def recorded(
+    data: bytes, direction: Direction = "in", protocol: WireProtocol = WireProtocol.AMQP_10
+) -> list[str]:
     reader = FrameSplitter(protocol)
     lines = [frame_line(3, 7, direction, each) for each in reader.feed(data)]
     return [first_line(), listening_line(LISTENING), *lines]
@@ -56,7 +58,7 @@ def test_frames_of_amqp_091_come_back_without_the_contents_of_messages() -> None
         b"secret" * 10,
         40,
     )
-    lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=Protocol.AMQP_091)
+    lines = recorded(AMQP_091_HEADER + content + HEARTBEAT, protocol=WireProtocol.AMQP_091)
     assert b"secret".hex() not in "".join(lines)
     texts = [each.text for each in read_lines(lines) if isinstance(each, RecordedFrame)]
     assert texts == [
@@ -77,7 +79,7 @@ def test_of_what_lets_somebody_in_there_are_words_alone() -> None:
     start_ok = methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0secret", "en_US")
     for lines in (
         recorded(SASL_HEADER + init + broken),
-        recorded(AMQP_091_HEADER + method_frame(0, start_ok), protocol=Protocol.AMQP_091),
+        recorded(AMQP_091_HEADER + method_frame(0, start_ok), protocol=WireProtocol.AMQP_091),
     ):
         assert b"secret".hex() not in "".join(lines)
         assert "secret" not in "".join(lines)

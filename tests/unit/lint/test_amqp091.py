@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import content_frames, method_frame
+from amqp10broker.protocols.amqp091.content import content_frames, method_frame
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.lint.findings import (
     AUTO_ACK,
     ENDED_BY_ERROR,
@@ -31,7 +31,7 @@ TRANSIENT = encode_properties(BasicProperties())
 
 
 def opened(*, heartbeat: int = 60, told: bool = True) -> Tape:
-    tape = Tape(Protocol.AMQP_091)
+    tape = Tape(WireProtocol.AMQP_091)
     properties = {"capabilities": {"consumer_cancel_notify": told}}
     tape.came(
         method_frame(0, methods.ConnectionStartOk(properties, "PLAIN", b"\0guest\0guest", "en_US")),

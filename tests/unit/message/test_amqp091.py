@@ -9,10 +9,9 @@ import pytest
 from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.amqp091 import delivery_count, make_head, read_content, split_head
 from amqp10broker.message.message import acquired, durable, is_amqp091
-from amqp10broker.protocols.amqp091.codec import encode_shortstr
+from amqp10broker.protocols.amqp091.codec import Int32, encode_shortstr
 from amqp10broker.protocols.amqp091.errors import DecodeError
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.protocols.amqp091.types import Int32
 
 
 def read(properties: BasicProperties, *, impersonator: bool = False) -> tuple[bytes, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.message.amqp091 import make_head as make_head091
 from amqp10broker.message.amqp10 import make_head
-from amqp10broker.message.batch import decode_batch, decode_some, encode_batch
+from amqp10broker.message.message import decode_batch, decode_some, encode_batch
 from amqp10broker.message.traits import Traits, traits_of
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import Header

@@ -10,10 +10,9 @@ import pytest
 
 from amqp10broker.message.amqp091 import delivery_count, make_head, split_head
 from amqp10broker.message.amqp10 import decode_head
-from amqp10broker.message.bare import body_start, read_properties
-from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.convert import body_start, read_properties, to_amqp091, to_amqp10
 from amqp10broker.message.message import Message, MessageReader, acquired, durable, header_of
-from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp10 import types as t10

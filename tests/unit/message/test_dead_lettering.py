@@ -9,15 +9,13 @@ import pytest
 
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of
-from amqp10broker.message.bare import routing_headers
-from amqp10broker.message.convert import to_amqp091, to_amqp10
-from amqp10broker.message.dead_lettering import Cause, Dying
+from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
+from amqp10broker.message.dead_lettering import Cause, Dying, redelivered
 from amqp10broker.message.death_history import Death
 from amqp10broker.message.message import acquired
-from amqp10broker.message.redelivery import redelivered
 from amqp10broker.message.traits import Traits, traits_of
-from amqp10broker.protocols.amqp091 import types as t091
-from amqp10broker.protocols.amqp091.deliver import split
+from amqp10broker.protocols.amqp091 import codec as t091
+from amqp10broker.protocols.amqp091.content import split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode

@@ -9,11 +9,10 @@ import pytest
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import make_head
 from amqp10broker.message.dead_lettering import Cause
-from amqp10broker.message.delay import TIME_MAX_MS, Delay
-from amqp10broker.message.traits import Traits, traits_of
+from amqp10broker.message.traits import TIME_MAX_MS, Delay, Traits, traits_of
+from amqp10broker.protocols.amqp091.codec import Int64
+from amqp10broker.protocols.amqp091.codec import Timestamp as Timestamp091
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.amqp091.types import Int64
-from amqp10broker.protocols.amqp091.types import Timestamp as Timestamp091
 from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, ULong
 from tests.support.dead_lettered import dead_lettered
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.message.layouts import ALIKE_MAX, LAYOUTS_MAX, LENGTH_MAX, MessageLayouts, header_end
+from amqp10broker.message.amqp10 import ALIKE_MAX, LAYOUTS_MAX, LENGTH_MAX, MessageLayouts, header_end
 from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError

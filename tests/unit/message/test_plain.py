@@ -10,9 +10,9 @@ import pytest
 
 from amqp10broker.errors import BadRequest
 from amqp10broker.message.amqp091 import make_head
-from amqp10broker.message.plain import encoded_properties, plain_message
+from amqp10broker.message.convert import encoded_properties, plain_message
+from amqp10broker.protocols.amqp091.codec import ByteArray, Timestamp, UInt8
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.protocols.amqp091.types import ByteArray, Timestamp, UInt8
 
 
 def shown(headers: dict[str, Any]) -> Any:

@@ -7,10 +7,10 @@ import pytest
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.dead_lettering import delivery_time_ms, redelivered
 from amqp10broker.message.message import Message
-from amqp10broker.message.redelivery import delivery_time_ms, redelivered
+from amqp10broker.protocols.amqp091.codec import Int64
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
-from amqp10broker.protocols.amqp091.types import Int64
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp, UInt, ULong

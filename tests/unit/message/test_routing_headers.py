@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from amqp10broker.message.bare import routing_headers
+from amqp10broker.message.convert import routing_headers
 from amqp10broker.message.message import MessageReader
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.performatives import Properties

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.client.message import Message as Made
 from amqp10broker.message import amqp091
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.message.trace_context import LOOKED_THROUGH_BYTES, destination, ids, trace_fields
+from amqp10broker.message.traits import LOOKED_THROUGH_BYTES, destination, ids, trace_fields
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.performatives import Properties
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.metadata.bounded_search import (
+from amqp10broker.metadata.patterns import (
     STATES_MAX,
     BoundedSearch,
     TooManySteps,

@@ -9,14 +9,12 @@ from decimal import Decimal
 import pytest
 
 from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
-from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog
-from amqp10broker.metadata.entries import exact, unwrapped
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.plan import NUMBERS, Key, Put
+from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog, restore
+from amqp10broker.metadata.entry_codec import exact, unwrapped
+from amqp10broker.metadata.plan import NUMBERS, Key, Put, UserLimits, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.metadata.queue_requests import QueueEnded
-from amqp10broker.metadata.restore import restore
 from amqp10broker.metadata.users import (
     PasswordAlgorithm,
     PasswordRecord,
@@ -26,8 +24,7 @@ from amqp10broker.metadata.users import (
 )
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.metadata.vhost_requests import SetParameter
-from amqp10broker.routing.arguments import canonical
-from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.exchange import Binding, Destination, canonical
 from tests.support.declaring import (
     add_user,
     add_vhost,

@@ -14,11 +14,10 @@ import pytest
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
 from amqp10broker.metadata.node_requests import SetClusterName
-from amqp10broker.metadata.nodes import ClusterFacts
-from amqp10broker.metadata.plan import CLUSTER, Put
+from amqp10broker.metadata.plan import CLUSTER, Put, UserLimits, VhostLimits
 from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import ClusterFacts
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.metadata.vhost_requests import SetParameter
 from amqp10broker.routing.exchange import Binding, Destination

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cluster.placement import ByCount
+from amqp10broker.cluster.membership import ByCount
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import DeclareDue, due_of, importing, without_due
 from amqp10broker.metadata.node_requests import JoinNode, SetClusterName
-from amqp10broker.metadata.nodes import ClusterFacts
 from amqp10broker.metadata.plan import CLUSTER, Put
+from amqp10broker.metadata.queue import ClusterFacts
 from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.raft.ids import node_of
 from tests.support.declaring import declare

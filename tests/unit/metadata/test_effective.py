@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.effective import alternate_exchange, effective
-from amqp10broker.metadata.policies import Policies, Policy
+from amqp10broker.metadata.policies import Policies, Policy, alternate_exchange, effective
 from amqp10broker.metadata.queue import Effective
 from amqp10broker.metadata.queue_settings import max_age_ms
 from amqp10broker.queues.settings import (

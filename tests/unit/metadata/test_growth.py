@@ -7,9 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.exchange_requests import Bind, Unbind
 from amqp10broker.metadata.queue import Owner
-from amqp10broker.metadata.queue_requests import ConnectionEnded, DeclareQueue, DeleteQueue
+from amqp10broker.metadata.queue_requests import Bind, ConnectionEnded, DeclareQueue, DeleteQueue, Unbind
 from amqp10broker.metadata.vhost_requests import DeleteVhost
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import add_vhost, bind, declare, declare_exchange, load

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import InvalidArgument, NotAllowed
-from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
-from amqp10broker.metadata.usage import CHANNELS, USERS, VHOSTS, Usage
+from amqp10broker.metadata.catalog import CHANNELS, USERS, VHOSTS, Catalog, Usage
+from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.metadata.users import User
 from tests.support.declaring import add_vhost
 

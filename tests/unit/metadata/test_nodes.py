@@ -16,10 +16,9 @@ from amqp10broker.metadata.node_requests import (
     SetDraining,
     SetMembers,
 )
-from amqp10broker.metadata.nodes import ClusterFacts, NodeFacts, Placed
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import Owner, QueueSpec
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner, Placed, QueueSpec
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import bind, declare, put_policy
 from tests.support.kept_entries import Host, Watched, kept_catalog, restarted

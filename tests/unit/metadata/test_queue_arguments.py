@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import Inequivalent, InvalidArgument
-from amqp10broker.metadata import queue_arguments
+from amqp10broker.metadata import queue_settings
 from amqp10broker.metadata.queue import QueueType
 from amqp10broker.metadata.queue_settings import ARGUMENTS
-from amqp10broker.protocols.amqp091.types import ByteArray, Int8, Timestamp
+from amqp10broker.protocols.amqp091.codec import ByteArray, Int8, Timestamp
 
 Q = "queue 'q' in vhost '/'"
 CLASSIC, QUORUM, STREAM = QueueType.CLASSIC, QueueType.QUORUM, QueueType.STREAM
@@ -59,7 +59,7 @@ MAX_AGE = "must be a number above 0 and a unit of Y, M, D, h, m, s, such as '7D'
 )
 def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any]) -> None:
     """Values within range, and names that no kind of queue knows."""
-    queue_arguments.check(arguments, kind, Q)
+    queue_settings.check(arguments, kind, Q)
     assert set(arguments) <= set(ARGUMENTS) | {"x-nobody-knows", "custom"}
 
 
@@ -190,7 +190,7 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
 def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], name: str, fault: str) -> None:
     """406 with the argument, what is allowed, and what was given."""
     with pytest.raises(InvalidArgument) as caught:
-        queue_arguments.check(arguments, kind, Q)
+        queue_settings.check(arguments, kind, Q)
     assert caught.value.description == f"invalid arg '{name}' for {Q}: {fault}"
 
 
@@ -214,7 +214,7 @@ def test_a_bad_value_is_refused(kind: QueueType, arguments: dict[str, Any], name
 def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, value: Any, takers: str) -> None:
     """406 with the kind and those that take it, even if the value is good."""
     with pytest.raises(InvalidArgument) as caught:
-        queue_arguments.check({name: value}, kind, Q)
+        queue_settings.check({name: value}, kind, Q)
     assert caught.value.description == (
         f"invalid arg '{name}' for {Q}: not for a queue of type {kind}, only of type {takers}"
     )
@@ -254,18 +254,18 @@ def test_an_argument_of_another_kind_is_refused(kind: QueueType, name: str, valu
 def test_a_difference_is_inequivalent(received: dict[str, Any], current: dict[str, Any], text: str) -> None:
     """406 with what was received and what is."""
     with pytest.raises(Inequivalent) as caught:
-        queue_arguments.assert_equivalent(received, current, CLASSIC, Q)
+        queue_settings.assert_equivalent(received, current, CLASSIC, Q)
     assert caught.value.description == "inequivalent arg " + text.replace("QUEUE", Q)
 
 
 def test_integers_of_different_widths_are_the_same() -> None:
     """A client that sends a short and one that sends a long declare the same queue."""
-    assert queue_arguments.assert_equivalent({"x-expires": Int8(5)}, {"x-expires": 5}, CLASSIC, Q) is None
+    assert queue_settings.assert_equivalent({"x-expires": Int8(5)}, {"x-expires": 5}, CLASSIC, Q) is None
 
 
 @pytest.mark.parametrize("name", ["custom", "x-delivery-limit"])
 def test_only_what_the_existing_kind_knows_is_compared(name: str) -> None:
     """Arguments without a meaning for this queue may differ."""
-    assert queue_arguments.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
+    assert queue_settings.assert_equivalent({name: 5}, {}, CLASSIC, Q) is None
     with pytest.raises(Inequivalent):
-        queue_arguments.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)
+        queue_settings.assert_equivalent({"x-delivery-limit": 5}, {}, QUORUM, Q)

@@ -12,7 +12,7 @@ import amqp10broker
 PACKAGE = Path(amqp10broker.__file__).parent
 READS_WHAT_A_CONSUMER_ASKS_FOR = {
     "sessions/amqp10/attach.py",
-    "sessions/amqp091/consumer_arguments.py",
+    "sessions/amqp091/consuming.py",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import NotFound
-from amqp10broker.metadata.limits import UserLimits
+from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.metadata.users import (
     PasswordAlgorithm,
     PasswordRecord,

@@ -19,8 +19,7 @@ from amqp10broker.errors import (
 )
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
-from amqp10broker.metadata.limits import VhostLimits
-from amqp10broker.metadata.plan import Put
+from amqp10broker.metadata.plan import Put, VhostLimits
 from amqp10broker.metadata.queue import QueueSpec, UnknownQueueType
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.routing.exchange import Binding, Destination

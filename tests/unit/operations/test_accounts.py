@@ -14,7 +14,7 @@ from amqp10broker.errors import (
     NotFound,
 )
 from amqp10broker.metadata.users import Permission
-from amqp10broker.operations.caller import Caller
+from amqp10broker.operations.node import Caller
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 

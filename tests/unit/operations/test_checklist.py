@@ -9,24 +9,22 @@ from typing import Any
 import pytest
 
 from amqp10broker.operations.doctor import CHECKS, ClusterSeen, Facts, PeerSeen, State, findings
-from amqp10broker.operations.inspection import (
+from amqp10broker.operations.snapshot import (
     CertificateSeen,
     ClockSeen,
+    DiskView,
     FileSystem,
+    FlowView,
     Inspection,
     ListenerSeen,
-    Rules,
-    mount_of,
-)
-from amqp10broker.operations.snapshot import (
-    DiskView,
-    FlowView,
     MemoryView,
     NodeView,
     RecordingView,
     ResourcesView,
     ResourceView,
+    Rules,
     TraceView,
+    mount_of,
 )
 
 GIB = 1024**3

@@ -6,7 +6,7 @@ import json
 
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import Permission
-from amqp10broker.operations.caller import Caller
+from amqp10broker.operations.node import Caller
 from tests.support.managing import Broker
 
 

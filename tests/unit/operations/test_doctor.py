@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.operations.inspection import Inspection
 from amqp10broker.operations.node import Leaderless
+from amqp10broker.operations.snapshot import Inspection
 from tests.support.declaring import declare
 from tests.unit.operations.test_checklist import NOW_MS, node, seen
 from tests.unit.operations.test_members import World as Cluster

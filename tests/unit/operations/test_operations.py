@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import InUse
-from amqp10broker.metadata.limits import UserLimits, VhostLimits
+from amqp10broker.metadata.plan import UserLimits, VhostLimits
 from amqp10broker.operations.operation import Operation
 from amqp10broker.operations.registry import OPERATIONS, perform
 from tests.support.managing import Broker

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.protocols.amqp10.types import Array, UInt, ULong
 from tests.support.declaring import change_vhost

@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.operations.caller import Caller
+from amqp10broker.operations.node import Caller
 from tests.support.managing import Broker
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import NotFound, NotSupported
-from amqp10broker.metadata.nodes import Placed
+from amqp10broker.metadata.queue import Placed
 from amqp10broker.queues.queue_status import QueueStats
 from tests.support.declaring import declare
 from tests.unit.operations.test_members import World

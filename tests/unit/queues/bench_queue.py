@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
 from amqp10broker.queues.classic.queue import ClassicQueue
@@ -14,22 +14,20 @@ from amqp10broker.queues.commands import (
     TICK,
     Cancel,
     Configure,
-    Credit,
-    DeliveryOutcome,
-    PeerId,
-    Publish,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
     Confirmed,
+    Credit,
     CreditReply,
     DeadLetters,
     Deliver,
+    DeliveryOutcome,
     Effect,
+    PeerId,
+    Publish,
     PublishRejected,
     QueueDeleted,
+    Settle,
+    Subscribe,
+    Unsubscribe,
 )
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker

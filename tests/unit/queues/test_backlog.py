@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.classic.backlog import HEAD_MESSAGES_MAX, HEADS_IN_MEMORY, Backlog
-from amqp10broker.queues.classic.store import PAGE_MESSAGES_MAX, Handle, Store
+from amqp10broker.queues.classic.backlog import (
+    HEAD_MESSAGES_MAX,
+    HEADS_IN_MEMORY,
+    PAGE_MESSAGES_MAX,
+    Backlog,
+    Handle,
+    Store,
+)
 
 HEAD = make_head(None, None, "", "q")
 MANY = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.message.filters.stream import First
 from amqp10broker.message.message import make_head
 from amqp10broker.queues.classic.dispatch import Serving
 from amqp10broker.queues.classic.queue import ClassicQueue
@@ -12,14 +12,14 @@ from amqp10broker.queues.commands import (
     Command,
     Credit,
     Publish,
+    QueueDeleted,
     Subscribe,
+    Unconfirmed,
 )
-from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.stream.consumer import StreamConsumer
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
-from amqp10broker.queues.stream.queue import StreamQueue
+from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
 from tests.support.askers import new_asker
 
 NOW_MS = 1000

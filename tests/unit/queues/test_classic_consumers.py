@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import DeliveryOutcome
-from amqp10broker.queues.effects import SubscribeRefused
+from amqp10broker.queues.commands import DeliveryOutcome, SubscribeRefused
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic.delayed import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
+from amqp10broker.queues.classic.backlog import Store
 from amqp10broker.queues.classic.queue import DUE_MAX, ClassicQueue
-from amqp10broker.queues.classic.store import Store
-from amqp10broker.queues.commands import TICK, Inspect, Publish, Purge
-from amqp10broker.queues.effects import Answer
+from amqp10broker.queues.classic.ready import SOON_BYTES_MAX, SOON_MESSAGES_MAX, DelayedMessages
+from amqp10broker.queues.commands import TICK, Answer, Inspect, Publish, Purge
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.askers import new_asker
 from tests.unit.queues.bench_queue import START_MS, Bench, message

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message.message import header_of
-from amqp10broker.queues.commands import DeliveryOutcome
-from amqp10broker.queues.effects import DeadLetterReason
+from amqp10broker.queues.commands import DeadLetterReason, DeliveryOutcome
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     TICK,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Purge,
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.effects import Deliver
-from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.journal import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.quorum.clocks import AHEAD_MS_MAX, Clocks
+from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks
 
 HOURS_2 = 7_200_000
 

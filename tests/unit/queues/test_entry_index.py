@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from amqp10broker.queues.quorum.entry_index import EntryIndex
+from amqp10broker.queues.quorum.log_store import EntryIndex
 from amqp10broker.raft.entries import Kind
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.queues.classic.extents import Extents
+from amqp10broker.queues.journal import Extents
 
 
 class Accounts:

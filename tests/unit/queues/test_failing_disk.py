@@ -8,11 +8,18 @@ from collections.abc import Sequence
 import pytest
 
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Credit, Publish, Subscribe
-from amqp10broker.queues.effects import Deliver, Effect, QueueDeleted, Unconfirmed
-from amqp10broker.queues.spool import Spool
+from amqp10broker.queues.commands import (
+    Credit,
+    Deliver,
+    Effect,
+    Publish,
+    QueueDeleted,
+    Subscribe,
+    Unconfirmed,
+)
+from amqp10broker.queues.journal import Spool
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 from tests.support.kept_queues import make_message, number_of, shorten_pages

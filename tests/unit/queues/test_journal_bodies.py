@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum.journal_bodies import JournalBodies
-from amqp10broker.queues.spool import Page, Spool
+from amqp10broker.queues.journal import Page, Spool
+from amqp10broker.queues.quorum.bodies import JournalBodies
 
 HEAD = make_head(None, None, "", "q")
 PAGES = 20

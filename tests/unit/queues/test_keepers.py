@@ -11,12 +11,13 @@ import pytest
 from amqp10broker.errors import DiskFull
 from amqp10broker.message.message import make_head
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.queues.classic.durability import ClassicInJournal
-from amqp10broker.queues.classic.journal_store import ClassicStore
+from amqp10broker.queues.classic.durability import ClassicInJournal, ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    Answer,
     AttachPublisher,
     Command,
+    Confirmed,
     Credit,
     Delete,
     DeliveryOutcome,
@@ -26,20 +27,17 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Tick,
     Touch,
+    Unconfirmed,
 )
 from amqp10broker.queues.durability import DurabilityBackend, EffectBatch, PublishEffects, Wake
-from amqp10broker.queues.effects import Answer, Confirmed, Unconfirmed
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.queues.quorum.command_codec import decode_commands
-from amqp10broker.queues.quorum.commands import Letters
+from amqp10broker.queues.quorum.commands import APPLIED, COMMANDS, PLACES, Letters, decode_commands
 from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, PLACES
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.spool import Spool
-from amqp10broker.queues.stream.commits import StreamCommits
-from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend
+from amqp10broker.queues.stream.durability import RETRY_MS, StreamBackend, StreamCommits
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.raft.groups import Groups, Member

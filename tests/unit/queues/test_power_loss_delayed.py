@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from amqp10broker.message.delay import X_OPT_DELIVERY_TIME
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.traits import X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
-from amqp10broker.queues.classic import delayed
+from amqp10broker.queues.classic import ready
 from amqp10broker.queues.commands import TICK, Publish
 from tests.support.disks import PowerLoss
 from tests.support.journals import LONG, new_disk
@@ -58,8 +58,8 @@ class KeptDelayed(KeptQueue):
 @pytest.fixture(autouse=True)
 def _short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_pages(monkeypatch)
-    monkeypatch.setattr(delayed, "SOON_MESSAGES_MAX", 6)
-    monkeypatch.setattr(delayed, "PAGE_MESSAGES", 3)
+    monkeypatch.setattr(ready, "SOON_MESSAGES_MAX", 6)
+    monkeypatch.setattr(ready, "PAGE_MESSAGES", 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

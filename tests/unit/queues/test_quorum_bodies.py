@@ -7,9 +7,9 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.journal import Page, Spool
 from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PEEKS_MAX, PagedBodies
 from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, OrderedEntries
-from amqp10broker.queues.spool import Page, Spool
 
 HEAD = make_head(None, None, "", "q")
 

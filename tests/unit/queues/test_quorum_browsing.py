@@ -6,10 +6,20 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.queues.commands import DELETE, TICK, ConsumerRef, Credit, DeliveryOutcome, GiveBack, Settle
-from amqp10broker.queues.effects import CreditReply, Deliver, QueueDeleted, Settled
-from amqp10broker.queues.quorum.command_codec import encode_commands
-from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone
+from amqp10broker.queues.commands import (
+    DELETE,
+    TICK,
+    ConsumerRef,
+    Credit,
+    CreditReply,
+    Deliver,
+    DeliveryOutcome,
+    GiveBack,
+    QueueDeleted,
+    Settle,
+    Settled,
+)
+from amqp10broker.queues.quorum.commands import Browsing, QuorumCommand, SessionGone, encode_commands
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from tests.support.quorum_bench import Bench, only
 from tests.support.selecting import coloured, selector

@@ -10,11 +10,10 @@ import pytest
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import Delete, DeliveryOutcome, Inspect, Purge
-from amqp10broker.queues.effects import Answer, Refusal
-from amqp10broker.queues.quorum import later, ready
+from amqp10broker.queues.commands import Answer, Delete, DeliveryOutcome, Inspect, Purge, Refusal
+from amqp10broker.queues.quorum import ordered_entries, ready
 from amqp10broker.queues.quorum.commands import RaiseVersion
-from amqp10broker.queues.quorum.later import DueMessage, LaterMessages
+from amqp10broker.queues.quorum.ordered_entries import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.ready import Numbers
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
@@ -147,8 +146,8 @@ def test_purge_takes_them_along_and_a_queue_with_nothing_else_is_not_empty() -> 
 
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(later, "SOON_MAX", 8)
-    monkeypatch.setattr(later, "PAGE_MAX", 3)
+    monkeypatch.setattr(ordered_entries, "SOON_MAX", 8)
+    monkeypatch.setattr(ordered_entries, "PAGE_MAX", 3)
 
 
 @pytest.mark.usefixtures("short_pages")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.queues.commands import Credit, Subscribe
-from amqp10broker.queues.quorum.records import INSTALLED
+from amqp10broker.queues.quorum.commands import INSTALLED
 from tests.support.quorum_nodes import Node, World
 
 

@@ -11,22 +11,23 @@ from amqp10broker.errors import DamagedFile
 from amqp10broker.message.message import make_head
 from amqp10broker.queues.commands import (
     Configure,
+    Confirmed,
     Credit,
+    Deliver,
     DeliveryOutcome,
     Publish,
+    PublishRejected,
     Settle,
     Subscribe,
     Tick,
 )
-from amqp10broker.queues.effects import Confirmed, Deliver, PublishRejected
-from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.commands import COMMANDS, EMPTY, HARD, STATE, QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import COMMANDS, EMPTY, HARD, STATE
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from amqp10broker.raft.entries import Kind, run_of
-from amqp10broker.raft.ready import Ready
+from amqp10broker.raft.messages import Ready
 from tests.support.askers import new_asker
 from tests.support.quorum_alone import Alone, store_on
 from tests.support.small_journal import SmallJournal

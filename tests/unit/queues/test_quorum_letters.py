@@ -8,25 +8,36 @@ from dataclasses import asdict, replace
 import pytest
 
 from amqp10broker.queues.commands import (
+    Answer,
     AttachPublisher,
     Command,
+    Confirmed,
     Credit,
     Delete,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     Inspect,
     PeerId,
     Publish,
+    PublishRejected,
     Purge,
+    Refusal,
     ReplyTo,
     Settle,
     Subscribe,
     Tick,
+    TimedOut,
     Touch,
 )
-from amqp10broker.queues.effects import Answer, Confirmed, Deliver, PublishRejected, Refusal, TimedOut
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import Letters, NodeGone, NodeSuspect, joined
+from amqp10broker.queues.quorum.commands import (
+    Letters,
+    NodeGone,
+    NodeSuspect,
+    decode_commands,
+    encode_commands,
+    joined,
+)
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow, QueueSettings

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import Delete, DeliveryOutcome, Inspect, Publish, Purge, Touch
-from amqp10broker.queues.effects import Answer, QueueDeleted, Refusal, Unconfirmed
+from amqp10broker.queues.commands import (
+    Answer,
+    Delete,
+    DeliveryOutcome,
+    Inspect,
+    Publish,
+    Purge,
+    QueueDeleted,
+    Refusal,
+    Touch,
+    Unconfirmed,
+)
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow

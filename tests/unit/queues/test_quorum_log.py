@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.batch import decode_batch
+from amqp10broker.message.message import decode_batch
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
@@ -28,10 +28,6 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.quorum.command_codec import (
-    decode_commands,
-    encode_commands,
-)
 from amqp10broker.queues.quorum.commands import (
     DlxSettle,
     Letters,
@@ -44,6 +40,8 @@ from amqp10broker.queues.quorum.commands import (
     SearchResult,
     Selected,
     SessionGone,
+    decode_commands,
+    encode_commands,
 )
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType

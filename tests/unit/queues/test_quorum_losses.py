@@ -7,37 +7,42 @@ from typing import Any, Final
 import pytest
 
 from amqp10broker.message.amqp10 import decode_head, header_of
-from amqp10broker.message.redelivery import X_ACQUIRED_COUNT
+from amqp10broker.message.dead_lettering import X_ACQUIRED_COUNT
 from amqp10broker.queues.commands import (
     TICK,
+    ActiveChanged,
+    Answer,
     AttachPublisher,
     Cancel,
     Command,
     Configure,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
+    Effect,
     GiveBack,
     Inspect,
     PeerId,
     Publish,
+    PublishRejected,
     Purge,
     ReplyTo,
     Settle,
     Subscribe,
-)
-from amqp10broker.queues.effects import (
-    ActiveChanged,
-    Answer,
-    CreditReply,
-    Deliver,
-    Effect,
-    PublishRejected,
     TimedOut,
 )
 from amqp10broker.queues.queue_status import ConsumerStatus, QueueStatus
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import DlxSettle, Letters, NodeBack, NodeGone, NodeSuspect
+from amqp10broker.queues.quorum.commands import (
+    DlxSettle,
+    Letters,
+    NodeBack,
+    NodeGone,
+    NodeSuspect,
+    decode_commands,
+    encode_commands,
+)
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType

@@ -15,25 +15,24 @@ from amqp10broker.queues.commands import (
     Publish,
     PublisherRef,
     Purge,
+    QueueDeleted,
     ReplyTo,
     RequestRef,
     Settle,
     Subscribe,
+    Unconfirmed,
     Unsubscribe,
 )
 from amqp10broker.queues.durability import EffectBatch
-from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
 from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
-from amqp10broker.raft.codec import CONFIG
-from amqp10broker.raft.config import Add, Configuration, Promote
-from amqp10broker.raft.entries import Hard, Kind, Point, Snapshot, run_of
+from amqp10broker.raft.entries import Add, Configuration, Hard, Kind, Point, Promote, Snapshot, run_of
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.ready import Ready, Role, Status
+from amqp10broker.raft.messages import CONFIG, Ready, Role, Status
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import Credit, DeliveryOutcome, Inspect, Purge
-from amqp10broker.queues.effects import Answer, CreditReply, Deliver
+from amqp10broker.queues.commands import Answer, Credit, CreditReply, Deliver, DeliveryOutcome, Inspect, Purge
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 

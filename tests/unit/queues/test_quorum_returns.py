@@ -9,15 +9,18 @@ from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
 from amqp10broker.queues.commands import (
+    ActiveChanged,
+    Answer,
     Credit,
+    Deliver,
     DeliveryOutcome,
     PeerId,
     Publish,
     Purge,
     ReplyTo,
     Subscribe,
+    TimedOut,
 )
-from amqp10broker.queues.effects import ActiveChanged, Answer, Deliver, TimedOut
 from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
 from amqp10broker.queues.settings import RetryType
 from tests.support.quorum_bench import Bench, message, only

@@ -6,13 +6,17 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.filters import wanted
+from amqp10broker.message.filters import filters
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome
-from amqp10broker.queues.effects import CreditReply
+from amqp10broker.queues.commands import ConsumerRef, CreditReply, DeliveryOutcome
 from amqp10broker.queues.queue_status import Looking
-from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import QuorumCommand, Selected, SessionGone
+from amqp10broker.queues.quorum.commands import (
+    QuorumCommand,
+    Selected,
+    SessionGone,
+    decode_commands,
+    encode_commands,
+)
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
@@ -282,7 +286,7 @@ def test_cursors_are_in_the_state_and_followers_evaluate_nothing(monkeypatch: py
     def read(data: bytes) -> object:
         raise AssertionError("a follower reads what somebody selects")
 
-    monkeypatch.setattr(wanted, "decode_wanted", read)
+    monkeypatch.setattr(filters, "decode_wanted", read)
     assert bench.got(blue) == [20]
     assert bench.follower.unsettled == 1
 

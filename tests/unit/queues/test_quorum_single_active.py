@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import ConsumerRef, DeliveryOutcome, Publish
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver
+from amqp10broker.queues.commands import (
+    ActiveChanged,
+    ConsumerRef,
+    CreditReply,
+    Deliver,
+    DeliveryOutcome,
+    Publish,
+)
 from tests.support.quorum_bench import Bench, message, only
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.queues.quorum.clocks import AHEAD_MS_MAX, Clocks, LogTime
+from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.quorum_nodes import World
 

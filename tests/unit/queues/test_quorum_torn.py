@@ -9,10 +9,9 @@ from amqp10broker.queues.commands import (
     Publish,
     Subscribe,
 )
-from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.commands import RELOCATED, QuorumCommand
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import RELOCATED
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from tests.support.askers import new_asker
 from tests.support.quorum_alone import Alone, store_on

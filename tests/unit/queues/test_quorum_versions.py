@@ -8,10 +8,16 @@ from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import Credit, Purge, Subscribe
 from amqp10broker.queues.machine_version import NewerMachine
-from amqp10broker.queues.quorum.command_codec import decode_commands, entry_head
-from amqp10broker.queues.quorum.commands import RaiseVersion
+from amqp10broker.queues.quorum.commands import (
+    APPLIED,
+    COMMANDS,
+    INSTALLED,
+    PLACES,
+    RaiseVersion,
+    decode_commands,
+    entry_head,
+)
 from amqp10broker.queues.quorum.queue import QuorumQueue
-from amqp10broker.queues.quorum.records import APPLIED, COMMANDS, INSTALLED, PLACES
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from tests.support import next_version
 from tests.support.next_version import VERSION as NEXT

@@ -13,12 +13,13 @@ from amqp10broker.queues.commands import (
     NO_BOUND,
     ConsumerRef,
     Credit,
+    CreditReply,
+    Deliver,
     DeliveryOutcome,
     Publish,
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker

@@ -16,8 +16,8 @@ from amqp10broker.queues.commands import (
     Inspect,
     Publish,
     Settle,
+    SubscribeRefused,
 )
-from amqp10broker.queues.effects import SubscribeRefused
 from amqp10broker.queues.queue_status import Looking
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message.message import make_head
-from amqp10broker.queues import spool as spool_module
+from amqp10broker.queues import journal as spool_module
+from amqp10broker.queues.journal import Spool
 from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies
-from amqp10broker.queues.spool import Spool
 from tests.support.fake_log import MemoryScratch
 
 HEAD = make_head(None, None, "", "q")

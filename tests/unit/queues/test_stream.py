@@ -7,38 +7,44 @@ from dataclasses import replace
 import pytest
 
 from amqp10broker.message.amqp10 import decode_head
-from amqp10broker.message.bare import data_section
-from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.convert import data_section
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
+from amqp10broker.message.filters.stream import (
+    AtTime,
+    BloomFilter,
+    First,
+    Interval,
+    Last,
+    Next,
+    Offset,
+    delivered,
+    kept,
+)
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.offsets import delivered, kept
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues.commands import (
     DELETE,
     TICK,
+    Answer,
     AttachPublisher,
     Cancel,
     Credit,
     Delete,
+    Deliver,
     DeliveryOutcome,
     Inspect,
     Publish,
     Purge,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    Answer,
-    Deliver,
     QueueDeleted,
     Refusal,
+    Settle,
+    Subscribe,
     Unconfirmed,
+    Unsubscribe,
 )
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import queue as stream_module
-from amqp10broker.queues.stream.consumer import FILTER_WORK
+from amqp10broker.queues.stream.queue import FILTER_WORK
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of, text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.stream.commits import StreamCommits
+from amqp10broker.queues.stream.durability import StreamCommits
 from tests.support.small_journal import SmallJournal
 
 GROUP = 7

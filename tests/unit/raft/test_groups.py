@@ -8,7 +8,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.raft.config import Configuration
+from amqp10broker.raft.entries import Configuration
 from amqp10broker.raft.groups import ELECTIONS_MAX, MEMBERS_A_TURN, Groups, Member
 from amqp10broker.raft.ids import member_id
 

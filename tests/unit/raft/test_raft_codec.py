@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.layout import BadBytes
-from amqp10broker.raft.codec import CONFIG, MESSAGE
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Kind, Run, run_of
-from amqp10broker.raft.messages import Append
+from amqp10broker.raft.entries import Configuration, Kind, Run, run_of
+from amqp10broker.raft.messages import CONFIG, MESSAGE, Append
 
 
 @pytest.mark.parametrize(

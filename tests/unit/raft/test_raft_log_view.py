@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.raft.config import Configuration
-from amqp10broker.raft.entries import Hard, Kind, Point, Run, Stored, run_of
-from amqp10broker.raft.member import LogView
+from amqp10broker.raft.entries import Configuration, Hard, Kind, Point, Run, Stored, run_of
+from amqp10broker.raft.leader import LogView
 
 
 class Entries:

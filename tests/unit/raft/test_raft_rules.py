@@ -12,18 +12,17 @@ import pytest
 
 from amqp10broker.raft import leader
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
-from amqp10broker.raft.entries import Kind, run_of
-from amqp10broker.raft.errors import Full, NotReady
+from amqp10broker.raft.entries import Full, Kind, NotReady, run_of
 from amqp10broker.raft.messages import (
     Append,
     AppendAnswer,
     PreVote,
     PreVoteAnswer,
+    Role,
     TimeoutNow,
     Vote,
     VoteAnswer,
 )
-from amqp10broker.raft.ready import Role
 from tests.support.raft_room import the_room
 from tests.support.raft_script import ScriptRunner
 

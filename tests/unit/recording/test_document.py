@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import NO_CREDIT, PACK, EventKind
-from amqp10broker.observe.recording.parquet import EventWriter
-from amqp10broker.observe.recording.runs import RunRecord, write_run
+from amqp10broker.observe.flow_events import NO_CREDIT, PACK, EventKind
+from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "flow-events.md"
 

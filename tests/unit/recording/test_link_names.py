@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.observe.flow_events.schema import EventKind
-from amqp10broker.observe.recording.errors import NotARecording, NotWritable
-from amqp10broker.observe.recording.link_names import (
+from amqp10broker.observe.flow_events import EventKind
+from amqp10broker.observe.recording.runs import (
     LATE_NS,
     LinkName,
     LinkNameIndex,
     NamesFile,
+    NotARecording,
+    NotWritable,
     path_of,
     read_names,
 )

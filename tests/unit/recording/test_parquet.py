@@ -11,10 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
-from amqp10broker.observe.recording import parquet
-from amqp10broker.observe.recording.errors import ArrowMissing, NotWritable, OtherVersion
-from amqp10broker.observe.recording.parquet import EventWriter, read_events
+from amqp10broker.observe.flow_events import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
+from amqp10broker.observe.recording import runs
+from amqp10broker.observe.recording.runs import (
+    ArrowMissing,
+    EventWriter,
+    NotWritable,
+    OtherVersion,
+    read_events,
+)
 
 _BITS = {"q": 63, "b": 7, "I": 32, "H": 16}
 
@@ -36,7 +41,7 @@ def test_an_events_size_is_a_multiple_of_every_columns() -> None:
     """`parquet._column` picks every n-th value of the whole buffer."""
     offset = 0
     for field in FIELDS:
-        size = parquet.array(field.code).itemsize
+        size = runs.array(field.code).itemsize
         assert PACK.size % size == 0
         offset += size
     assert offset == PACK.size
@@ -44,7 +49,7 @@ def test_an_events_size_is_a_multiple_of_every_columns() -> None:
 
 def test_half_an_event_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no whole number of events"):
-        parquet.event_table(b"x" * (PACK.size + 1))
+        runs.event_table(b"x" * (PACK.size + 1))
     with EventWriter(tmp_path, "r") as writer, pytest.raises(ValueError, match="no whole number of events"):
         writer.write(b"x")
 

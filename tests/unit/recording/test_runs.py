@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.observe.flow_events.schema import RUN_FIELDS
-from amqp10broker.observe.recording.parquet import EventWriter
+from amqp10broker.observe.flow_events import RUN_FIELDS
 from amqp10broker.observe.recording.runs import (
+    EventWriter,
     RunRecord,
     claim_run,
     read_run,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.tools.replay.forecast import ConsumerModel, Delivering, Forecast, Settings
 from amqp10broker.tools.replay.pace import PublisherWait
-from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.player import read_script
 from amqp10broker.tools.replay.simulation import SimulationResult
 from tests.support.forecasts import forecasts
 from tests.support.tape import Tape

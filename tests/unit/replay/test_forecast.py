@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from amqp10broker.cli.main import main
 from amqp10broker.protocols.amqp091 import methods
-from amqp10broker.protocols.amqp091.framing import method_frame
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.amqp091.content import method_frame
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.tools.replay.forecast import Forecast, Settings
 from amqp10broker.tools.replay.pace import PublisherWait
-from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.player import read_script
 from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
 from tests.support.forecasts import forecasts
 from tests.support.rawframes import open_frame
@@ -97,7 +97,7 @@ def test_of_whom_there_is_no_forecast_is_said() -> None:
     few = taped(BUSY, credit=10, window=400, trip_s=0.05, messages=20)
     none = Tape(number=2)
     none.came(open_frame())
-    other = Tape(Protocol.AMQP_091, number=3)
+    other = Tape(WireProtocol.AMQP_091, number=3)
     other.came(method_frame(0, methods.ConnectionOpen("/")))
     found, without = forecasts(read_script([*few.records, *none.records, *other.records]), Settings())
     assert not found

@@ -11,13 +11,8 @@ import pytest
 
 from amqp10broker.cli.main import main
 from amqp10broker.observe.frames.records import read_lines
-from amqp10broker.tools.replay.many import (
-    answer,
-    answer_of_file,
-    grid,
-    table_rows,
-)
-from amqp10broker.tools.replay.script import read_script
+from amqp10broker.tools.replay.forecast import answer, answer_of_file, grid, table_rows
+from amqp10broker.tools.replay.player import read_script
 from tests.support.forecasts import forecasts
 from tests.support.tape import Tape, write_tape
 from tests.support.taped_publisher import BUSY, taped

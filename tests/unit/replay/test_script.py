@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from amqp10broker.observe.frames.records import KnownLink
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import AMQP_VALUE, DATA
-from amqp10broker.tools.replay.player import otherwise
+from amqp10broker.tools.replay.player import otherwise, read_script
 from amqp10broker.tools.replay.player10 import content
-from amqp10broker.tools.replay.script import read_script
 from tests.support.tape import Tape
 
 

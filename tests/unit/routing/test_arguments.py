@@ -6,12 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.routing.arguments import (
-    canonical,
-    hash64,
-    table_hash,
-    type_name,
-)
+from amqp10broker.routing.exchange import canonical, hash64, table_hash, type_name
 
 
 class UInt8(int):

@@ -6,8 +6,7 @@ import pytest
 
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.routing.exchange import NOTHING, Binding, no_headers
-from amqp10broker.routing.registry import REGISTRY
-from amqp10broker.routing.topic import TopicExchange, words_of
+from amqp10broker.routing.registry import REGISTRY, TopicExchange, words_of
 from tests.support.topologies import Small, queue, unbind
 
 

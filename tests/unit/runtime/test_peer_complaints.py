@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from amqp10broker.runtime.cluster import peer_streams
-from amqp10broker.runtime.cluster.peer_streams import AGAIN_S, KEPT_MAX, REASONS_MAX, Complaints
+from amqp10broker.runtime.cluster import peer_link
+from amqp10broker.runtime.cluster.peer_link import AGAIN_S, KEPT_MAX, REASONS_MAX, Complaints
 from tests.runtime.conftest import LogRecorder
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     recorder = LogRecorder()
-    monkeypatch.setattr(peer_streams, "_log", recorder)
+    monkeypatch.setattr(peer_link, "_log", recorder)
     return recorder
 
 

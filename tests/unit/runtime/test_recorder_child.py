@@ -18,10 +18,17 @@ from typing import Any
 import pyarrow  # noqa: F401 (what writes the files: where it is not made for a Python, these tests say so)
 import pytest
 
-from amqp10broker.observe.flow_events.schema import PACK, EventKind
-from amqp10broker.observe.recording import parquet
-from amqp10broker.observe.recording.parquet import EventWriter, read_events
-from amqp10broker.observe.recording.runs import ROW_BYTES_MAX, RunRecord, read_run, read_runs, write_run
+from amqp10broker.observe.flow_events import PACK, EventKind
+from amqp10broker.observe.recording import runs
+from amqp10broker.observe.recording.runs import (
+    ROW_BYTES_MAX,
+    EventWriter,
+    RunRecord,
+    read_events,
+    read_run,
+    read_runs,
+    write_run,
+)
 from amqp10broker.runtime.observe.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
 
 FIRST = RunRecord(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
@@ -174,7 +181,7 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
     assert part_bytes > 1.4 * row_bytes, "the second part must not fit where the row does"
     recording = tmp_path / "recording"
     room = ROW_BYTES_MAX + row_bytes + part_bytes + int(left * row_bytes)
-    monkeypatch.setattr(parquet, "open_raw", Disk(room).open)
+    monkeypatch.setattr(runs, "open_raw", Disk(room).open)
     monkeypatch.setattr(EventWriter, "__init__", partialmethod(EventWriter.__init__, **small))
     at = iter(range(200, 10**9))
     many = [events(*itertools.islice(at, 50)) for _ in range(30)]
@@ -192,7 +199,7 @@ def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch
     ours, theirs = socket.socketpair()
     scribe = Scribe(str(tmp_path))
     scribe.begin(asdict(FIRST))
-    monkeypatch.setattr(parquet, "open_raw", Disk(0).open)
+    monkeypatch.setattr(runs, "open_raw", Disk(0).open)
     with ours, theirs:
         ours.sendall(events(200, 300) + frame(END, {"ended_ns": 400}))
         serve(theirs, scribe)

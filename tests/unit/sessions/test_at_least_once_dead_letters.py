@@ -8,10 +8,9 @@ import pytest
 
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.effects import Confirmed, PublishRejected, Unconfirmed
-from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.sessions.dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
+from amqp10broker.queues.commands import Confirmed, Publish, PublishRejected, Unconfirmed
+from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget, Forwarding, Post
 from tests.support import topologies
 from tests.support.askers import new_asker
 from tests.support.dead_lettered import deaths_of

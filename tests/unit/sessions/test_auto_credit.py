@@ -6,13 +6,12 @@ from functools import partial
 
 import pytest
 
-from amqp10broker.observe.flow.observer import Observer
-from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import EventKind, LimitReason
+from amqp10broker.observe.flow import Observer, session_samples
+from amqp10broker.observe.flow_events import EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
-from amqp10broker.sessions.amqp10.status import session_view
-from amqp10broker.sessions.auto_limit import AutoCredit, AutoLimit, Bounds, Why
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Bounds, Why
 from amqp10broker.sessions.diagnosis.waits import WaitContext
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 from tests.support.scene import Scene
 from tests.support.watching import Seen

@@ -25,14 +25,18 @@ from amqp10broker.protocols.amqp091.methods import (
     TxSelect,
     TxSelectOk,
 )
-from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe, Unsubscribe
-from amqp10broker.queues.effects import (
+from amqp10broker.queues.commands import (
     Confirmed,
+    Credit,
     CreditReply,
+    DeliveryOutcome,
     Effect,
     PublishRejected,
+    Settle,
+    Subscribe,
     Subscribed,
     TimedOut,
+    Unsubscribe,
 )
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.channel_world import Got, World, WorldChannel, tags, text_of

@@ -6,10 +6,9 @@ from itertools import count
 
 import pytest
 
-from amqp10broker.observe.frames.reader import describe_method
+from amqp10broker.observe.frames.records import describe_method
 from amqp10broker.observe.timeline import channel_ring
-from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelRing
-from amqp10broker.observe.timeline.document import timeline
+from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelRing, timeline
 from amqp10broker.protocols.amqp091 import methods
 from tests.support.channel_world import World, WorldChannel
 from tests.support.steps import steps_of

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Command, Publish, Subscribe
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.queues.queue_status import QueueStats
-from amqp10broker.sessions.amqp091.consumer import ChannelConsumer, ConsumerTerms
-from amqp10broker.sessions.measures import Moment
-from amqp10broker.sessions.queue_credit import QueueCredit
+from amqp10broker.queues.commands import Command, CreditReply, Deliver, Publish, Subscribe
+from amqp10broker.queues.queue_status import QueueCounters, QueueStats
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer, ConsumerTerms
+from amqp10broker.sessions.counters import Moment
+from amqp10broker.sessions.credit import QueueCredit
 from tests.support.askers import new_asker
 
 REPLY_TO = new_asker("1.1")

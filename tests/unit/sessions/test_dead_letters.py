@@ -12,9 +12,9 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.queues.effects import DeadLetterReason, DeadLetters
-from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.sessions.dead_letters import Routed, route_dead_letters
+from amqp10broker.queues.commands import DeadLetterReason, DeadLetters
+from amqp10broker.routing.registry import Binding, Destination
+from amqp10broker.sessions.routes import Routed, route_dead_letters
 from tests.support import topologies
 from tests.support.declaring import declare
 from tests.unit.metadata.conftest import Host

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.filters.filters import from_amqp10
-from amqp10broker.message.filters.offset_spec import Next
+from amqp10broker.message.filters.stream import Next
 from amqp10broker.metadata.catalog import VHOST, Catalog
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.protocols.amqp10.types import Described, Symbol
@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
     Credit,
+    Deliver,
     DeliveryOutcome,
     PeerId,
     Publish,
@@ -24,7 +25,6 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.effects import Deliver
 from amqp10broker.queues.quorum.commands import NodeBack, NodeSuspect
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings, RetryType

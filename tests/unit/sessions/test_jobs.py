@@ -6,33 +6,30 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.errors import LimitExceeded, NotFound, ResourceLocked, Unavailable
 from amqp10broker.message.amqp091 import make_head
 from amqp10broker.metadata.queue import DeclaredQueue, QueueCommand
 from amqp10broker.queues.commands import (
-    Credit,
-    DeliveryOutcome,
-    PeerId,
-    Publish,
-    ReplyTo,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
     Confirmed,
+    Credit,
     CreditReply,
     Deliver,
+    DeliveryOutcome,
     Effect,
+    PeerId,
+    Publish,
     PublishRejected,
     QueueDeleted,
     QueueDown,
     Refusal,
+    ReplyTo,
+    Settle,
+    Subscribe,
     SubscribeRefused,
     TimedOut,
     Unconfirmed,
+    Unsubscribe,
 )
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.sessions.jobs import GetSome, PublishOne

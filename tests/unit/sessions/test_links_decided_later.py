@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.metadata.limits import VhostLimits
+from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.protocols.amqp10.held import HeldFrames
+from amqp10broker.protocols.amqp10.session import HeldFrames
 from tests.support.declaring import change_vhost, declare
 from tests.support.later import Slow
 from tests.support.scene import ACCEPTED, Scene, content, detached, disposition, ended

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.frames import FRAME_HEADER
 from amqp10broker.protocols.amqp10.performatives import (

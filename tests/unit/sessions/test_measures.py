@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.sessions.measures import DURATIONS_MS, SIZES, Measures, MessageSizes
+from amqp10broker.sessions.counters import DURATIONS_MS, SIZES, Measures, MessageSizes
 
 
 def test_sizes_of_messages_are_counted_exactly_however_many_different_ones_there_are() -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.auth.authorise import Access
-from amqp10broker.auth.grants import CatalogGrants
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.sessions.routes import HEAD_BYTES_MAX, HEADS_MAX, Routes
 from tests.support.channel_world import World
 

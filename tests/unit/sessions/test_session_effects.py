@@ -10,17 +10,21 @@ import pytest
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.performatives import Disposition, Modified, Rejected, decode_composite
 from amqp10broker.protocols.amqp10.types import Symbol
-from amqp10broker.queues.commands import Credit, DeliveryOutcome, Settle, Subscribe, Unsubscribe
-from amqp10broker.queues.effects import (
+from amqp10broker.queues.commands import (
     ActiveChanged,
     Confirmed,
+    Credit,
+    DeliveryOutcome,
     Effect,
     QueueDeleted,
+    Settle,
     Settled,
+    Subscribe,
     TimedOut,
     Unconfirmed,
+    Unsubscribe,
 )
-from amqp10broker.queues.effects import PublishRejected as Refused
+from amqp10broker.queues.commands import PublishRejected as Refused
 from amqp10broker.sessions.messages import ACCESS_CHANGED
 from tests.support.declaring import declare
 from tests.support.notation import message

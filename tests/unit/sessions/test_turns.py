@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.endpoint import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, SessionEndpoint
-from amqp10broker.sessions.measures import Moment
+from amqp10broker.sessions.context import LARGE_PIECE_BYTES, LARGE_WRITES_MAX, WRITES_MAX, SessionEndpoint
+from amqp10broker.sessions.counters import ClientCounters, Moment
 from amqp10broker.sessions.messages import SessionMessage
 
 BUFFER = 65_536

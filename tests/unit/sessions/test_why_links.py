@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.operations.snapshot import document
 from amqp10broker.queues.queue_status import QueueProgress
-from amqp10broker.sessions.amqp10.status import session_view
 from amqp10broker.sessions.diagnosis.waits import STUCK_MS, WaitContext
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.declaring import declare
 from tests.support.scene import Scene
 

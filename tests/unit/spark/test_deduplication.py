@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.spark.queue.filler import SeenIds, digest, unpack
+from amqp10broker.spark.queue.link import SeenIds, digest, unpack
 
 
 def test_ids_seen_before_or_earlier_among_themselves_are_not_fresh() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import TimestampType
 
-from amqp10broker.spark.message_row import MS_MAX, MS_MIN, microseconds
+from amqp10broker.spark.layout_learning import MS_MAX, MS_MIN, microseconds
 
 
 @pytest.fixture(params=["UTC", "Pacific/Kiritimati", "Asia/Manila", "America/Juneau", "Etc/GMT+12"])

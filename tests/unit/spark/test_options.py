@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from amqp10broker.spark.errors import OptionError
-from amqp10broker.spark.option_values import EARLIEST, LATEST, StartKind, StartPosition
 from amqp10broker.spark.options import (
+    EARLIEST,
+    LATEST,
     ConnectionOptions,
+    StartKind,
+    StartPosition,
     StreamOptions,
     check_at_load,
     parse_source,

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from amqp10broker.message.filters.sql_lexer import tokenize
+from amqp10broker.message.filters.sql_parser import tokenize
 from amqp10broker.spark.stream.source import Pushed, push
 
 OFFSET = ("offset",)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from amqp10broker.client.bulk import BulkEnd
+from amqp10broker.client.blocking import BulkEnd
 from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.protocols.amqp10.performatives import Accepted, Released

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
-from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.range import StreamRange, _Reading, split
+from amqp10broker.spark.row_layouts import COLUMNS, DDL, arrow_schema
+from amqp10broker.spark.stream.range import StreamBounds, StreamRange, _Reading, split
 from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
 from tests.support.spark_schema import SCHEMA
 

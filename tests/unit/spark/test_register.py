@@ -9,7 +9,7 @@ import pyspark
 import pytest
 
 from amqp10broker.spark.errors import MissingExtraError
-from amqp10broker.spark.register import register
+from amqp10broker.spark.session import register
 
 
 class Session:

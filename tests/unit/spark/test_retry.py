@@ -13,8 +13,8 @@ from amqp10broker.client.errors import ConnectionEndedError
 from amqp10broker.spark import errors
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.schema import arrow_schema
-from amqp10broker.spark.sink.writer import Sending
+from amqp10broker.spark.row_layouts import arrow_schema
+from amqp10broker.spark.sink import Sending
 from amqp10broker.spark.stream import range as stream_range
 from amqp10broker.spark.stream.range import StreamRange, read_range
 from tests.support.sleeping_clock import SleepingClock

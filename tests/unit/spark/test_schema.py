@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import ColumnError
-from amqp10broker.spark.schema import DDL
+from amqp10broker.spark.row_layouts import DDL
 from tests.support.spark_schema import TYPES
 
 TEXT = StringType()

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from amqp10broker.spark.errors import SpoolError, UnreadableMessage
-from amqp10broker.spark.queue.filler import SeenIds, SegmentFiller, message_ids, parts, recall
+from amqp10broker.spark.queue.link import SeenIds, SegmentFiller, message_ids, parts, recall
 from amqp10broker.spark.queue.source import QueueOffsets
 from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, open_spool
 from tests.support.disks import SimDisk

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from amqp10broker.spark.errors import ColumnError, OptionError
 from amqp10broker.spark.options import SinkOptions, parse_sink
-from amqp10broker.spark.sink.encoding import plan
+from amqp10broker.spark.sink import plan
 
 TEXT, BYTES = StringType(), BinaryType()
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from amqp10broker.client.message import Message, decode_message
 from amqp10broker.spark.errors import NotDelivered
 from amqp10broker.spark.options import parse_sink
-from amqp10broker.spark.sink.encoding import Encoder, plan
+from amqp10broker.spark.sink import Encoder, plan
 
 TEXT, BYTES = StringType(), BinaryType()
 

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable
-from amqp10broker.spark.option_values import Cut
-from amqp10broker.spark.options import StreamOptions, parse_source
+from amqp10broker.spark.options import Cut, StreamOptions, parse_source
 from amqp10broker.spark.stream import source as stream_source
-from amqp10broker.spark.stream.bounds import StreamBounds
-from amqp10broker.spark.stream.range import StreamRange
+from amqp10broker.spark.stream.range import StreamBounds, StreamRange
 from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader, recut
 
 ALL = ReadAllAvailable()

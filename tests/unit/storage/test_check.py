@@ -19,8 +19,8 @@ from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder, inspect_data_folder, open_data_folder
 from amqp10broker.storage.journal import Journal
+from amqp10broker.storage.logfile import JOURNAL
 from amqp10broker.storage.record import FileHeader, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL
 from amqp10broker.storage.stream_files import FileShelf, part_of
 from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog

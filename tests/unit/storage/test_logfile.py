@@ -8,11 +8,11 @@ import pytest
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader
 from amqp10broker.storage.record import (
     HEADER_BYTES,
     RECORD_BYTES,
     FileHeader,
+    FileReader,
     Purpose,
     encode_head,
     encode_marker,

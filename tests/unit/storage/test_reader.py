@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import DamagedFile, StorageError
-from amqp10broker.storage import reader as reader_module
+from amqp10broker.storage import record as reader_module
 from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.reader import FileReader
-from amqp10broker.storage.record import HEADER_BYTES, FileHeader, Purpose, Record, encode_head, encode_marker
+from amqp10broker.storage.record import (
+    HEADER_BYTES,
+    FileHeader,
+    FileReader,
+    Purpose,
+    Record,
+    encode_head,
+    encode_marker,
+)
 from tests.support.disks import SimDisk
 
 HEADER = FileHeader(Purpose.JOURNAL, 3, 0xFEDCBA9876543210)

@@ -16,24 +16,22 @@ from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.observe.telemetry.spans import PartSpans, Traces
 from amqp10broker.queues.commands import (
     Cancel,
+    Confirmed,
     ConsumerRef,
+    Deliver,
     DeliveryOutcome,
     GiveBack,
     PeerId,
     Publish,
-    ReplyTo,
-    Settle,
-    Subscribe,
-    Unsubscribe,
-)
-from amqp10broker.queues.effects import (
-    Confirmed,
-    Deliver,
     PublishRejected,
     QueueDeleted,
     QueueDown,
+    ReplyTo,
+    Settle,
+    Subscribe,
     TimedOut,
     Unconfirmed,
+    Unsubscribe,
 )
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.errors import BrokerError
-from amqp10broker.observe.frames.reader import TracedFrame
 from amqp10broker.observe.frames.records import (
     Listening,
+    TracedFrame,
     first_line,
     frame_line,
     listening_line,
     read_lines,
 )
-from amqp10broker.protocols.preface import Protocol
+from amqp10broker.protocols.connection import WireProtocol
 from amqp10broker.testing import linting
 
 BEGAN_NS = 1_000
 
 
 def listening(connection: int, at_ns: int, *, begins: bool = True) -> str:
-    return listening_line(Listening(at_ns, connection, "peer:1", Protocol.AMQP_10, begins))
+    return listening_line(Listening(at_ns, connection, "peer:1", WireProtocol.AMQP_10, begins))
 
 
 def heartbeat(connection: int, at_ns: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.filters.bloom import BloomFilter, chunk_filter, filter_value
+from amqp10broker.message.filters.stream import BloomFilter, chunk_filter, filter_value
 from amqp10broker.protocols.amqp091.codec import encode_table
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.types import Symbol

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import PreconditionFailed
-from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Offset
-from amqp10broker.protocols.amqp091.types import ByteArray, Int32, Timestamp
-from amqp10broker.sessions.amqp091.consumer_arguments import from_amqp091_arguments
+from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Interval, Offset
+from amqp10broker.protocols.amqp091.codec import ByteArray, Int32, Timestamp
+from amqp10broker.sessions.amqp091.consuming import from_amqp091_arguments
 
 
 def read(**arguments: Any) -> Filters:

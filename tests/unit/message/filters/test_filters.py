@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.fields import FieldReader
 from amqp10broker.message.filters.filters import (
     ALIKE_MAX,
@@ -26,7 +25,7 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.message.filters.stream import BloomFilter, First
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.offset_spec import (
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.stream import (
     AtTime,
     First,
     Interval,
@@ -18,9 +18,9 @@ from amqp10broker.message.filters.offset_spec import (
     from_amqp091,
     from_amqp10,
 )
-from amqp10broker.protocols.amqp091 import types as t091
+from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp10 import types as t10
-from amqp10broker.routing.arguments import type_name
+from amqp10broker.routing.exchange import type_name
 
 DAY_MS = 86_400_000
 TEXTS = [

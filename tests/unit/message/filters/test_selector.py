@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.selector import compile_selector
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.sql_eval import compile_selector
 from amqp10broker.protocols.amqp10.types import Float, Symbol, Timestamp, UByte, UInt
 from tests.support.filtering import evaluate, message
 

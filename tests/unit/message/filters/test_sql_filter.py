@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import FilterError
 from amqp10broker.message.filters.sql_eval import compile_sql
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.types import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_lexer import CHARACTERS_MAX, TOKENS_MAX, tokenize
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.sql_parser import CHARACTERS_MAX, TOKENS_MAX, tokenize
 
 
 def words(text: str) -> list[Any]:

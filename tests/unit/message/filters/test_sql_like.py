@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_like import compile_like, longest_part
+from amqp10broker.message.filters.fields import FilterError
+from amqp10broker.message.filters.sql_eval import compile_like, longest_part
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.fields import MessageField, Section
-from amqp10broker.message.filters.sql_ast import (
+from amqp10broker.message.filters.fields import FilterError, MessageField, Section
+from amqp10broker.message.filters.sql_parser import (
     And,
     Arithmetic,
     Comparison,
@@ -23,8 +22,8 @@ from amqp10broker.message.filters.sql_ast import (
     Or,
     Unary,
     Utc,
+    parse,
 )
-from amqp10broker.message.filters.sql_parser import parse
 
 
 def name(text: str) -> Identifier:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from amqp10broker.metadata.queue_kind import QUORUM
-from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
-from amqp10broker.observe.flow.samples import channel_samples
-from amqp10broker.observe.flow_events.schema import EventKind
+from amqp10broker.metadata.queue import QUORUM
+from amqp10broker.observe.flow import PROBE_WAKES_MAX, Observer, channel_samples
+from amqp10broker.observe.flow_events import EventKind
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,

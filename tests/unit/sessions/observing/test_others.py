@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.observe.flow.observer import ConnectionObserver, QueueObserver
-from amqp10broker.observe.flow_events.schema import NO_REASON, EventKind
+from amqp10broker.observe.flow import ConnectionObserver, QueueObserver
+from amqp10broker.observe.flow_events import NO_REASON, EventKind
 from amqp10broker.sessions.diagnosis.waits import Wait
 from tests.support.watching import Seen, reasons, total
 

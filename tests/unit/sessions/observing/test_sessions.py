@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from amqp10broker.metadata.queue import QueueSpec
-from amqp10broker.observe.flow.observer import PROBE_WAKES_MAX, Observer
-from amqp10broker.observe.flow.samples import session_samples
-from amqp10broker.observe.flow_events.schema import EventKind
-from amqp10broker.queues.effects import TimedOut
+from amqp10broker.observe.flow import PROBE_WAKES_MAX, Observer, session_samples
+from amqp10broker.observe.flow_events import EventKind
+from amqp10broker.queues.commands import TimedOut
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare

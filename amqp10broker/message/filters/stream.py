@@ -1,0 +1,328 @@
+"""The first offset of a consumer: the filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0 and the argument
+``x-stream-offset`` of AMQP 0-9-1.
+
+==========================  =============================  ==========================
+meaning                     AMQP 1.0                       AMQP 0-9-1
+==========================  =============================  ==========================
+first, last, next           string or symbol               long string
+an offset                   any integer from 0             any integer from 0
+a point in time             timestamp (milliseconds)       timestamp (seconds)
+so long ago                 string or symbol: ``10m``      long string: ``10m``
+==========================  =============================  ==========================
+
+A point in time is as exact as chunks are: the stream begins with the chunk that contains it, which may
+have earlier messages. The opener of the stream resolves an interval, because nothing here has a clock.
+
+The first stage of filtering a stream: whether a chunk may contain messages with a wanted filter value.
+
+A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of
+a chunk stores the different values of its messages as a Bloom filter in the chunk's head, and a consumer
+that names values reads only chunks that may contain one of them. It receives whole chunks, and checks the
+values of the messages itself.
+
+The filter is stored on disk, so its form is fixed:
+
+* nothing at all: no message of the chunk has a filter value;
+* otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
+  first means that there are messages without a filter value beside those that have one; its other bits are
+  the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
+  byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
+  halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
+
+k depends on the number of values, so that a chunk with few values is seldom read in vain.
+
+Messages of a stream: stored without their offset, delivered with it.
+
+A stream stores the encoding of AMQP 1.0. The annotation ``x-stream-offset`` of a delivery contains its
+offset, which no two messages share. So stored heads end where the eight bytes of the offset belong:
+thousands of messages still share one, and a delivery only appends them. An ``x-stream-offset`` that a
+publisher wrote is removed.
+
+On request a delivery also has the time of writing in ``x-opt-enqueued-time``. That is one time for a
+chunk, so a head is made once for all messages of a chunk that share one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+from amqp10broker.dataclass import dataclass
+from amqp10broker.message.amqp10 import decode_head, encode_head, remembering
+from amqp10broker.message.convert import OFFSET_BYTES, X_STREAM_OFFSET, all_to_amqp10, to_amqp10
+from amqp10broker.message.filters.fields import FilterError, shown
+from amqp10broker.message.message import Message
+from amqp10broker.protocols.amqp091 import codec as t091
+from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first message that the stream still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The first message of the last chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The first message that is published from now on; the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The message with this offset, or the nearest one that exists."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The chunk that contains a point in time."""
+
+    time_ms: int
+    """The time in milliseconds since 1970-01-01T00:00:00Z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    duration_ms: int
+
+
+OffsetSpec: TypeAlias = First | Last | Next | Offset | AtTime | Interval
+
+_WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
+
+# Eighteen digits are more than the age of the universe in seconds; without a bound, a text of megabytes would
+# be read as a number.
+_INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
+_SECOND_MS: Final = 1000
+_DAY_MS: Final = 24 * 3600 * _SECOND_MS
+# RabbitMQ's years and months, as in x-max-age.
+_UNITS_MS: Final = {
+    "Y": 365 * _DAY_MS,
+    "M": 30 * _DAY_MS,
+    "D": _DAY_MS,
+    "h": 3600 * _SECOND_MS,
+    "m": 60 * _SECOND_MS,
+    "s": _SECOND_MS,
+}
+
+_INTEGERS_10: Final = frozenset(
+    (int, t10.UByte, t10.UShort, t10.UInt, t10.ULong, t10.Byte, t10.Short, t10.Int, t10.Long)
+)
+_INTEGERS_091: Final = frozenset(
+    (int, t091.Int8, t091.UInt8, t091.Int16, t091.UInt16, t091.Int32, t091.UInt32, t091.Int64)
+)
+
+
+def from_amqp10(value: Any) -> OffsetSpec:
+    kind = type(value)
+    if kind is t10.Timestamp:
+        return AtTime(int(value))
+    if kind is str or kind is t10.Symbol:
+        spec = _from_text(value)
+        if spec is None:
+            raise FilterError(
+                f"offset {shown(value)} is neither 'first', 'last', 'next' nor an interval such as '10m' "
+                "(Y, M, D, h, m, s)"
+            )
+        return spec
+    if kind in _INTEGERS_10 and value >= 0:
+        return Offset(int(value))
+    raise FilterError(
+        f"offset {shown(value)} must be a string, a symbol, a timestamp or an integer that is not negative"
+    )
+
+
+def end_from_amqp10(value: Any) -> int:
+    """Read the value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted."""
+    if type(value) in _INTEGERS_10 and value >= 0:
+        return int(value)
+    raise FilterError(
+        f"end offset {shown(value)} must be an integer that is not negative, the first that is not wanted"
+    )
+
+
+def from_amqp091(value: Any, type_name: Callable[[object], str]) -> OffsetSpec:
+    """Read a consumer argument ``x-stream-offset``. Raises `FilterError`, with what is allowed."""
+    kind = type(value)
+    spec: OffsetSpec | None = None
+    if kind is t091.Timestamp:
+        spec = AtTime(int(value) * _SECOND_MS)
+    elif kind is str:
+        spec = _from_text(value)
+    elif kind in _INTEGERS_091 and value >= 0:
+        spec = Offset(int(value))
+    if spec is None:
+        given = int(value) if kind in _INTEGERS_091 else shown(value) if kind is str else type_name(value)
+        raise FilterError(
+            "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
+            f"a timestamp or an integer that is not negative, not {given}"
+        )
+    return spec
+
+
+def _from_text(text: str) -> OffsetSpec | None:
+    word = _WORDS.get(text)
+    if word is not None:
+        return word
+    found = _INTERVAL.fullmatch(text)
+    return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
+
+
+SIZE_BYTES_MIN: Final = 16
+SIZE_BYTES_MAX: Final = 255
+SIZE_BYTES_DEFAULT: Final = 16
+"""RabbitMQ's default size of a chunk's filter."""
+
+X_STREAM_FILTER_VALUE: Final = "x-stream-filter-value"
+
+_HASHES_MAX: Final = 16
+_UNFILTERED: Final = 0x80
+_CACHE_ENTRIES: Final = 4096
+_NAME: Final = X_STREAM_FILTER_VALUE.encode()
+
+
+def filter_value(message: Message) -> str | None:
+    """None for none, one that is not a string, or an empty one, which counts as none in RabbitMQ."""
+    head = message[0]
+    # Most messages have no such annotation, and searching the bytes for its name is the fastest check.
+    if _NAME not in head:
+        return None
+    if head[0]:
+        head = to_amqp10((head, b""))[0]
+    return _filter_value(head)
+
+
+@remembering
+def _filter_value(head: bytes) -> str | None:
+    value = decode_head(head)[1].get(X_STREAM_FILTER_VALUE)
+    return value if type(value) is str and value else None
+
+
+def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
+    """Make the filter of a chunk: empty, or `size_bytes` bytes. `values`: the filter values of its messages,
+    None for a message without one; repetitions do not matter. `size_bytes`: 16 to 255.
+    """
+    assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
+    distinct = set(values)
+    unfiltered = None in distinct
+    named = [value for value in distinct if value is not None]
+    if not named:
+        return b""
+    bits = (size_bytes - 1) * 8
+    # The fewest false positives are at m / n * ln 2 hashes.
+    hashes = min(max(round(bits / len(named) * math.log(2)), 1), _HASHES_MAX)
+    filled = 0
+    for value in named:
+        start, step = _hash(value)
+        for index in range(hashes):
+            filled |= 1 << (start + index * step) % bits
+    first = hashes | (_UNFILTERED if unfiltered else 0)
+    return bytes((first,)) + filled.to_bytes(size_bytes - 1, "little")
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _hash(value: str) -> tuple[int, int]:
+    # A filter value may come from AMQP 0-9-1; its codec stores bytes that are not UTF-8 as surrogates.
+    content = value.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(content, digest_size=16, usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
+
+
+@dataclass(frozen=True, slots=True)
+class BloomFilter:
+    values: tuple[str, ...]
+    """Chunks that may contain a message with one of these are read."""
+    match_unfiltered: bool = False
+    """So are those that contain a message without a filter value."""
+
+    def may_match(self, chunk: bytes) -> bool:
+        """Return whether to read a chunk. Never False for one that contains a wanted message."""
+        if not chunk:
+            return self.match_unfiltered
+        first = chunk[0]
+        if first & _UNFILTERED and self.match_unfiltered:
+            return True
+        bits = (len(chunk) - 1) * 8
+        filled = int.from_bytes(chunk[1:], "little")
+        hashes = first & ~_UNFILTERED
+        for value in self.values:
+            start, step = _hash(value)
+            if all(filled >> (start + index * step) % bits & 1 for index in range(hashes)):
+                return True
+        return False
+
+
+X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
+# Eight bytes with no shorter encoding, so that the place for any offset is as long.
+_PLACEHOLDER: Final = Long(2**63 - 1)
+_ANY_OFFSET: Final = bytes(OFFSET_BYTES)
+_NO_TIME: Final = Timestamp(0)
+_TIME_BYTES: Final = 8
+_OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
+"""The bytes between the time and the offset, including the constructor of the latter."""
+_FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
+_HEAD: Final = itemgetter(0)
+_pack_offset = Struct(">Q").pack
+_pack_time = Struct(">q").pack
+
+
+def kept(messages: Sequence[Message]) -> list[Message]:
+    converted = all_to_amqp10(messages)
+    heads = {head: kept_head(head) for head in set(map(_HEAD, converted))}
+    return [(heads[head], content) for head, content in converted]
+
+
+def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
+    """Return stored messages as delivered, the first one with this offset, the others without a gap."""
+    pack = _pack_offset
+    return [(head + pack(number), content) for number, (head, content) in enumerate(messages, start=offset)]
+
+
+def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], time_ms: int) -> list[Message]:
+    """`time_ms`: when they were written, in milliseconds since 1970."""
+    pack = _pack_offset
+    middle = _pack_time(time_ms) + _OFFSET_KEY
+    heads = {head: _timed_start(head) + middle for head in set(map(_HEAD, messages))}
+    return [
+        (heads[head] + pack(number), content)
+        for (head, content), number in zip(messages, offsets, strict=True)
+    ]
+
+
+def filter_values(messages: Sequence[Message]) -> set[str | None]:
+    # Most messages have none, and searching the bytes for its name is the fastest check.
+    return {
+        filter_value((head + _ANY_OFFSET, b"")) if _FILTER_VALUE in head else None
+        for head in set(map(_HEAD, messages))
+    }
+
+
+@remembering
+def kept_head(head: bytes) -> bytes:
+    header, annotations = decode_head(head)
+    annotations.pop(X_STREAM_OFFSET, None)
+    annotations[X_STREAM_OFFSET] = _PLACEHOLDER
+    return encode_head(header, annotations)[:-OFFSET_BYTES]
+
+
+@remembering
+def _timed_start(head: bytes) -> bytes:
+    header, annotations = decode_head(head + _ANY_OFFSET)
+    annotations.pop(X_OPT_ENQUEUED_TIME, None)
+    del annotations[X_STREAM_OFFSET]
+    annotations[X_OPT_ENQUEUED_TIME] = _NO_TIME
+    annotations[X_STREAM_OFFSET] = _PLACEHOLDER
+    return encode_head(header, annotations)[: -(_TIME_BYTES + len(_OFFSET_KEY) + OFFSET_BYTES)]

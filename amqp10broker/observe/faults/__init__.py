@@ -1,1 +1,0 @@
-"""Fault injection for tests of clients."""

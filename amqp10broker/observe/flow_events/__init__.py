@@ -1,1 +1,0 @@
-"""Flow events and the buffer that holds them until they are written."""

@@ -1,0 +1,183 @@
+"""The eight bytes with which a client says what it speaks, before anything else.
+
+One port serves both protocols. A client that says something else is told what it could say, and
+then the socket is closed (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.2).
+
+Idle time-outs both ways: part 2, section 2.4.5.
+
+The caller checks the time at intervals, so that a busy connection has no cost per frame. A process can be
+held up, by a debugger or by the machine, while data of the peer waits to be read; so the time between two
+checks counts as silence for no longer than a quarter of the time-out.
+
+Bytes kept of what clients have begun and not finished, bounded by connection, user and node.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import Final
+from weakref import WeakValueDictionary
+
+from amqp10broker.dataclass import dataclass
+from amqp10broker.protocols.amqp10.errors import AmqpSessionError, Condition
+
+HEADER_BYTES: Final = 8
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+AMQP_10_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+AMQP_091_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+_AMQP_09_HEADER: Final = b"AMQP\x01\x01\x00\x09"
+_AMQP_0_X: Final = b"AMQP\x00\x00"
+
+
+class WireProtocol(Enum):
+    AMQP_10 = auto()
+    AMQP_091 = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What to do with a client's first bytes. `protocol`: speak this; None: send `reply` and close."""
+
+    protocol: WireProtocol | None
+    reply: bytes = b""
+
+
+def answer(data: bytes) -> Greeting | None:
+    """Decide on a client's first bytes; None as long as there are too few of them."""
+    header = data[:HEADER_BYTES]
+    if len(header) < HEADER_BYTES:
+        # Bytes that can become no header need no waiting: an HTTP client hears from us at once.
+        return None if b"AMQP".startswith(header[:4]) else Greeting(None, SASL_HEADER)
+    if header in (SASL_HEADER, AMQP_10_HEADER):
+        return Greeting(WireProtocol.AMQP_10)
+    if header in (AMQP_091_HEADER, _AMQP_09_HEADER):
+        return Greeting(WireProtocol.AMQP_091)
+    if header.startswith(_AMQP_0_X) and header[6] >= 9:
+        return Greeting(None, AMQP_091_HEADER)
+    return Greeting(None, SASL_HEADER)
+
+
+# The tolerance for a sum of parts, in seconds.
+_ROUNDING_S: Final = 1e-6
+
+
+class IdleTimer:
+    """Determines when to send an empty frame and when the peer has been silent for too long. `interval`:
+    seconds between two calls of `tick`; None when neither side has a time-out.
+    """
+
+    __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
+
+    def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
+        """`local_ms`: the longest accepted silence of the peer, 0 for any; `remote_ms`: its idle-time-out."""
+        self._local = local_ms / 1000
+        self._remote = (remote_ms or 0) / 1000
+        self._received = -1
+        self._sent = -1
+        self._looked_at = now
+        self._silence = 0.0
+        self._sent_at = now
+        # A quarter of the peer's time-out: something is sent when nothing was for a quarter, noticed at most
+        # a quarter late, so that no silence of ours lasts longer than half of it.
+        choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
+        self.interval = min(choices) if choices else None
+
+    def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
+        """`listening`: we read from the socket; while we do not, the silence is ours. Returns whether to
+        send an empty frame now, and whether the peer's silence has lasted too long.
+        """
+        if received != self._received or not listening:
+            self._received = received
+            self._silence = 0.0
+        else:
+            self._silence += min(now - self._looked_at, self._local / 4)
+        self._looked_at = now
+        if sent != self._sent:
+            self._sent = sent
+            self._sent_at = now
+        heartbeat = self._remote > 0 and now - self._sent_at >= self._remote / 4
+        expired = self._local > 0 and self._silence >= self._local - _ROUNDING_S
+        return heartbeat, expired
+
+
+class Budget:
+    """Bytes that may be held at a time, within a larger budget if there is one."""
+
+    __slots__ = ("__weakref__", "bytes_max", "held_bytes", "whose", "within")
+
+    def __init__(self, bytes_max: int, whose: str, within: Budget | None = None) -> None:
+        self.held_bytes = 0
+        self.bytes_max = bytes_max
+        self.whose = whose
+        self.within = within
+
+    def take(self, size: int) -> Budget | None:
+        """Hold so many bytes more; or return the budget that has not so many left, and hold none."""
+        if self.held_bytes + size > self.bytes_max:
+            return self
+        if self.within is not None and (short := self.within.take(size)) is not None:
+            return short
+        self.held_bytes += size
+        return None
+
+    def give_back(self, size: int) -> None:
+        self.held_bytes -= size
+        if self.within is not None:
+            self.within.give_back(size)
+
+    def leave(self) -> None:
+        """Whoever holds these bytes is gone, and the larger budget has all of them back."""
+        if self.within is not None:
+            self.within.give_back(self.held_bytes)
+            self.within = None
+
+
+class UserBudgets:
+    """Of one node: no user has more than half of it.
+
+    A message of the largest size fits always, with what its frames cost.
+    """
+
+    def __init__(self, node_bytes_max: int, message_bytes_max: int) -> None:
+        self._user_bytes_max = max(node_bytes_max // 2, 2 * message_bytes_max)
+        self._node = Budget(max(node_bytes_max, self._user_bytes_max), "on this node")
+        # Of users who have a connection: it holds its user's.
+        self._by_user: WeakValueDictionary[str, Budget] = WeakValueDictionary()
+
+    def of(self, user: str) -> Budget:
+        found = self._by_user.get(user)
+        if found is None:
+            found = Budget(self._user_bytes_max, f"for user '{user}' on this node", self._node)
+            self._by_user[user] = found
+        return found
+
+
+# Credit counts deliveries and the window counts frames, and neither counts bytes: without this a client could
+# have begun a message of the largest size on each of its links.
+
+FRAME_BYTES: Final = 64
+"""The overhead of a stored frame beside its payload, so that empty ones are counted, too."""
+
+NO_LIMIT: Final = 2**63
+
+
+class Unfinished(Budget):
+    """The bound of one connection, shared by its sessions: stored payloads, and `FRAME_BYTES` for each."""
+
+    __slots__ = ()
+
+    def __init__(self, bytes_max: int = NO_LIMIT) -> None:
+        super().__init__(bytes_max, "on this connection")
+
+    def keep(self, payload_bytes: int) -> int:
+        """Count one more frame that is stored; return the size to release later. Raises `AmqpSessionError`
+        if it is too much: the session must be ended, which frees the parts of its links.
+        """
+        held = payload_bytes + FRAME_BYTES
+        if (short := self.take(held)) is not None:
+            raise AmqpSessionError(
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                "deliveries that are not whole, and frames for links that are not attached yet, hold more "
+                f"than {short.bytes_max} bytes {short.whose}: finish or abort some before you begin others",
+            )
+        return held

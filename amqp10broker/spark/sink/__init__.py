@@ -1,1 +1,0 @@
-"""The sink: rows become messages, at least once, each with its own message-id."""
