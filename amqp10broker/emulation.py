@@ -81,7 +81,7 @@ QUORUM: Final = (
         (None, 20, 20, 20),
         20,
         "The delivery limit of a quorum queue for which neither argument nor policy says one.",
-        "metadata.effective",
+        "metadata.policies",
         "set x-delivery-limit, or the policy key delivery-limit",
     ),
     Row(

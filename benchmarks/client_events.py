@@ -39,7 +39,7 @@ class Recorded:
     """What a load process hands to its parent at the end of a recorded run."""
 
     events: bytes
-    """Records of `observe.flow_events.schema.PACK`, one behind the other."""
+    """Records of `observe.flow_events.PACK`, one behind the other."""
     dropped: int
     edges: tuple[Edge, ...]
     """Begin and end of the window."""

@@ -172,7 +172,7 @@ _DELIVERING: Final = {
 
 
 def queue_stats(counters: Mapping[str, int]) -> Stats:
-    """Make the statistics of a queue's counters (`queues.counters.tally`)."""
+    """Make the statistics of a queue's counters (`queues.queue_status.tally`)."""
     stats: Stats = {"publish": counters["published"]} if counters["published"] else {}
     return stats | _delivering(counters)
 

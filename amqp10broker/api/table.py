@@ -46,7 +46,7 @@ class _Never:
 
 
 class Everything:
-    """Unlimited rights of the broker itself (`auth.grants.Grants`)."""
+    """Unlimited rights of the broker itself (`auth.authorise.Grants`)."""
 
     user = ""
     changes: Changing = _Never()

@@ -1,7 +1,7 @@
 """The system group at one node: agreement on metadata, applied to the node's catalog.
 
 The group's machine (`transactions.SystemMachine`) decides; the catalog changes with it, so that queues start
-and end here. Requests come through `System.propose`, which is a `metadata.proposing.Propose`. Nothing here
+and end here. Requests come through `System.propose`, which is a `metadata.catalog.Propose`. Nothing here
 waits or has a clock. The member must not be called from its own callbacks, so `tick` does the consequences at
 the time of `deadline`.
 
@@ -334,7 +334,7 @@ class System:
     # --- who wants something ------------------------------------------------------------------------
 
     def propose(self, request: CatalogRequest[Any], ref: RequestRef) -> Any:
-        """See `metadata.proposing.Propose`; so long without a majority is a refusal, too."""
+        """See `metadata.catalog.Propose`; so long without a majority is a refusal, too."""
         answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
             if self._inside:

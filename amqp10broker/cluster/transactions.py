@@ -20,8 +20,8 @@ The state takes the part of a snapshot. Nothing waits until it is durable: the e
     ("state", *key)              [revision, value]
     ("raft", "applied")          index up to which the state has applied
     ("raft", "entry", index)     [term, kind, payload]; the index in 20 digits, the payload as Latin-1
-    ("raft", "point")            what is in front of the first entry (`raft.codec.POINT`, hexadecimal)
-    ("raft", "hard")             term, vote, commit (`raft.codec.HARD`, hexadecimal)
+    ("raft", "point")            what is in front of the first entry (`raft.messages.POINT`, hexadecimal)
+    ("raft", "hard")             term, vote, commit (`raft.messages.HARD`, hexadecimal)
 """
 
 from __future__ import annotations

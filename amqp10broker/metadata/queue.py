@@ -162,7 +162,7 @@ def queue_type_of(name: str, resource: str) -> QueueType:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The merged policies of a queue; see `metadata.effective`.
+    """The merged policies of a queue; see `metadata.policies`.
 
     Attributes:
         definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
@@ -340,7 +340,7 @@ class DeclaredQueue:
     ended: bool = False
 
     def counted(self) -> dict[str, int]:
-        """All that is counted of it; see `queues.counters`."""
+        """All that is counted of it; see `queues.queue_status`."""
         return tally(self.handle.counters, self.consumption)
 
     def check_up(self) -> None:

@@ -102,7 +102,7 @@ class VirtualHost:
         return total
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """Messages that its queues dropped, including deleted ones (`queues.counters.given_up`)."""
+        """Messages that its queues dropped, including deleted ones (`queues.queue_status.given_up`)."""
         total = self._gone.given_up()
         for queue in self.queues.values():
             total.update(given_up(queue.type, queue.handle.counters))

@@ -41,8 +41,8 @@ NOTHING: Final[State] = (0, 0, 0, 0, 0)
 
 
 Emit = Callable[..., None]
-"""Takes the values of one event in the order of `observe.flow_events.schema.FIELDS`, without waiting:
-`observe.flow_events.ring.Ring.add`.
+"""Takes the values of one event in the order of `observe.flow_events.FIELDS`, without waiting:
+`observe.flow_events.Ring.add`.
 """
 
 OnLink = Callable[[int, int, int, int, str, str], None]

@@ -6,7 +6,7 @@ recording is a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
-    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.link_names`)
+    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.runs`)
 
 A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore. A run
 id belongs to the one broker that created the folder of its events. Numpy and Arrow forms are derived from
@@ -101,7 +101,7 @@ class EventKind(IntEnum):
 class LimitReason(IntEnum):
     """The reason for an automatic limit of a link's credit (`EventKind.LIMIT`).
 
-    Numbers never change; members are named as those of `sessions.auto_limit.Why`.
+    Numbers never change; members are named as those of `sessions.credit.Why`.
     """
 
     DEFAULT = 0

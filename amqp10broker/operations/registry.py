@@ -1,8 +1,8 @@
 """Execution of operations for a caller, with the arguments of a front end.
 
 The front ends are the management node of AMQP 1.0 (`amqp_node`), the methods of AMQP 0-9-1
-(`sessions.amqp091.declaring`), and the HTTP API and the command line's local socket, which can wait for tasks
-(`runtime.admin.operations`).
+(`sessions.amqp091.base`), and the HTTP API and the command line's local socket, which can wait for tasks
+(`runtime.admin.admin`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class LinkView:
         snd_settle_mode: that both ends agreed on; 1: all deliveries are sent settled.
         max_message_size: bytes that the receiving end accepts; 0: no limit.
         credit_limit: credit of a sender after a grant; of a receiver: messages requested from a queue.
-        credit_limit_why: reason of an automatic limit (`sessions.auto_limit`); None: it is fixed.
+        credit_limit_why: reason of an automatic limit (`sessions.credit`); None: it is fixed.
     """
 
     name: str

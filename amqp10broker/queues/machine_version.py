@@ -1,7 +1,7 @@
 """The versions of the replicated state machines (metadata, quorum queues) that this broker supports.
 
 A version determines the effect and the encoding of log entries. The cluster *uses* one
-(`metadata.nodes.ClusterFacts.version`), which is raised by an entry of the metadata when every node has
+(`metadata.queue.ClusterFacts.version`), which is raised by an entry of the metadata when every node has
 announced support; then the leader of each queue writes an entry that raises the queue's
 (`quorum.commands.RaiseVersion`). Up to that entry the older version applies for ever.
 

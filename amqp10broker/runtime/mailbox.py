@@ -2,7 +2,7 @@
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
 own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` of
-`session_task.py` for the reader, the output buffer of `writer.py` for sessions (table in README.md).
+`session_task.py` for the reader, the output buffer of `session_task.py` for sessions (table in README.md).
 
 A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
 for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its

@@ -67,7 +67,7 @@ class LinkFree:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A commit is stored, or one that could not be done yet may be now (`sessions.commits`)."""
+    """A commit is stored, or one that could not be done yet may be now (`sessions.messages`)."""
 
     ref: RequestRef
 

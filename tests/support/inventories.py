@@ -1,4 +1,4 @@
-"""Inventories (`storage.inventory`) on disks of tests, without a whole data folder."""
+"""Inventories (`storage.folder`) on disks of tests, without a whole data folder."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from amqp10broker.queues.commands import RequestRef
 
 
 class Slow:
-    """A `metadata.proposing.Propose` that decides when it is told to.
+    """A `metadata.catalog.Propose` that decides when it is told to.
 
     Attributes:
         proposed: what waits, in order.

@@ -398,7 +398,7 @@ class Node:
         yield self
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """As `runtime.journal.syncer.Syncer.sync`: the helper has descriptors of its own."""
+        """As `runtime.journal.journal_task.Syncer.sync`: the helper has descriptors of its own."""
         theirs = [self.disk.duplicate(fd) for fd in fds]
         for fd in theirs:
             await trio.sleep(0.0004)

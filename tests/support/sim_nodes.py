@@ -186,7 +186,7 @@ class SimNode:
         yield self
 
     async def sync(self, fds: Sequence[int]) -> None:
-        """As `runtime.journal.syncer.Syncer.sync`: the helper has descriptors of its own."""
+        """As `runtime.journal.journal_task.Syncer.sync`: the helper has descriptors of its own."""
         disk = self._mounted
         theirs = [disk.duplicate(fd) for fd in fds]
         for fd in theirs:

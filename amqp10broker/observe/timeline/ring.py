@@ -71,7 +71,7 @@ Mark = tuple[int, int, int, bool, int, str | None]
 """The state of a link that changes without frames, after a step of its session: deliveries that its queue may
 still make and those that are not written (`QueueCredit.granted`, `waiting`); bytes that the socket of the
 connection does not take, and whether transfers of the session wait for that; the limit of its credit, and why
-it has this value if it is automatic (`sessions.auto_limit`).
+it has this value if it is automatic (`sessions.credit`).
 """
 
 

@@ -12,9 +12,9 @@ from dataclasses import field
 from struct import error as StructError
 from typing import Any, Final
 
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
 from amqp10broker.protocols.amqp091.codec import DECODERS, method
 from amqp10broker.protocols.amqp091.codec import Method as Method
-from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode
 
 FRAME_METHOD: Final = 1
 FRAME_HEADER: Final = 2

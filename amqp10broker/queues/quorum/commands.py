@@ -17,10 +17,10 @@ The records of quorum queues in the journal.
 kind            index                   payload, integers little-endian
 ==============  ======================  =========================================================
 `EMPTY`,        of the entry in its     ``applied u64``; then of `COMMANDS`: places of messages and
-`COMMANDS`,     group's log; the        what `queues.quorum.command_codec` makes; of `CONFIG`:
-`CONFIG`        record's term is its    `raft.codec.CONFIG`
-`HARD`          0                       `raft.codec.HARD`
-`STATE`         of the last entry       `raft.codec.POINT`, then what `queues.quorum.snapshot` makes
+`COMMANDS`,     group's log; the        what `queues.quorum.commands` makes; of `CONFIG`:
+`CONFIG`        record's term is its    `raft.messages.CONFIG`
+`HARD`          0                       `raft.messages.HARD`
+`STATE`         of the last entry       `raft.messages.POINT`, then what `queues.quorum.snapshot` makes
                 in it
 `RELOCATED`     of the first message;   places of messages; batches of messages
                 the record's term is

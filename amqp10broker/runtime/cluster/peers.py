@@ -6,7 +6,7 @@ Nothing here waits for a node but `call` and `ask_address`.
 
 Questions to other nodes and their answers, over connections for letters or for one question.
 
-Heartbeats to the other nodes and of them (`cluster.liveness` decides).
+Heartbeats to the other nodes and of them (`cluster.hello` decides).
 
 The beginning of connections between nodes: which side dials, admission, and requests before
 authentication.

@@ -226,7 +226,7 @@ LOST: Final = "lost: the client's socket ended without a close"
 
 READ_BYTES_MAX: Final = 512 * 1024
 """Of one read while large frames come, of a client with one session or channel: half of what a session may
-write of large messages in a step (`sessions.endpoint`)."""
+write of large messages in a step (`sessions.context`)."""
 
 LARGE_FRAME_BYTES: Final = 8192
 """Of a frame, on average over a read, for the next read to be larger: it is about 128 frames at most then."""

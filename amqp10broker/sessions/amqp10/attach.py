@@ -7,7 +7,7 @@ declared first, they yield the request and are sent its decision, at once or lat
 Receivers that attach to a topic, or that return to their subscription.
 
 A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link alone,
-durable, or shared by several links (`metadata.subscriptions`). It needs the permissions of the three steps:
+durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the three steps:
 to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
 """
 

@@ -93,7 +93,7 @@ class PublisherLinks(Protocol):
         """Return whether a queue may take part in a commit."""
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
-        """Carry out parts in one step, behind all that was posted; see `sessions.commits.Commits`."""
+        """Carry out parts in one step, behind all that was posted; see `sessions.messages.Commits`."""
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]

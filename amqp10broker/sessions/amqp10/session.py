@@ -109,7 +109,7 @@ def log_fault(
 
 
 def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
-    """Log an operation that a client requested of the management node (see `operations.caller.Report`)."""
+    """Log an operation that a client requested of the management node (see `operations.node.Report`)."""
     details = {"operation": operation, "object": subject, "by": "/management"}
     if refusal is None:
         log.info("operation", **details)

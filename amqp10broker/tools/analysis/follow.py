@@ -2,7 +2,7 @@
 
 A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it;
 then it is printed and stored, once. Files appear up to ten seconds after their first event
-(`observe.recording.parquet`), so the watermark must lag by more than that; later events are omitted here,
+(`observe.recording.runs`), so the watermark must lag by more than that; later events are omitted here,
 though not in the batch. When all runs have ended (`Ending`), the rest is closed. Warm-up is included, since a
 run may not have its row yet.
 """

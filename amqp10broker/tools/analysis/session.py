@@ -2,7 +2,7 @@
 
 Errors of the analysis; each contains a remedy.
 
-A folder that is not a recording is a `observe.recording.errors.RecordingError`.
+A folder that is not a recording is a `observe.recording.runs.RecordingError`.
 """
 
 from __future__ import annotations
