@@ -310,7 +310,7 @@ class Catalog:
         return self.cluster is None or len(self.nodes) == 1
 
     def given_up(self) -> Counter[tuple[str, str, str]]:
-        """Messages that queues dropped here, by kind, reason and strategy (`queues.queue_status.given_up`)."""
+        """Messages that queues dropped here, by kind, reason and strategy (`queue_status.given_up`)."""
         total = self._given_up.copy()
         for vhost in self.vhosts.values():
             total.update(vhost.given_up())
