@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
+import random
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from amqp10broker.api.live import difference
+from amqp10broker.api.messages import json_text
+from amqp10broker.observe.flow_events import PACK, EventKind, EventRing
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Settlements
 from amqp10broker.protocols.serial import MASK, add, diff, less, limit_left, ranges
+from amqp10broker.tools.analysis.cells import RATIO, ZERO_BUCKET, merge, quantile, quantiles
+from tests.support.live import applied
 from tests.support.rawframes import FrameCutter
 
 M = 2**32
@@ -280,3 +290,135 @@ def test_largest_credit_is_a_grant_at_any_time() -> None:
     assert credit.link_credit == M - 1
     credit.set(10, M - 5, drain=False)
     assert credit.link_credit == M - 5
+
+
+_STEPS = st.lists(st.one_of(st.integers(1, 20), st.sampled_from(["take", "lose", "settle"])), max_size=60)
+
+
+@given(st.integers(2, 12), _STEPS)
+def test_written_and_dropped_are_all_that_was_offered(capacity: int, steps: list[int | str]) -> None:
+    """Adding in bursts, taking, losing what was taken: the sums hold, and the order too."""
+    ring = EventRing(capacity)
+    offered = 0
+    written: list[tuple[int, ...]] = []
+    for step in [*steps, "take", "settle", "take"]:
+        if isinstance(step, int):
+            for _ in range(step):
+                ring.add(offered, EventKind.QUEUE, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0)
+                offered += 1
+        elif step == "settle":
+            ring.settle(offered)
+        else:
+            events = list(PACK.iter_unpack(ring.take_all()))
+            assert len(events) <= capacity
+            if step == "take":
+                written += events
+            else:
+                ring.lose(b"".join(PACK.pack(*event) for event in events))
+    kept = [event[0] for event in written if event[1] == EventKind.QUEUE]
+    told = sum(event[9] for event in written if event[1] == EventKind.DROPPED)
+    assert ring.offered == offered
+    assert len(kept) + told == offered
+    assert ring.dropped == told
+    assert kept == sorted(set(kept))
+
+
+VALUES = st.lists(st.integers(min_value=0, max_value=10**13), min_size=1, max_size=300)
+SHARES = st.floats(min_value=0.0, max_value=1.0)
+_ROUNDING = 1 + 1e-9
+
+
+def histogram(values: list[int]) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for value in values:
+        bucket = ZERO_BUCKET if value < 1 else math.floor(math.log2(value) * 16)
+        counts[bucket] = counts.get(bucket, 0) + 1
+    return counts
+
+
+@given(values=VALUES, parts=st.integers(1, 7), seed=st.integers(0, 1000))
+def test_parts_merged_are_the_whole(values: list[int], parts: int, seed: int) -> None:
+    """However the values are dealt, and in whatever order the parts are merged."""
+    random_source = random.Random(seed)
+    dealt: list[list[int]] = [[] for _ in range(parts)]
+    for value in values:
+        random_source.choice(dealt).append(value)
+    random_source.shuffle(dealt)
+    assert merge(histogram(part) for part in dealt) == histogram(values)
+
+
+@given(values=VALUES, share=SHARES)
+def test_a_quantile_is_within_one_bucket_of_the_exact_one(values: list[int], share: float) -> None:
+    """By numpy's definition: the smallest value that at least that share does not exceed."""
+    exact = float(np.quantile(np.array(values), share, method="inverted_cdf"))
+    found = quantile(histogram(values), share)
+    assert found is not None
+    if exact < 1:
+        assert found == 0.0
+    else:
+        assert exact / RATIO / _ROUNDING <= found <= exact * RATIO * _ROUNDING
+
+
+@given(values=VALUES, shares=st.lists(SHARES, min_size=2, max_size=6))
+def test_a_larger_share_has_no_smaller_quantile(values: list[int], shares: list[float]) -> None:
+    found = quantiles(histogram(values), sorted(shares))
+    known = [value for value in found if value is not None]
+    assert len(known) == len(shares)
+    assert known == sorted(known)
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(0, 2) | st.text("ab", max_size=2)
+NAMES = st.sampled_from(["name", "vhost", "queue", "consumer_tag", "timestamp", "messages", "items", "to"])
+
+
+def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaves,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
+        max_leaves=12,
+    )
+
+
+VALUES_CHANGE = nested(SCALARS)
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.sampled_from("abcdef"), "messages": st.integers(0, 3)}, optional={"more": VALUES_CHANGE}
+    ),
+    max_size=6,
+)
+PAIRS = st.tuples(VALUES_CHANGE, VALUES_CHANGE) | st.tuples(ROWS, ROWS)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as JSON, where true is not 1; members of an object have no order."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+@given(PAIRS)
+def test_a_difference_makes_the_one_of_the_other(pair: tuple[Any, Any]) -> None:
+    before, after = pair
+    untouched = json_text(before)
+    change = difference(before, after)
+    assert (change is None) == same(before, after)
+    if change is not None:
+        assert same(applied(before, json.loads(json_text(change))), after)
+    assert json_text(before) == untouched
+
+
+@given(st.lists(VALUES_CHANGE, min_size=2, max_size=5))
+def test_differences_one_after_the_other_end_at_the_last_value(values: list[Any]) -> None:
+    held = values[0]
+    for before, after in pairwise(values):
+        change = difference(before, after)
+        held = held if change is None else applied(held, change)
+    assert same(held, values[-1])
+
+
+@given(st.permutations(list("abcde")), st.permutations(list("abcde")))
+def test_rows_that_only_change_places_are_not_told_again(one: list[str], other: list[str]) -> None:
+    """By the members that name them; a whole row would hold its long text."""
+    before, after = (
+        [{"name": name, "vhost": "/", "text": name * 100} for name in names] for names in (one, other)
+    )
+    change = difference(before, after)
+    assert change is None or "aaa" not in json_text(change)

@@ -1,19 +1,16 @@
-"""Credit, window, drain, echo, stop and settlement in any order, on consumers that share a queue.
-
-Random steps on the broker without tasks (`tests.support.world`), with the queue stalled or muted at any
-moment. Whatever happens: no delivery beyond the credit granted last, no frame beyond the window, every
-echo answered once, and in the end every message was accepted exactly once, in order
-where nothing was requeued.
-"""
+"""Whole connections at random."""
 
 from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Final
 
 import pytest
 
+from tests.support.journals import LONG
 from tests.support.script import ScriptRunner
+from tests.support.sim_nodes import Simulation
 
 STEPS = 60
 LIMIT = 1 << 31
@@ -197,3 +194,26 @@ def test_whatever_the_consumers_do_each_message_is_accepted_once(seed: int) -> N
     for _ in range(STEPS):
         play.step()
     play.finish()
+
+
+SEEDS: Final = range(400 if LONG else 8)
+STEPS_NODES: Final = 150 if LONG else 80
+TWICE: Final = range(1000, 1050 if LONG else 1002)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_promises_hold_whatever_fails(seed: int) -> None:
+    """What was confirmed is there once and in order, members agree, and all asked is answered in the end."""
+    life = Simulation(seed, steps=STEPS_NODES)
+    life.run()
+    assert sum(len(queue.history.published) for queue in life.queues.values()) > 0, "no run: nothing happened"
+
+
+@pytest.mark.parametrize("seed", TWICE)
+def test_a_seed_gives_the_same_life_byte_for_byte(seed: int) -> None:
+    """Whatever fails can be looked at again."""
+    lives = [Simulation(seed, steps=STEPS_NODES) for _ in range(2)]
+    for life in lives:
+        life.run()
+    assert lives[0].trace == lives[1].trace
+    assert len(lives[0].trace) > 500

@@ -1,13 +1,13 @@
-"""A consumer's credit with its queue, alone: against a queue that does what `queues/commands.py` says, letter
-by letter, with everything under way for as long as it likes.
-"""
+"""Credit of queues and links through random courses."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -26,7 +26,9 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.sessions.credit import QueueCredit
+from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
 from tests.support.askers import new_asker
+from tests.support.credit_loop import BASE, Conditions, CreditLoop
 
 MOST = 6
 SIZES = (1, ROOM_BYTES // 4, ROOM_BYTES - 1, ROOM_BYTES, 3 * ROOM_BYTES)
@@ -396,3 +398,132 @@ TestQueueCredit = QueueCreditMachine.TestCase
 TestAtOnce = AtOnce.TestCase
 TestByLog = ByLog.TestCase
 TestReplies = Replies.TestCase
+
+
+CONDITIONS = st.builds(
+    Conditions,
+    delay_ms=st.sampled_from([0, 1, 10, 25, 200]),
+    pace=st.sampled_from([0, 1, 30, 100, 3_000]),
+    confirm_ms=st.sampled_from([0, 1, 20, 300]),
+    confirms_per_ms=st.sampled_from([0.05, 1.0, 10.0, 1e9]),
+    size=st.sampled_from([0, 1, 100, 5_000, 1_000_000]),
+    tight=st.booleans(),
+)
+PHASES = st.lists(st.tuples(CONDITIONS, st.integers(1, 1_500)), min_size=1, max_size=5)
+
+
+@given(PHASES, st.sampled_from([1, 170, 1_000, 16_384]), st.sampled_from([1, 100_000, 1 << 23]))
+def test_bounds_are_kept_nothing_granted_is_taken_back_and_nothing_is_stuck(
+    phases: list[tuple[Conditions, int]], most: int, most_bytes: int
+) -> None:
+    """Each grant ends no earlier than the last (`CreditLoop` checks it), and no client is stuck."""
+    loop = CreditLoop(phases[0][0], most=most, most_bytes=most_bytes)
+    assert loop.auto is not None
+    auto = loop.auto.auto
+    highest = BASE
+    for conditions, ms in phases:
+        loop.conditions = conditions
+        for _ in range(ms):
+            loop.step()
+            highest = max(highest, auto.limit)
+            assert BASE <= auto.limit <= max(BASE, most)
+            assert auto.limit <= auto.top
+            assert loop.credit.limit == auto.limit
+            # As of a fixed limit: what is granted when fewer than that are unconfirmed.
+            assert loop.credit.outstanding + loop.credit.link_credit <= 2 * highest + highest // 2
+    # Whatever it was, it goes on when it can: what is at the queue is confirmed, and more comes.
+    loop.conditions = Conditions(delay_ms=1)
+    loop.run(1_000)
+    assert loop.run(200) >= 0.5 * BASE / 3
+
+
+@given(PHASES)
+def test_when_memory_is_tight_it_always_comes_back_to_the_default(
+    phases: list[tuple[Conditions, int]],
+) -> None:
+    """From wherever it was, within some epochs of what still comes."""
+    loop = CreditLoop(phases[0][0])
+    for conditions, ms in phases:
+        loop.conditions = conditions
+        loop.run(ms)
+    loop.conditions = Conditions(delay_ms=10, tight=True)
+    loop.run(5_000)
+    assert set(loop.limits[-1_000:]) == {BASE}
+
+
+ROOM = 20_000
+SIZES_PACING = st.one_of(
+    st.lists(st.integers(0, 10_000), max_size=200),
+    st.lists(st.sampled_from([1, 1, 1, 1, 9_000, 50_000]), max_size=200),
+    st.lists(st.integers(1, 30), max_size=100).map(lambda small: small + [9_000] * 100),
+    st.lists(st.integers(1, 30), max_size=100).map(lambda small: [9_000] * 100 + small),
+)
+
+
+def segments(
+    sizes: list[int], credit_max: int, wanted: int, read: int
+) -> tuple[list[list[int]], list[tuple[int, int]]]:
+    """What a link makes of a queue: messages of each segment, and (granted, given back) of each grant.
+
+    Everything that was granted comes, as a broker may have written all of it before it hears of the stop;
+    `read` messages at a time.
+    """
+    grants = CreditPacing(credit_max, ROOM)
+    found: list[list[int]] = []
+    asked: list[tuple[int, int]] = []
+    at = 0
+    while at < len(sizes):
+        grants.begin()
+        segment: list[int] = []
+        while len(segment) < wanted and not grants.full and at < len(sizes):
+            count = grants.next(wanted - len(segment))
+            assert 1 <= count <= min(credit_max, wanted - len(segment))
+            coming = sizes[at : at + count]
+            kept = 0
+            for start in range(0, len(coming), read):
+                piece = coming[start : start + read]
+                more = grants.keep(piece)
+                assert more == 0 or kept == start, "messages are kept from the first on, without a gap"
+                kept += more
+            grants.end_grant()
+            asked.append((count, len(coming) - kept))
+            assert kept == len(coming) or grants.full
+            segment += coming[:kept]
+            at += kept
+        found.append(segment)
+    return found, asked
+
+
+@given(SIZES_PACING, st.integers(1, 1000), st.integers(1, 300), st.integers(1, 50))
+def test_no_segment_is_larger_than_the_room_and_one_message(
+    sizes: list[int], credit_max: int, wanted: int, read: int
+) -> None:
+    """In every order of sizes; and every message is in one segment, in order."""
+    found, _ = segments(sizes, credit_max, wanted, read)
+    assert [size for segment in found for size in segment] == sizes
+    for segment in found:
+        weights = [size + MESSAGE_COST_BYTES for size in segment]
+        assert sum(weights[:-1]) < ROOM
+        assert 1 <= len(segment) <= wanted
+    for one, _ in pairwise(found):
+        weight = sum(size + MESSAGE_COST_BYTES for size in one)
+        assert weight >= ROOM or len(one) == wanted, "no segment ends early"
+
+
+@given(SIZES_PACING, st.integers(1, 1000), st.integers(1, 300), st.integers(1, 50))
+def test_messages_that_do_not_grow_are_never_given_back(
+    sizes: list[int], credit_max: int, wanted: int, read: int
+) -> None:
+    """But within the first grant, when no size is known yet."""
+    _, asked = segments(sorted(sizes, reverse=True), credit_max, wanted, read)
+    assert all(back == 0 for _, back in asked[1:])
+
+
+@given(st.integers(0, 100), st.integers(1, 1000))
+def test_credit_reaches_its_limit_in_a_few_grants(size: int, credit_max: int) -> None:
+    """What small messages cost does not depend on the rule."""
+    grants = CreditPacing(credit_max)
+    for _ in range(3):
+        grants.keep([size] * grants.next(10_000))
+        grants.end_grant()
+    assert grants.next(10_000) == credit_max

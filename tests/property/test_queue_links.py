@@ -1,15 +1,20 @@
-"""Links between sessions and a replicated queue, with leaders that change and a network that loses frames."""
+"""Links between nodes and a queue through random losses; planted faults in it are found."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.journals import LONG
+from tests.support.link_mutants import MUTANTS, Mutant
 from tests.support.link_world import Watcher, World
+from tests.support.planted_fault import FAULTS
 
 SEEDS = range(40 if LONG else 5)
 STEPS = 1500
@@ -215,3 +220,38 @@ def check_contents(seed: int) -> None:
 @pytest.mark.parametrize("seed", [3, 5])
 def test_the_same_seed_makes_the_same_trace(seed: int) -> None:
     assert run(seed, PLAIN).trace == run(seed, PLAIN).trace
+
+
+SEEDS_MUTANTS = range(400 if LONG else 60)
+
+
+@pytest.mark.parametrize("planted", MUTANTS, ids=lambda planted: planted.name)
+def test_it_is_caught(planted: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.plant(monkeypatch)
+    assert any(map(fails, (planted.seed, *SEEDS_MUTANTS))), f"{planted.name} is not caught"
+
+
+def fails(seed: int) -> bool:
+    """Whether any world of a seed breaks a rule, or breaks down."""
+    try:
+        for settings in (PLAIN, SINGLE, AWAY, SHORT):
+            check_at_rest(run(seed, settings), settings)
+        check_contents(seed)
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "number", range(len(FAULTS)), ids=lambda number: FAULTS[number]["what"].replace(" ", "_")
+)
+def test_a_planted_fault_is_caught(number: int) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.support.planted_fault", str(number)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "1 failed" in run.stdout, run.stdout + run.stderr

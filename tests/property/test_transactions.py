@@ -1,30 +1,35 @@
-"""Nodes propose what they have planned on old copies: every outcome is that of one order, the log's.
-
-`tests.support.metadata_group.Agreement` compares each transaction that is applied with what its request comes
-to where it stands in the log; at the end all nodes have the same.
-"""
+"""The metadata at random: transactions, the group of nodes, what is kept."""
 
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionOutcome
+from amqp10broker.errors import RefusedError
+from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
-from amqp10broker.metadata.plan import UserLimits, VhostFacts
+from amqp10broker.metadata.plan import UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import Owner, Placed
+from amqp10broker.metadata.queue import Owner, Placed, QueueHandle
 from amqp10broker.metadata.queue_requests import (
     Bind,
+    ConnectionEnded,
     DeclareExchange,
     DeclareQueue,
     DeleteExchange,
     DeleteQueue,
+    QueueEnded,
     Unbind,
 )
-from amqp10broker.metadata.users import Permission, TopicPermission, User
+from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission, User
+from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.metadata.vhost_requests import (
     ChangeUser,
     ChangeVhostLimits,
@@ -40,7 +45,29 @@ from amqp10broker.metadata.vhost_requests import (
     SetTopicPermission,
 )
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    change_vhost,
+    clear_permission,
+    clear_topic_permission,
+    declare,
+    declare_exchange,
+    delete_exchange,
+    delete_policy,
+    delete_user,
+    delete_vhost,
+    put_policy,
+    remove,
+    set_password,
+    set_permission,
+    set_topic_permission,
+    set_user_limits,
+    unbind,
+)
 from tests.support.journals import LONG
+from tests.support.kept_entries import Host, Watched, check_kept, kept_catalog, restarted, state
 from tests.support.metadata_group import Agreement, Asked, Copy
 
 SEEDS = 2000 if LONG else 150
@@ -178,3 +205,190 @@ def test_a_planted_fault_is_found(kinds: Any) -> None:
 )
 def test_every_kind_of_read_is_needed(kind: str) -> None:
     assert caught(machine=unread(kind))
+
+
+VHOSTS = ("/", "v")
+QUEUES = ("p", "q", "r")
+EXCHANGES = ("a", "b", "amq.topic", "amq.headers")
+USERS = ("ann", "bob")
+PASSWORDS = (
+    None,
+    PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x"),
+    PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$x", rabbit_sha256="A" * 48),
+)
+ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"n": 1}, {"n": 1.0}, {"n": b"\xff", "x-match": "any"})
+
+vhosts = st.sampled_from(VHOSTS)
+users = st.sampled_from(USERS)
+ANN, BOB = Owner(1, 1, 1), Owner(1, 1, 2)
+owners = st.sampled_from((ANN, BOB))
+flags = st.booleans()
+destinations = st.one_of(
+    st.builds(Destination, st.just("queue"), st.sampled_from(QUEUES)),
+    st.builds(Destination, st.just("exchange"), st.sampled_from(EXCHANGES)),
+)
+bindings = st.builds(
+    Binding, st.sampled_from(EXCHANGES), destinations, st.sampled_from(("", "k")), st.sampled_from(ARGUMENTS)
+)
+patterns = st.sampled_from(("", ".*", "^q"))
+
+
+class KeptCatalogs(RuleBasedStateMachine):
+    """Whatever is refused changes nothing; whatever is done is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.catalog, self.kept = kept_catalog(Watched)
+        self.numbers: dict[int, tuple[str, str]] = {}
+        self.handles: list[QueueHandle] = []
+
+    def vhost(self, name: str) -> VirtualHost:
+        """The virtual host, made if it is not there."""
+        return self.catalog.find_vhost(name) or add_vhost(self.catalog, name)
+
+    @rule(orderly=flags)
+    def restart(self, orderly: bool) -> None:
+        """Go on with a catalog that was made of what is kept."""
+        if orderly:
+            self.catalog.changes.give_numbers_back(self.catalog.highest_number)
+        self.catalog = restarted(self.kept, Watched)
+        self.handles.clear()
+
+    @rule(name=vhosts, limit=st.sampled_from((None, 0, 2)), text=st.sampled_from(("", "d")))
+    def change_vhost(self, name: str, limit: int | None, text: str) -> None:
+        vhost = self.vhost(name)
+        change_vhost(
+            self.catalog,
+            vhost,
+            limits=VhostLimits(max_queues=limit),
+            description=text,
+            tags=(text,) * len(text),
+            metadata={"k": text},
+        )
+
+    @rule(name=vhosts)
+    def delete_vhost(self, name: str) -> None:
+        """With all that is in it; its queues may end later."""
+        vhost = self.catalog.find_vhost(name)
+        if vhost is not None:
+            self.handles += [queue.handle for queue in vhost]
+            delete_vhost(self.catalog, name)
+
+    @rule(owner=owners, name=vhosts)
+    def end_connection(self, owner: Owner, name: str) -> None:
+        """Its queues go, also when the virtual host is another one by now."""
+        self.catalog.propose(ConnectionEnded(name, owner))
+
+    @rule(queue=st.sampled_from(QUEUES))
+    def end_a_queue_of_before(self, queue: str) -> None:
+        """It takes nothing from the next of its name."""
+        for handle in self.handles:
+            declared = self.catalog.find_vhost("v")
+            there = None if declared is None else declared.find(queue)
+            self.catalog.propose(QueueEnded("v", queue, handle))
+            if there is not None and there.handle is not handle:
+                assert declared is not None
+                assert declared.find(queue) is there
+
+    @rule(name=vhosts, queue=st.sampled_from(QUEUES), durable=flags, auto_delete=flags, exclusive=flags)
+    def declare(self, name: str, queue: str, durable: bool, auto_delete: bool, exclusive: bool) -> None:
+        owner = ANN if exclusive else None
+        with suppress(RefusedError):
+            made, new = declare(
+                self.catalog,
+                self.vhost(name),
+                queue,
+                durable=durable,
+                auto_delete=auto_delete,
+                exclusive_owner=owner,
+            )
+            if new and made.lasting:
+                assert made.number not in self.numbers, "a number was given twice"
+                self.numbers[made.number] = name, queue
+            assert bool(made.number) is made.lasting
+
+    @rule(name=vhosts, queue=st.sampled_from(QUEUES))
+    def remove(self, name: str, queue: str) -> None:
+        remove(self.catalog, self.vhost(name), queue)
+
+    @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES), durable=flags, auto_delete=flags)
+    def declare_exchange(self, name: str, exchange: str, durable: bool, auto_delete: bool) -> None:
+        with suppress(RefusedError):
+            declare_exchange(
+                self.catalog, self.vhost(name), exchange, "headers", durable=durable, auto_delete=auto_delete
+            )
+
+    @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES))
+    def delete_exchange(self, name: str, exchange: str) -> None:
+        with suppress(RefusedError):
+            delete_exchange(self.catalog, self.vhost(name), exchange)
+
+    @rule(name=vhosts, binding=bindings)
+    def bind(self, name: str, binding: Binding) -> None:
+        with suppress(RefusedError):
+            bind(self.catalog, self.vhost(name), binding)
+
+    @rule(name=vhosts, binding=bindings)
+    def unbind(self, name: str, binding: Binding) -> None:
+        with suppress(RefusedError):
+            unbind(self.catalog, self.vhost(name), binding)
+
+    @rule(name=users, password=st.sampled_from(PASSWORDS), limit=st.sampled_from((None, 1)))
+    def add_or_change_user(self, name: str, password: PasswordRecord | None, limit: int | None) -> None:
+        if name not in self.catalog.users:
+            add_user(self.catalog, name, password)
+        set_password(self.catalog, name, password)
+        set_user_limits(self.catalog, name, UserLimits(max_channels=limit))
+
+    @rule(name=users)
+    def delete_user(self, name: str) -> None:
+        with suppress(RefusedError):
+            delete_user(self.catalog, name)
+
+    @rule(user=users, vhost=vhosts, pattern=patterns, clear=flags)
+    def permit(self, user: str, vhost: str, pattern: str, clear: bool) -> None:
+        with suppress(RefusedError):
+            if clear:
+                clear_permission(self.catalog, user, vhost)
+                clear_topic_permission(self.catalog, user, vhost, "x" if pattern else None)
+            else:
+                set_permission(self.catalog, user, vhost, Permission(pattern))
+                set_topic_permission(self.catalog, user, vhost, "x", TopicPermission(pattern))
+
+    @rule(
+        name=vhosts,
+        policy=st.sampled_from(("p", "q")),
+        operator=flags,
+        length=st.integers(0, 1),
+        delete=flags,
+    )
+    def change_policy(self, name: str, policy: str, operator: bool, length: int, delete: bool) -> None:
+        self.vhost(name)
+        with suppress(RefusedError):
+            if delete:
+                delete_policy(self.catalog, name, policy, operator=operator)
+            else:
+                put_policy(self.catalog, name, Policy(policy, "q", {"max-length": length}, operator=operator))
+
+    @rule(name=vhosts, value=st.sampled_from((1, None, {"a": []})))
+    def set_parameter(self, name: str, value: object) -> None:
+        self.vhost(name)
+        self.catalog.propose(SetParameter(("parameter", name, "shovel", "s"), value))
+        self.catalog.propose(SetParameter(("global_parameter", "g"), value))
+
+    @invariant()
+    def is_replayed(self) -> None:
+        """The plans that were applied so far, applied to nothing, make the same catalog."""
+        again = Catalog(Host().start_queue)
+        for puts, forgets in self.catalog.log[1:]:  # the first is the virtual host that every one has
+            again.apply(puts, forgets)
+        assert state(again) == state(self.catalog)
+
+    @invariant()
+    def is_kept(self) -> None:
+        """What was told is what there is, and a restart at this point brings it back."""
+        check_kept(self.catalog, self.kept)
+
+
+TestKeptCatalogs = KeptCatalogs.TestCase
+TestKeptCatalogs.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

@@ -30,7 +30,7 @@ from amqp10broker.runtime.journal.data import FURNISHED, INCARNATION, LOST, MEMB
 from amqp10broker.runtime.journal.standalone import UNHEARD_OF, NotInACluster
 from amqp10broker.storage.disk import Disk
 from tests.support.metadata_group import conceal, filled, first_entries
-from tests.unit.cluster.test_system_store import ready
+from tests.unit.cluster.test_system import ready
 
 MEMBERS = tuple(MemberAt(each, chr(96 + each), Address("host", each)) for each in (1, 2, 3))
 

@@ -116,8 +116,8 @@ class Watches:
     def timeline(
         self, number: int, since: int | None, limit: int, *, frames: bool, user: str | None = None
     ) -> tuple[WatchView, dict[str, Any]]:
-        """Of which link, and what happened; see `observe.timeline.channel_ring`. Raises `NotFound` if there is
-        no such watch, or it is over.
+        """Of which link, and what happened; see `timeline.channel_ring`. Raises `NotFound` if there is no
+        such watch, or it is over.
         """
         watch = self._get(number, user)
         watch.asked_ns = self._now_ns()

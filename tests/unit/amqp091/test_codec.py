@@ -1,20 +1,30 @@
-"""Strings and field tables of AMQP 0-9-1, against the bytes of the specification and against pamqp."""
+"""Values, tables, properties and methods of AMQP 0-9-1, against pamqp and the definitions."""
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 import math
 import struct
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import fields
 from decimal import Decimal
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import pamqp.decode
 import pamqp.encode
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pamqp.commands import Basic
 
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.codec import (
     DEPTH_MAX,
+    METHODS,
     ByteArray,
     Float32,
     Int8,
@@ -29,7 +39,15 @@ from amqp10broker.protocols.amqp091.codec import (
     encode_table,
     plain,
 )
-from amqp10broker.protocols.amqp091.errors import DecodeError
+from amqp10broker.protocols.amqp091.content import method_frame
+from amqp10broker.protocols.amqp091.errors import AmqpHardError, DecodeError, ReplyCode, cut_reply_text
+from amqp10broker.protocols.amqp091.methods import decode_method
+from amqp10broker.protocols.amqp091.properties import (
+    BasicProperties,
+    decode_properties,
+    encode_properties,
+    is_persistent,
+)
 from amqp10broker.protocols.serial import EncodeError
 
 VALUES: list[tuple[Any, bytes]] = [
@@ -210,3 +228,299 @@ def test_pamqp_reads_our_tables() -> None:
     del table["d"], table["x"]  # pamqp writes floats as f, and wants a bytearray
     assert decode_table(pamqp.encode.field_table(plain(table)), 0)[0] == table
     assert struct.unpack(">I", data[:4])[0] == len(data) - 4
+
+
+ALL = BasicProperties(
+    content_type="text/plain",
+    content_encoding="gzip",
+    headers={"a": "b"},
+    delivery_mode=2,
+    priority=9,
+    correlation_id="corr",
+    reply_to="replies",
+    expiration="60000",
+    message_id="id",
+    timestamp=1_700_000_000,
+    type="order",
+    user_id="guest",
+    app_id="app",
+    cluster_id="cluster",
+)
+
+
+@pytest.mark.parametrize("cut", range(len(encode_properties(ALL))))
+def test_properties_cut_off_are_refused(cut: int) -> None:
+    """Whatever byte they end at too early."""
+    with pytest.raises(DecodeError):
+        decode_properties(encode_properties(ALL)[:cut])
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x00\x00\x00", "take 2 bytes, not the 3"),
+        (b"\x00\x02", "unknown flag"),
+        (b"\x00\x01\x80\x00", "unknown flags 0x8000 in word 2"),
+        (b"\x00\x01", "cut off"),
+        (b"\x20\x00\x00\x00\x00\x03\x01kz", "unknown field type"),
+    ],
+)
+def test_malformed_properties_are_refused(data: bytes, text: str) -> None:
+    """Bytes left over, flags that mean nothing, and headers that are no table."""
+    with pytest.raises(DecodeError, match=text):
+        decode_properties(data)
+
+
+def test_a_second_flags_word_without_flags_is_read_over() -> None:
+    """Bit 0 announces another word of flags, which may only be empty."""
+    assert decode_properties(b"\x10\x01\x00\x01\x00\x00\x02") == BasicProperties(delivery_mode=2)
+
+
+def test_a_text_that_is_not_utf8_travels_on_unchanged() -> None:
+    """Clients put raw bytes in correlation-id; they come out as they went in."""
+    data = b"\x04\x00\x03\xff\x00a"
+    assert encode_properties(decode_properties(data)) == data
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        BasicProperties(priority=256),
+        BasicProperties(delivery_mode=-1),
+        BasicProperties(timestamp=-1),
+        BasicProperties(message_id="x" * 256),
+        BasicProperties(headers={"a": range(1)}),
+    ],
+    ids=repr,
+)
+def test_properties_that_cannot_travel_are_refused(properties: BasicProperties) -> None:
+    """Numbers out of range, long texts and headers without an encoding raise EncodeError."""
+    with pytest.raises(EncodeError):
+        encode_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (BasicProperties(), False),
+        (BasicProperties(delivery_mode=1), False),
+        (BasicProperties(delivery_mode=2), True),
+        (ALL, True),
+        (BasicProperties(content_type="a", content_encoding="b", headers={"k": 1}), False),
+        (BasicProperties(headers={"k": 1}, delivery_mode=2), True),
+    ],
+)
+def test_persistence_is_read_without_decoding(properties: BasicProperties, expected: bool) -> None:
+    """The delivery mode is found behind content type, encoding and headers."""
+    assert is_persistent(encode_properties(properties)) is expected
+
+
+short = st.text(max_size=60)
+
+
+@given(
+    st.builds(
+        BasicProperties,
+        content_type=st.none() | short,
+        delivery_mode=st.none() | st.integers(0, 255),
+        priority=st.none() | st.integers(0, 255),
+        correlation_id=st.none() | short,
+        reply_to=st.none() | short,
+        message_id=st.none() | short,
+        timestamp=st.none() | st.integers(0, 2**64 - 1),
+        type=st.none() | short,
+        user_id=st.none() | short,
+        app_id=st.none() | short,
+    )
+)
+def test_any_properties_come_back(properties: BasicProperties) -> None:
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+@given(st.binary(max_size=60))
+def test_garbage_is_a_decode_error_or_properties(data: bytes) -> None:
+    """No bytes make the reader raise anything but DecodeError."""
+    try:
+        decode_properties(data)
+    except DecodeError:
+        return
+    assert len(data) >= 2
+
+
+def test_pamqp_agrees() -> None:
+    """An independent codec writes the same bytes, and reads ours."""
+    theirs = Basic.Properties(
+        content_type="text/plain",
+        content_encoding="gzip",
+        headers={"a": "b"},
+        delivery_mode=2,
+        priority=9,
+        correlation_id="corr",
+        reply_to="replies",
+        expiration="60000",
+        message_id="id",
+        timestamp=datetime.datetime.fromtimestamp(1_700_000_000, tz=datetime.UTC),
+        message_type="order",
+        user_id="guest",
+        app_id="app",
+    )
+    ours = dataclasses.replace(ALL, cluster_id=None)
+    assert encode_properties(ours) == theirs.marshal()
+    assert decode_properties(theirs.marshal()) == ours
+
+
+CLASSES: list[type[Any]] = list(METHODS.values())
+IN_PAMQP = [method for method in CLASSES if method.CLASS_ID != 30]
+
+SHORTSTR = st.text(st.characters(codec="utf-8"), max_size=60)
+TABLE = st.dictionaries(
+    st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1, max_size=20),
+    st.booleans() | st.text(max_size=20),
+    max_size=4,
+)
+IN_OURS = {"nowait": "no_wait", "exchange_type": "type"}
+"""Names of fields that pamqp has otherwise."""
+WIDTHS = (8, 16, 32, 63)
+"""Bits of the integer types; pamqp reads the widest as signed, hence 63."""
+
+
+@cache
+def bits_of(method: type[Any], name: str) -> int:
+    """The widest integer that a field takes, in bits."""
+    fitting = 0
+    for bits in WIDTHS:
+        try:
+            method(**{name: 2**bits - 1}).encode()
+        except (ValueError, struct.error):
+            break
+        fitting = bits
+    return fitting
+
+
+@st.composite
+def method_values(draw: st.DrawFn, classes: list[type[Any]]) -> Any:
+    method = draw(st.sampled_from(classes))
+    strategies: dict[str, st.SearchStrategy[Any]] = {
+        "str": SHORTSTR,
+        "bytes": st.binary(max_size=50) if method.CLASS_ID != 10 else SHORTSTR.map(str.encode),
+        "bool": st.booleans(),
+        "dict[str, Any]": TABLE,
+    }
+    return method(
+        **{
+            field.name: draw(
+                st.integers(0, 2 ** bits_of(method, field.name) - 1)
+                if field.type == "int"
+                else strategies[str(field.type)]
+            )
+            for field in fields(method)
+        }
+    )
+
+
+@pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
+def test_a_method_with_its_defaults_comes_back(method: type[Any]) -> None:
+    """Every method: what is written is read as the same."""
+    assert decode_method(method().encode()) == method()
+
+
+@pytest.mark.filterwarnings("ignore:This command is deprecated")
+@given(method_values(IN_PAMQP))
+def test_pamqp_reads_what_we_write(method: Any) -> None:
+    """It finds the same method with the same values, and reserved fields empty."""
+    frame = method_frame(1, method)
+    read, channel, theirs = pamqp.frame.unmarshal(frame)
+    assert (read, channel) == (len(frame), 1)
+    assert theirs.name.replace("-", "").replace(".", "").lower() == type(method).__name__.lower()
+    for slot in theirs.__slots__:
+        ours = getattr(method, IN_OURS.get(slot, slot), None)
+        value = getattr(theirs, slot)
+        assert value == (ours.decode() if isinstance(ours, bytes) else ours) or (ours is None and not value)
+
+
+@pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
+def test_arguments_cut_off_anywhere_are_a_syntax_error(method: type[Any]) -> None:
+    """502 with class and method, wherever the payload ends."""
+    payload = method().encode()
+    for end in range(4, len(payload)):
+        with pytest.raises(DecodeError) as caught:
+            decode_method(payload[:end])
+        assert caught.value.code is ReplyCode.SYNTAX_ERROR
+        assert (caught.value.class_id, caught.value.method_id) == (method.CLASS_ID, method.METHOD_ID)
+
+
+@pytest.mark.parametrize("method", CLASSES, ids=lambda method: method.NAME)
+def test_bytes_behind_the_arguments_are_a_syntax_error(method: type[Any]) -> None:
+    """502: the payload has exactly the arguments."""
+    with pytest.raises(DecodeError, match="1 bytes follow the arguments"):
+        decode_method(method().encode() + b"\0")
+
+
+def test_access_request_is_read_although_0_9_1_has_dropped_it() -> None:
+    """Old clients ask for a ticket first."""
+    payload = b"\x00\x1e\x00\x0a\x05/data\x1d"
+    assert decode_method(payload) == methods.AccessRequest("/data", True, False, True, True, True)
+    assert methods.AccessRequestOk(1).encode() == b"\x00\x1e\x00\x0b\x00\x01"
+
+
+ROOT = Path(__file__).parents[3]
+GENERATOR = ROOT / ".ci" / "generate_methods.py"
+DEFINITIONS = ElementTree.parse(ROOT / "spec" / "amqp-0-9-1" / "amqp0-9-1.stripped.extended.xml").getroot()
+
+
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(GENERATOR), "--check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_methods_do_not_drift_from_their_definitions() -> None:
+    """The module that is checked in is the one the generator writes."""
+    result = check()
+    assert result.returncode == 0, result.stderr
+
+
+def test_every_method_of_the_definitions_has_its_class() -> None:
+    """Names, numbers, content and fields are those of the XML file, without the reserved fields."""
+    found = 0
+    for class_ in DEFINITIONS.iterfind("class"):
+        for element in class_.iterfind("method"):
+            name = f"{class_.attrib['name']}.{element.attrib['name']}"
+            words = f"{class_.attrib['name']}-{element.attrib['name']}".split("-")
+            method = getattr(methods, "".join(word.capitalize() for word in words))
+            assert name == method.NAME
+            assert (int(class_.attrib["index"]), int(element.attrib["index"])) == (
+                method.CLASS_ID,
+                method.METHOD_ID,
+            )
+            assert (element.get("content") == "1") == method.HAS_CONTENT
+            fields = [f.attrib["name"] for f in element.iterfind("field") if f.get("reserved") != "1"]
+            attributes = [name.replace("-", "_") for name in fields]
+            expected = [{"global": "global_", "nowait": "no_wait"}.get(name, name) for name in attributes]
+            assert list(method.__slots__) == expected
+            found += 1
+    assert found == 64
+
+
+def test_every_reply_code_of_the_definitions_has_its_name() -> None:
+    """The codes written by hand are complete."""
+    specified = {
+        element.attrib["name"].replace("-", "_").upper(): int(element.attrib["value"])
+        for element in DEFINITIONS.iterfind("constant")
+        if not element.attrib["name"].startswith("frame-") or "class" in element.attrib
+    }
+    assert {code.name: int(code) for code in ReplyCode} == specified
+
+
+def test_a_reply_text_of_more_than_255_bytes_is_cut() -> None:
+    """It ends with three dots then, and has 255 bytes."""
+    error = AmqpHardError(ReplyCode.SYNTAX_ERROR, "x" * 300)
+    assert error.reply_text == "SYNTAX_ERROR - " + "x" * 237 + "..."
+    assert len(error.reply_text) == 255
+    assert cut_reply_text("y" * 255) == "y" * 255
+
+
+def test_a_cut_reply_text_keeps_whole_characters() -> None:
+    """A character of several bytes is left out rather than halved."""
+    cut = cut_reply_text("é" * 200)
+    assert cut == "é" * 126 + "..."
+    assert len(cut.encode()) == 255

@@ -1,10 +1,13 @@
-"""The report and the tables, from recordings with planted figures; DuckDB adds them up instead of Spark."""
+"""Analysis of recordings: windows, figures, what is recommended, and the report."""
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import re
+import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,40 @@ from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JError
 
-from amqp10broker.observe.flow_events import CONFIGURATION
-from amqp10broker.tools.analysis.figures import compare, configurations, describe_settings, groups
-from amqp10broker.tools.analysis.recommend import Aim, Recommendation, recommend_all
+from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, EventKind
+from amqp10broker.observe.recording.runs import EventWriter, RunRecord, write_run
+from amqp10broker.tools.analysis.cells import (
+    RATIO,
+    ZERO_BUCKET,
+    Cell,
+    estimate,
+    lower_edge_ns,
+    quantile,
+    quantiles,
+    scatter,
+)
+from amqp10broker.tools.analysis.figures import (
+    Measured,
+    compare,
+    configurations,
+    describe_settings,
+    groups,
+    measure,
+)
+from amqp10broker.tools.analysis.follow import Ending, first_open_s
+from amqp10broker.tools.analysis.recommend import (
+    Aim,
+    Candidate,
+    NoRecommendation,
+    Recommendation,
+    recommend,
+    recommend_all,
+    told,
+)
 from amqp10broker.tools.analysis.report import Analysed, comparisons, report
+from amqp10broker.tools.analysis.session import SparkFailed, explained
 from amqp10broker.tools.analysis.tables import LinkWait, tables_of, write_tables
 from tests.support import synthetic
 from tests.support.flow_oracle import measured
@@ -219,3 +251,415 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
 def tables_of_all(known: Analysed) -> dict[str, list[dict[str, Any]]]:
     found = [each for members in known.groups for each in members]
     return tables_of(known.measured, found, comparisons(known.groups), known.recommended, known.waits)
+
+
+def candidates(
+    rate: Callable[[int, int], float],
+    credits: Iterable[int] = (10, 50, 170, 500, 1000),
+    windows: Iterable[int] = (50, 400, 2000),
+    scatter: tuple[float, ...] = (-0.01, 0.0, 0.01),
+    **more: object,
+) -> list[Candidate]:
+    """A sweep whose throughput is a function of credit and window; repetitions scatter around it."""
+    return [
+        Candidate((credit, window, 256), tuple(rate(credit, window) * (1 + each) for each in scatter), **more)  # type: ignore[arg-type]
+        for window in windows
+        for credit in credits
+    ]
+
+
+def chosen(found: Recommendation | NoRecommendation) -> Recommendation:
+    assert isinstance(found, Recommendation), found
+    return found
+
+
+def knee(credit: int, window: int) -> float:
+    """Flat from 170 credits and a window of 400 on."""
+    return 60_000 * min(1, credit / 100) * min(1, window / 300)
+
+
+def test_the_smallest_of_those_as_good_as_the_best_is_recommended() -> None:
+    """All beyond the knee are equal; the knee itself costs least."""
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    assert found.chosen.settings == (170, 400, 256)
+    assert {one.settings[:2] for one in found.as_good} == {
+        (credit, window) for credit in (170, 500, 1000) for window in (400, 2000)
+    }
+    assert found.weak == ()
+
+
+def test_what_is_four_percent_behind_is_recommended_with_the_difference_named() -> None:
+    """The reason says how much is given up."""
+    found = chosen(recommend("g", candidates(lambda c, w: knee(c, w) * (0.96 if c == 170 else 1)), Aim()))
+    assert found.chosen.settings == (170, 400, 256)
+    assert "4.0% from the best" in found.reasons[0]
+    assert "6 settings within 5%" in found.reasons[0]
+
+
+def test_the_best_at_the_upper_edge_asks_for_a_wider_sweep() -> None:
+    """Throughput still rises at the end of the sweep."""
+    found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c * w), Aim()))
+    assert found.chosen.settings == (1000, 2000, 256)
+    assert [weak for weak in found.weak if "widen the sweep upwards" in weak] == [
+        "max_link_credit 1000 is the largest that was tried: widen the sweep upwards",
+        "max_incoming_window 2000 is the largest that was tried: widen the sweep upwards",
+    ]
+
+
+def test_noise_that_hides_everything_proves_nothing() -> None:
+    """Then nothing is recommended with confidence, on the page or in the terminal."""
+    flat = candidates(lambda c, w: 60_000 + c, scatter=(-0.2, 0.0, 0.2))
+    found = chosen(recommend("g", flat, Aim()))
+    assert found.unproven is not None
+    assert "no setting is further than that from the best" in found.unproven
+    assert "not proven: repetitions scatter by 20%" in told(found)
+    assert "leave the settings as they are" in told(found)
+
+
+def test_a_difference_that_was_shown_is_a_proof() -> None:
+    """One setting that is worse is enough: the choice is better than that."""
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    assert found.unproven is None
+    assert "not proven" not in told(found)
+
+
+def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
+    """Small credits are quicker, but too slow for the rate."""
+    pool = [
+        Candidate(
+            (credit, 400, 256),
+            (min(rate, 20_000.0),) * 3,
+            (p99, p99 * 1.01, p99 * 0.99),
+            rate_limit_per_s=20_000.0,
+        )
+        for credit, rate, p99 in (
+            (10, 6_000, 2.0),
+            (50, 19_900, 3.0),
+            (170, 30_000, 5.0),
+            (1000, 30_000, 20.0),
+        )
+    ]
+    found = chosen(recommend("g", pool, Aim("latency", 20_000)))
+    assert found.chosen.settings == (50, 400, 256)
+    assert found.figure == "end-to-end p99"
+    assert "3 of 4 settings sustain 20,000/s" in found.reasons
+    assert not any("full speed" in weak for weak in found.weak)
+
+
+def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
+    """170 credits keep 97 % with half the memory."""
+    pool = [
+        Candidate((credit, 400, 256), (rate, rate * 1.001), (), (), (memory, memory * 1.001))
+        for credit, rate, memory in ((50, 30_000.0, 4e7), (170, 58_200.0, 5e7), (1000, 60_000.0, 1e8))
+    ]
+    found = chosen(recommend("g", pool, Aim("memory")))
+    assert found.chosen.settings == (170, 400, 256)
+    assert found.figure == "resident memory"
+    tight = chosen(recommend("g", pool, Aim("memory", keep=0.99)))
+    assert tight.chosen.settings == (1000, 400, 256)
+
+
+def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
+    row = {name: None for name, _ in RUN_FIELDS} | {
+        "run_id": f"r{credit}", "benchmark": benchmark, "case": "", "began_ns": 0, "ended_ns": 10**9,
+        "max_link_credit": credit, "max_incoming_window": 400, "max_queue_credit": 256, "settings": "{}",
+    }  # fmt: skip
+    sums = dict.fromkeys(Cell.__dataclass_fields__, 0) | {"kind": int(EventKind.LINK_OUT), "n": round(per_s)}
+    return measure(row, [Cell(**{**sums, "run_id": row["run_id"], "bucket": None, "amqp091": False})])  # type: ignore[arg-type]
+
+
+def test_of_what_a_broker_recorded_by_itself_the_load_is_doubted_first() -> None:
+    """It may have been another one with each setting, and nobody knows."""
+
+    def answer(benchmark: str) -> Recommendation:
+        runs = [of_run(benchmark, credit, 1000.0 * credit) for credit in (50, 170)]
+        (found,) = recommend_all(groups(configurations(runs)), Aim())
+        return chosen(found)
+
+    own, swept = answer("broker"), answer("sweep")
+    assert own.chosen.settings == swept.chosen.settings == (170, 400, 256)
+    assert "nothing shows that it was the same with each setting" in own.weak[0]
+    assert own.weak[1:] == swept.weak
+    assert "python -m benchmarks sweep --record DIR" in told(own)
+
+
+def test_what_is_pasted_is_understood_by_the_broker() -> None:
+    """The command line by its parser, the file by TOML; settings that are not known are left out."""
+    from amqp10broker.cli.main import build_parser
+    from amqp10broker.config.records import FLOW_SETTINGS
+
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    parsed = vars(build_parser(["serve"]).parse_args(found.command_line.split()[1:]))
+    settings = tomllib.loads(found.toml)
+    assert set(settings) == set(FLOW_SETTINGS)
+    assert {name: str(parsed[name]) for name in settings} == {
+        name: str(value) for name, value in settings.items()
+    }
+    partly = [Candidate((None, window, None), (window * 1.0,)) for window in (50, 400)]
+    assert (
+        chosen(recommend("g", partly, Aim())).command_line == "amqp10broker serve --max-incoming-window 400"
+    )
+
+
+BEGAN = 1_790_000_000_000_000_000
+S = 1_000_000_000
+RUN = RunRecord(
+    run_id="r1",
+    benchmark="sweep",
+    began_ns=BEGAN,
+    ended_ns=BEGAN + 10 * S,
+    max_link_credit=100,
+    max_incoming_window=400,
+    max_queue_credit=256,
+    protocol="amqp10",
+)
+
+
+def event(at_s: float, kind: EventKind, **values: int) -> bytes:
+    """One packed event, so many seconds after the run began."""
+    columns = {"ts_ns": BEGAN + round(at_s * S), "kind": int(kind), **values}
+    return PACK.pack(*(columns.get(field.name, 0) for field in FIELDS))
+
+
+def figures(folder: Path, events: Iterable[bytes], run: RunRecord = RUN) -> Measured:
+    with EventWriter(folder, run.run_id) as writer:
+        for each in events:
+            writer.write(each)
+    write_run(folder, run)
+    return measured(folder)[1][0]
+
+
+def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> None:
+    """An event belongs to the run by its time; both ends belong to it."""
+    sent = [(-0.1, 1000), (0.0, 1), (5.0, 10), (10.0, 100), (10.1, 1000)]
+    found = figures(tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
+    assert found.figures.throughput_per_s == pytest.approx(111 / 10)
+    assert found.figures.events == 3
+
+
+def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
+    run = replace(RUN, ended_ns=None)
+    found = figures(
+        tmp_path, [event(at, EventKind.CLIENT_RECEIVED, n=50, value_ns=S) for at in (1, 2, 4)], run
+    )
+    assert found.figures.complete is False
+    assert found.figures.duration_s == pytest.approx(4)
+    assert found.figures.throughput_per_s == pytest.approx(150 / 4)
+
+
+def test_throughput_is_what_came_furthest(tmp_path: Path) -> None:
+    """Received, else confirmed or sent by stream, else out of the broker, else into it."""
+    into = event(1, EventKind.LINK_IN, n=400, value_ns=S)
+    out = event(1, EventKind.LINK_OUT, n=300, value_ns=S)
+    sent = [event(1, EventKind.CLIENT_SENT, n=200, value_ns=S, channel=stream) for stream in (0, 1)]
+    confirmed = event(1, EventKind.CLIENT_CONFIRM, n=150, value_ns=S, channel=1)
+    received = event(1, EventKind.CLIENT_RECEIVED, n=100, value_ns=S)
+    steps = [([into], 40), ([out], 30), (sent, 40), ([confirmed], 35), ([received], 10)]
+    known: list[bytes] = []
+    for number, (more, rate) in enumerate(steps):
+        known += more
+        found = figures(tmp_path / str(number), known)
+        assert found.figures.throughput_per_s == pytest.approx(rate), found.figures.throughput_source
+
+
+def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
+    """The fast and the slow one of two_senders."""
+    run = replace(RUN, settings=json.dumps({"streams": ["fast", "slow"]}))
+    events = [
+        event(1, EventKind.CLIENT_CONFIRM, n=n, value_ns=ms * 1_000_000, channel=stream)
+        for stream, n, ms in ((0, 900, 1), (1, 90, 50))
+    ]
+    found = figures(tmp_path, events, run)
+    assert [(one.stream, one.confirmed_per_s, one.sent_per_s) for one in found.streams] == [
+        ("fast", 90.0, None),
+        ("slow", 9.0, None),
+    ]
+    assert found.streams[1].confirm_p50_ms == pytest.approx(50, rel=0.045)
+    assert found.figures.throughput_per_s == pytest.approx(99)
+
+
+def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
+    broker = event(1, EventKind.CONFIRM, n=10, value_ns=1_000_000)
+    client = event(1, EventKind.CLIENT_CONFIRM, n=10, value_ns=8_000_000)
+    alone = figures(tmp_path / "a", [broker]).figures
+    both = figures(tmp_path / "b", [broker, client]).figures
+    assert (alone.confirm_source, both.confirm_source) == ("broker", "client")
+    assert alone.confirm_p50_ms == pytest.approx(1, rel=0.045)
+    assert both.confirm_p99_ms == pytest.approx(8, rel=0.045)
+
+
+def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
+    """A burst of changes in a tenth of a second has many events, and a tenth of a second's weight."""
+    burst = [
+        event(5 + number / 100, EventKind.QUEUE, queue_depth=1000, handle=1, value_ns=S // 100)
+        for number in range(1, 11)
+    ]
+    quiet = [event(at, EventKind.QUEUE, handle=1, value_ns=S) for at in (1, 2, 3, 4, 5)]
+    # It began before the run did: the part inside counts.
+    other = event(4.9, EventKind.QUEUE, handle=2, queue_depth=50, value_ns=9 * S)
+    found = figures(tmp_path, [*quiet, *burst, other]).figures
+    assert found.queue_depth_mean == pytest.approx((0.1 * 1000 + 4.9 * 50) / 10)
+    assert found.queue_depth_max == 1000
+
+
+def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
+    """Of the limits of the run; of a consumer's credit, of the most it had."""
+    events = [
+        event(1, EventKind.LINK_IN, value_ns=S, incoming_window=100, queue_credit=30),
+        event(1, EventKind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=20),
+        event(2, EventKind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=40),
+    ]
+    found = figures(tmp_path, events).figures
+    assert found.window_utilisation == pytest.approx(0.75)
+    assert found.queue_credit_utilisation == pytest.approx(0.75)
+    assert found.consumer_credit_utilisation == pytest.approx(0.25)
+    assert found.unconfirmed_mean == pytest.approx(30)
+
+
+def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path) -> None:
+    """By the columns of a configuration; groups differ in settings and rate limit alone."""
+    for number, (credit, n) in enumerate(((100, 900), (100, 1100), (50, 400))):
+        run = replace(RUN, run_id=f"r{number}", repetition=number, max_link_credit=credit)
+        figures(tmp_path, [event(1, EventKind.CLIENT_RECEIVED, n=n, value_ns=S)], run)
+    other = replace(RUN, run_id="other", message_size_bytes=10)
+    figures(tmp_path, [event(1, EventKind.CLIENT_RECEIVED, n=1, value_ns=S)], other)
+    found = configurations(measured(tmp_path)[1])
+    assert [(each["max_link_credit"], each.values("throughput_per_s")) for each in found] == [
+        (50, (40.0,)),
+        (100, (90.0, 110.0)),
+        (100, (0.1,)),
+    ]
+    together = groups(found)
+    assert [len(members) for members in together] == [2, 1]
+    compared = compare(together[0], "throughput_per_s", highest=True)
+    assert [(one.mean, one.difference, one.distinguishable) for one in compared] == [
+        (100.0, 0.0, None),
+        (40.0, -60.0, None),
+    ]
+
+
+def test_an_interval_is_students() -> None:
+    """10, 12, 14: deviation 2, t with two degrees of freedom 4.303."""
+    known = estimate([10.0, 12.0, 14.0])
+    assert known is not None
+    assert known.mean == 12
+    assert known.deviation == pytest.approx(2)
+    assert known.half_width == pytest.approx(4.3026527297 * 2 / math.sqrt(3))
+    assert known.low == pytest.approx(12 - known.half_width)  # type: ignore[operator]
+
+
+def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
+    """Two settings that scatter by 14.1 % with two degrees of freedom: t is 4.303, sqrt(1/2 + 1/2) is 1."""
+    known = scatter([[90, 110], [900, 1100], [7]])
+    assert known is not None
+    assert (known.noise, known.freedom) == (pytest.approx(math.sqrt(0.02)), 2)
+    assert known.visible(2, 2) == pytest.approx(4.3026527297 * math.sqrt(0.02))
+    assert known.visible(4, 4) == pytest.approx(known.visible(2, 2) / math.sqrt(2))
+
+
+def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
+    """Two settings that scatter by 10 % around very different means."""
+    known = scatter([[90, 110], [900, 1100], [7]])
+    assert known is not None
+    assert known.noise == pytest.approx(math.sqrt(2 * 0.01))
+    assert known.freedom == 2
+    assert scatter([[0.0, 0.0], []]) is None
+
+
+def test_sixteen_buckets_double_a_value() -> None:
+    """Edges are powers of two every sixteen buckets."""
+    assert lower_edge_ns(0) == 1
+    assert lower_edge_ns(16 * 20) == 2**20
+    assert pytest.approx(2) == RATIO**16
+
+
+def test_latencies_of_clocks_that_disagree_read_as_zero() -> None:
+    """They are counted, and below all others."""
+    assert quantiles({ZERO_BUCKET: 3, 160: 1}, (0.5, 1.0)) == [0.0, pytest.approx(2**10 * RATIO)]
+
+
+def test_a_quantile_is_interpolated_inside_its_bucket() -> None:
+    """Half of one bucket is at its middle, on the logarithmic scale."""
+    assert quantile({160: 10}, 0.5) == pytest.approx(2**10 * RATIO**0.5)
+    assert quantile({160: 10}, 1.0) == pytest.approx(2**10 * RATIO)
+    assert quantile({160: 10}, 0.0) == pytest.approx(2**10)
+
+
+SAID = """An error occurred while calling o91.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult: [FAILED_READ_FILE] Error while reading
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///a%20b/part-3.parquet.
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [
+        (
+            SAID,
+            (
+                "/a b/part-3.parquet: Spark has given up: [FAILED_READ_FILE.NO_HINT] Encountered error",
+                "move it away and analyse again",
+            ),
+        ),
+        ("java.lang.OutOfMemoryError: Java heap space", ("/rec: Spark has", "give it more with --memory")),
+        ("", ("it has said nothing; analyse it again",)),
+    ],
+)
+def test_what_spark_throws_is_explained(said: str, parts: tuple[str, ...]) -> None:
+    """In one line, without the traces of Java."""
+    with pytest.raises(SparkFailed) as failed, explained(Path("/rec")):
+        raise Py4JError(said)
+    assert "\n" not in str(failed.value)
+    assert "scala" not in str(failed.value)
+    for part in parts:
+        assert part in str(failed.value)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def due(ending: Ending, clock: Clock, now: float, *, idle: bool = True) -> bool:
+    clock.now = now
+    return ending.looks() and ending.due(idle=idle)
+
+
+def test_a_recording_is_over_when_its_runs_are_and_nothing_comes(tmp_path: Path) -> None:
+    """Once, and again when another file has come."""
+    first, second = synthetic.two_senders(repetitions=2, events=400)
+    synthetic.write(tmp_path, [first])
+    write_run(tmp_path, replace(first.run, ended_ns=None))
+    clock = Clock()
+    ending = Ending(tmp_path, 20, clock)
+    assert not due(ending, clock, 10), "files may still come"
+    assert not due(ending, clock, 31), "the run goes on"
+    write_run(tmp_path, first.run)
+    assert not due(ending, clock, 34, idle=False), "the stream is still reading"
+    assert not due(ending, clock, 35), "it is too early to look again"
+    assert due(ending, clock, 40)
+    assert not due(ending, clock, 50), "that was said"
+    synthetic.write(tmp_path, [second])
+    assert not due(ending, clock, 60)
+    assert not due(ending, clock, 79)
+    assert due(ending, clock, 81)
+
+
+def test_the_first_second_that_is_open(tmp_path: Path) -> None:
+    """By the mark of the last batch that is over: a second that ends there is closed."""
+    assert first_open_s(tmp_path) is None
+    for folder in ("offsets", "commits"):
+        (tmp_path / folder).mkdir()
+    assert first_open_s(tmp_path) is None
+    marks = (0, 100_000, 100_999, 200_000)
+    expected = (None, 100, 100)
+    for number, mark in enumerate(marks):
+        text = f'v1\n{{"batchWatermarkMs":{mark},"conf":{{}}}}\n{{"logOffset":0}}'
+        (tmp_path / "offsets" / str(number)).write_text(text)
+    for number, second in enumerate(expected):
+        (tmp_path / "commits" / str(number)).write_text("v1\n{}")
+        assert first_open_s(tmp_path) == second

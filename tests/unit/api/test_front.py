@@ -1,14 +1,34 @@
-"""What every request goes through and every answer carries."""
+"""What stands before every endpoint: paths, logins, tags, origins, files of the page, WebSocket."""
 
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from typing import Any
 
 import pytest
 
-from amqp10broker.api.front import Cors, Endpoint, Front, HttpRoute, Router, Tag, Visit, too_large, wants_gzip
+from amqp10broker import errors
+from amqp10broker.api.front import (
+    NOT_LOGGED_IN,
+    AcceptedUpgrade,
+    Cors,
+    Credentials,
+    Endpoint,
+    Front,
+    HttpRoute,
+    Router,
+    Tag,
+    Visit,
+    accept,
+    asks_for_websocket,
+    check_tag,
+    credentials,
+    too_large,
+    wants_gzip,
+)
 from amqp10broker.api.front import takes as takes_types
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
+from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused, refused
 
 ROUTES = [
     HttpRoute(
@@ -186,3 +206,240 @@ def test_a_preflight_says_methods_headers_and_for_how_long() -> None:
         "access-control-max-age": "1800",
     }
     assert not granted(answered("OPTIONS", "/api/users", PAGE))
+
+
+def basic(text: bytes, scheme: str = "Basic") -> str:
+    return f"{scheme} {b64encode(text).decode()}"
+
+
+def test_a_client_without_login_is_asked_for_one() -> None:
+    assert credentials(None) is NOT_LOGGED_IN
+    assert NOT_LOGGED_IN.status == 401
+    assert NOT_LOGGED_IN.headers == (("www-authenticate", 'Basic realm="RabbitMQ Management"'),)
+    assert NOT_LOGGED_IN.body == b""
+
+
+@pytest.mark.parametrize("header", ["Basic ", "Basic ***", basic(b"no colon"), "Basic YW5u=OmE="])
+def test_a_login_that_cannot_be_read_is_a_bad_request(header: str) -> None:
+    assert credentials(header) == HttpResponse(400)
+
+
+def test_a_bearer_token_is_a_password_without_a_name() -> None:
+    assert credentials("Bearer a.b.c") == Credentials(b"", b"a.b.c")
+    assert "a.b.c" not in repr(credentials("bearer a.b.c"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "may"),
+    [
+        (Tag.MANAGEMENT, "MPOA"),
+        (Tag.POLICYMAKER, "PA"),
+        (Tag.MONITORING, "OA"),
+        (Tag.ADMINISTRATOR, "A"),
+    ],
+)
+def test_which_tag_suffices_for_which(wanted: Tag, may: str) -> None:
+    tags = {"M": "management", "P": "policymaker", "O": "monitoring", "A": "administrator"}
+    for letter, tag in tags.items():
+        if letter in may:
+            check_tag(wanted, {tag, "another"})
+        else:
+            with pytest.raises(RequestRefused) as refused:
+                check_tag(wanted, {tag})
+            assert refused.value.answer.status == 401
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tags", "reason"),
+    [
+        (Tag.ADMINISTRATOR, (), "Not management user"),
+        (Tag.MANAGEMENT, ("impersonator",), "Not management user"),
+        (Tag.ADMINISTRATOR, ("monitoring",), "Not administrator user"),
+        (Tag.MONITORING, ("policymaker",), "Not monitor user"),
+        (Tag.POLICYMAKER, ("management",), "User not authorised to access object"),
+    ],
+)
+def test_the_refusal_says_what_is_missing(wanted: Tag, tags: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        check_tag(wanted, tags)
+    assert json.loads(refused.value.answer.body) == {"error": "not_authorised", "reason": reason}
+
+
+TEXT = "queue 'q' in vhost '/': a sentence"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        (errors.NotFound, 404, "not_found"),
+        (errors.Unavailable, 503, "unavailable"),
+        (errors.Inequivalent, 400, "bad_request"),
+        (errors.InvalidArgument, 400, "bad_request"),
+        (errors.InUse, 400, "bad_request"),
+        (errors.ResourceLocked, 400, "bad_request"),
+        (errors.LimitExceeded, 400, "bad_request"),
+        (errors.BadRequest, 400, "bad_request"),
+        (errors.NotSupported, 400, "bad_request"),
+    ],
+)
+def test_a_refusal_has_its_status_and_its_sentence(
+    kind: type[errors.RefusedError], status: int, error: str
+) -> None:
+    answer = refused(kind("queue 'q'", TEXT)).answer
+    assert answer.status == status
+    assert json.loads(answer.body) == {"error": error, "reason": TEXT}
+
+
+@pytest.mark.parametrize("kind", [errors.AccessRefused, errors.PermissionDenied, errors.ReservedName])
+def test_a_user_who_may_not_is_told_no_more(kind: type[errors.RefusedError]) -> None:
+    answer = refused(kind("queue 'q'", TEXT)).answer
+    assert answer.status == 401
+    assert json.loads(answer.body) == {"error": "not_authorised", "reason": "Access refused."}
+
+
+def route(pattern: str, *methods: str) -> HttpRoute:
+    return HttpRoute(pattern, {method: Endpoint(Tag.MANAGEMENT, pattern) for method in methods})
+
+
+QUEUE = route("/api/queues/{vhost}/{name}", "GET", "PUT", "DELETE")
+DETAILED = route("/api/queues/detailed", "GET")
+QUEUES = route("/api/queues/{vhost}", "GET")
+USER = route("/api/connections/username/{user}", "GET")
+CHANNELS = route("/api/connections/{name}/channels", "GET")
+ROUTER = Router([QUEUES, QUEUE, DETAILED, CHANNELS, USER])
+
+
+@pytest.mark.parametrize(
+    ("segments", "expected", "values"),
+    [
+        (("api", "queues", "detailed"), DETAILED, {}),
+        (("api", "queues", "/"), QUEUES, {"vhost": "/"}),
+        (("api", "queues", "/", "q/1"), QUEUE, {"vhost": "/", "name": "q/1"}),
+        (("api", "connections", "username", "channels"), USER, {"user": "channels"}),
+        (("api", "connections", "c", "channels"), CHANNELS, {"name": "c"}),
+    ],
+)
+def test_of_two_patterns_the_one_that_says_more_counts(
+    segments: tuple[str, ...], expected: HttpRoute, values: dict[str, str]
+) -> None:
+    assert ROUTER.find(segments) == (expected, values)
+
+
+def test_two_patterns_of_the_same_paths_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match="mean the same paths"):
+        Router([QUEUES, route("/api/queues/{other}", "GET")])
+
+
+ANY = ("*",)
+HEADERS = {
+    "host": "server.example.com",
+    "upgrade": "websocket",
+    "connection": "keep-alive, Upgrade",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-version": "13",
+    "sec-websocket-protocol": "amqp",
+}
+
+
+def asked(
+    origins: tuple[str, ...] = ANY, *, method: str = "GET", body: bytes = b"", **headers: Any
+) -> AcceptedUpgrade:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    left = {name: value for name, value in {**HEADERS, **given}.items() if value is not None}
+    return accept(HttpRequest(method, ("any", "path"), headers=left, body=body), origins)
+
+
+def test_the_answer_is_that_of_the_standards_example() -> None:
+    assert dict(asked().headers) == {
+        "upgrade": "websocket",
+        "connection": "Upgrade",
+        "sec-websocket-accept": "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
+        "sec-websocket-protocol": "amqp",
+    }
+
+
+@pytest.mark.parametrize(
+    ("protocols", "chosen"),
+    [("amqp", "amqp"), ("binary, AMQPWSB10, amqp", "amqp"), ("AMQPWSB10", "AMQPWSB10"), ("a,amqp,b", "amqp")],
+)
+def test_amqp_is_chosen_among_what_the_client_speaks(protocols: str, chosen: str) -> None:
+    assert dict(asked(sec_websocket_protocol=protocols).headers)["sec-websocket-protocol"] == chosen
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "says"),
+    [
+        ({"sec_websocket_protocol": None}, 400, "Sec-WebSocket-Protocol must list amqp"),
+        ({"sec_websocket_protocol": "mqtt, binary"}, 400, "Sec-WebSocket-Protocol must list amqp"),
+        ({"sec_websocket_key": None}, 400, "Sec-WebSocket-Key"),
+        ({"sec_websocket_key": "dGhlIHNhbXBsZQ=="}, 400, "Sec-WebSocket-Key"),
+        ({"sec_websocket_key": "é" * 24}, 400, "Sec-WebSocket-Key"),
+        ({"sec_websocket_key": HEADERS["sec-websocket-key"] * 2}, 400, "Sec-WebSocket-Key"),
+        ({"connection": None}, 400, "Connection must say Upgrade"),
+        ({"connection": "keep-alive"}, 400, "Connection must say Upgrade"),
+        ({"method": "POST"}, 400, "asked for with GET"),
+        ({"body": b"x"}, 400, "without a body"),
+        ({"sec_websocket_version": "8"}, 426, "Sec-WebSocket-Version must say 13"),
+        ({"sec_websocket_version": None}, 426, "Sec-WebSocket-Version must say 13"),
+    ],
+)
+def test_what_is_wrong_is_told(changed: dict[str, Any], status: int, says: str) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        asked(**changed)
+    answer = refused.value.answer
+    assert answer.status == status
+    assert says in json.loads(answer.body)["reason"]
+    assert (("sec-websocket-version", "13") in answer.headers) == (status == 426)
+
+
+def test_origins_that_are_named_may_and_others_may_not() -> None:
+    """A client that is no browser names none."""
+    named = ("https://shop.example", "http://localhost:8000")
+    for origin in (None, *named):
+        assert not asked(named, origin=origin).foreign
+    for origin in ("https://other.example", "null", "", "http://shop.example", "https://shop.example:8443"):
+        with pytest.raises(RequestRefused) as refused:
+            asked(named, origin=origin)
+        assert refused.value.answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("origin", "foreign"),
+    [
+        (None, False),
+        ("http://localhost", False),
+        ("http://localhost:8080", False),
+        ("http://127.0.0.1:15672", False),
+        ("http://[::1]:15672", False),
+        ("https://evil.example", True),
+        ("http://localhost.evil.example", True),
+        ("http://evil.example#localhost", True),
+        ("http://localhost@evil.example", True),
+        ("null", True),
+        ("file://", True),
+        ("http://[", True),
+        ("", True),
+    ],
+)
+def test_a_page_of_another_machine_is_foreign(origin: str | None, foreign: bool) -> None:
+    """It runs in a browser on this machine, and is no client of it: the password of guest is known to all."""
+    assert asked(origin=origin).foreign is foreign
+    assert not asked(("*", origin or ""), origin=origin).foreign
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "asks"),
+    [
+        ([b"websocket"], b"1.1", True),
+        ([b"WebSocket"], b"1.1", True),
+        ([b"h2c", b"websocket"], b"1.1", True),
+        ([b"h2c, websocket"], b"1.1", True),
+        ([b"h2c"], b"1.1", False),
+        ([b"websockets"], b"1.1", False),
+        ([], b"1.1", False),
+        ([b"websocket"], b"1.0", False),
+    ],
+)
+def test_who_asks(values: list[bytes], version: bytes, asks: bool) -> None:
+    headers = [(b"host", b"h"), *((b"upgrade", value) for value in values)]
+    assert asks_for_websocket(headers, version) is asks

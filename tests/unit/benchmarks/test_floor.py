@@ -1,4 +1,4 @@
-"""Generator and floor peer against each other, over real sockets."""
+"""The floor: what a socket and a client can do without a broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker
 from benchmarks.cases import publish_and_consume
-from benchmarks.measure import drain, preload, window
+from benchmarks.measure import carry_through, drain, preload, window
+from benchmarks.queues091 import Queues
 from tests.support.load_windows import LONG_S, until_delivered
 
 pytestmark = pytest.mark.integration
@@ -34,3 +35,46 @@ def test_messages_of_every_size_pass() -> None:
             preload(floor, (f"q{size_bytes}",), 30, size_bytes=size_bytes)
         # Longer than processes stand still on a busy machine: a pause in between is not the end.
         assert drain(floor, [f"q{size_bytes}" for size_bytes in sizes], quiet_s=4.0) == 90
+
+
+@pytest.mark.parametrize("settle", spec.Settle)
+def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.Settle) -> None:
+    """Two connections in one load process, each way to acknowledge, prefetch-count respected."""
+    connections = publish_and_consume(
+        "q", size_bytes=20, credit=50, settle=settle, in_flight_max=100, amqp091=True
+    )
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        what = spec.Load(floor.endpoint, connections)
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
+    (total,) = taken.result.counts
+    assert total.delivered >= 1000
+    assert total.settled == total.delivered
+    assert total.published - total.delivered <= 4000
+    assert total.published - total.confirmed <= 100
+
+
+def test_latencies_are_read_from_the_stamps() -> None:
+    """The floor gives each message back with its own bytes."""
+    publish = spec.Publish(("q",), size_bytes=20, rate_per_s=2000.0, stamp=True)
+    consume = spec.Consume(("q",), size_bytes=20, stamp=True)
+    connections = (spec.Channel(publish=(publish,)),), (spec.Channel(consume=(consume,)),)
+    with OwnBroker(BrokerSettings(), floor=("--keep",)) as floor:
+        what = spec.Load(floor.endpoint, connections)
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
+    (delivery,) = taken.result.delivery
+    (confirm,) = taken.result.confirm
+    assert delivery is not None
+    assert confirm is not None
+    assert 0 < delivery.p50_ms < 10_000
+
+
+def test_messages_of_every_size_pass_floor091() -> None:
+    """A message larger than a frame goes in several, an empty one in none."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor, Queues(floor.endpoint) as queues:
+        for size_bytes in (0, 12, 100_000, 300_000):
+            queue = f"q{size_bytes}"
+            preload(floor, (queue,), 30, size_bytes=size_bytes, amqp091=True)
+            assert queues.counts((queue,)) == {queue: 30}
+            consume = spec.Consume((queue,), credit=10)
+            carry_through(floor, (spec.connection(consume, amqp091=True),), 30, "delivered", name="drain")
+            assert queues.counts((queue,)) == {queue: 0}

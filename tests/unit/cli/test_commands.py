@@ -1,18 +1,23 @@
-"""What commands share: typed values, files, and what each asks of the broker."""
+"""Commands that talk to a broker: what they ask for, how they find it, their help."""
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amqp10broker.cli import admin, commands, definitions, main, passwords
+from amqp10broker.cli import admin, commands, completion, connecting, definitions, main, passwords
+from amqp10broker.cli.broker_url import from_environment
+from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
 
 
@@ -294,3 +299,261 @@ class TestDefinitions:
         assert path.read_text() == '{"users": []}'
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert os.listdir(tmp_path) == ["definitions.json"]
+
+
+ROWS = [{"vhost": "/", "name": "q", "size": 3, "result": "ok"}]
+CHECK = {"result": "ok", "message": "all is well"}
+
+
+class Broker:
+    """Answers each request with the same, or refuses it."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.answer: Any = None
+
+    def ask(self, place: admin.Place, request: Any) -> Any:
+        self.requests.append(request)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr(admin, "ask", broker.ask)
+    return broker
+
+
+@pytest.mark.parametrize(
+    ("written", "operation", "given", "answer"),
+    [
+        (
+            ["member", "add", "q", "b", "--membership", "voter", "--timeout", "9"],
+            "add-member",
+            {"name": "q", "node": "b", "membership": "voter", "timeout": 9},
+            {"added": True, "size": 2},
+        ),
+        (
+            ["member", "grow", "b", "even", "--queue-pattern", "^q"],
+            "grow",
+            {
+                "node": "b",
+                "strategy": "even",
+                "vhost_pattern": ".*",
+                "queue_pattern": "^q",
+                "membership": "promotable",
+                "errors_only": False,
+            },
+            ROWS,
+        ),
+        (["member", "shrink", "b", "--errors-only"], "shrink", {"node": "b", "errors_only": True}, ROWS),
+        (["queue", "stream-status", "s"], "stream-status", {"name": "s"}, [{"role": "leader", "node": "a"}]),
+        (
+            ["member", "rebalance", "quorum"],
+            "rebalance",
+            {"kind": "quorum", "vhost_pattern": ".*", "queue_pattern": ".*"},
+            [{"Node name": "a", "Number of quorum queues": 1, "Number of streams": 0}],
+        ),
+        (["cluster", "drain"], "drain", {}, {"draining": True}),
+        (["check", "quorum-critical"], "check-if-node-is-quorum-critical", {}, CHECK),
+        (
+            ["check", "leaders", "--across-all-vhosts", "x"],
+            "check-for-quorum-queues-without-an-elected-leader",
+            {"pattern": "x", "vhost": None, "across_all_vhosts": True},
+            CHECK,
+        ),
+        (["check", "quorum-plus-one"], "await-online-quorum-plus-one", {"timeout": 120}, CHECK),
+        (
+            ["member", "force-shrink-all", "--vhost-pattern", "^v$"],
+            "force-all-queues-shrink-member-to-current-member",
+            {"vhost_pattern": "^v$", "queue_pattern": ".*", "errors_only": False},
+            [{"vhost": "v", "name": "q", "size": 1, "result": "ok"}],
+        ),
+    ],
+)
+def test_a_command_requests_its_operation(
+    broker: Broker, written: list[str], operation: str, given: dict[str, Any], answer: Any
+) -> None:
+    broker.answer = answer
+    assert main.main(written) == 0
+    assert broker.requests == [{"op": operation, "arguments": given}]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["cluster", "status", "--bogus"],
+        ["cluster", "forget-node"],
+        ["member", "grow", "b", "odd"],
+        ["cluster", "await-online-nodes", "many"],
+        ["cluster", "await-online-nodes", "0"],
+    ],
+)
+def test_what_is_typed_wrongly_is_code_64(broker: Broker, written: list[str]) -> None:
+    """T17: also where another command has 2."""
+    try:
+        code: object = main.main(written)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 64
+    assert not broker.requests
+    with pytest.raises(SystemExit) as other:
+        main.main(["queue", "list", "--bogus"])
+    assert other.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("written", "answer", "said"),
+    [
+        (
+            ["cluster", "join", "a"],
+            {"node": "a", "joined": False},
+            "The node is already a member of this cluster",
+        ),
+        (
+            ["cluster", "join", "a=h:1"],
+            {"node": "a", "joined": True},
+            "the node joins the cluster of node 'a'",
+        ),
+        (
+            ["cluster", "reset"],
+            {"node": "d", "failed": []},
+            "node 'd' is out of the cluster, has no data any more",
+        ),
+        (["cluster", "force-reset"], {"node": "d", "failed": []}, "cluster forget-node d"),
+    ],
+)
+def test_coming_and_going_is_told(
+    broker: Broker, capsys: pytest.CaptureFixture[str], written: list[str], answer: Any, said: str
+) -> None:
+    broker.answer = answer
+    assert main.main(written) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("h:5672", "is 'h:5672'; must be amqp://host:port"),
+        ("http://u:secret@h", "does not begin so"),
+        ("amqp://u:secret@", "names no host"),
+        ("amqp://u:secret@h:x", "has something else than a number from 1 to 65535 as its port"),
+        ("amqp://u:secret@h:99999", "has something else than a number from 1 to 65535 as its port"),
+        ("amqp://u:sec/ret@h", "has an '@' behind its first '/'"),
+        ("amqp://u:secret@h/v/w", "has more than one '/' behind its host"),
+        ("amqp://u:secret@h/v?x=1", "has a query or fragment"),
+    ],
+)
+def test_what_is_no_such_url_is_refused_without_its_password(text: str, problem: str) -> None:
+    """See `client.url`, which refuses it: nothing is repeated that may be of a password."""
+    with pytest.raises(ConfigError) as refused:
+        from_environment({URL_VARIABLE: text})
+    assert str(refused.value).startswith(f"variable AMQP10BROKER_URL {problem}")
+    assert "sec" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({URL_VARIABLE: "amqp://localhost:7"}, admin.Place(7, None)),
+        ({URL_VARIABLE: "amqp://[::1]:7", "AMQP10BROKER_PORT": "8"}, admin.Place(7, None)),
+        ({URL_VARIABLE: "amqp://127.0.0.1:7", "AMQP10BROKER_ADMIN_SOCKET": "/s"}, admin.Place(5672, "/s")),
+    ],
+)
+def test_commands_that_administrate_find_the_broker_by_its_port(
+    environ: dict[str, str], place: admin.Place
+) -> None:
+    """On this machine; a socket that is named is nearer."""
+    assert admin.place_of(None, None, environ) == place
+    assert admin.place_of("9", None, environ) == admin.Place(9, None)
+
+
+def login(monkeypatch: pytest.MonkeyPatch, url: str | None, **given: Any) -> tuple[Any, ...]:
+    monkeypatch.delenv("AMQP10BROKER_PORT", raising=False)
+    if url is None:
+        monkeypatch.delenv(URL_VARIABLE, raising=False)
+    else:
+        monkeypatch.setenv(URL_VARIABLE, url)
+    options = {"host": None, "port": None, "user": None, "password": None, "vhost": None, **given}
+    found = connecting.login_of(argparse.Namespace(**options))
+    return (found.host, found.port, found.user, found.password, found.vhost, found.tls)
+
+
+def test_an_option_counts_instead_of_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password of the URL is that of its user, and of nobody else."""
+    url = "amqps://ann:pw@far:7/v"
+    assert login(monkeypatch, None) == ("127.0.0.1", 5672, "guest", "guest", None, False)
+    assert login(monkeypatch, url) == ("far", 7, "ann", "pw", "v", True)
+    assert login(monkeypatch, url, port="9", vhost="w") == ("far", 9, "ann", "pw", "w", True)
+    assert login(monkeypatch, url, user="bob") == ("far", 7, "bob", "guest", "v", True)
+    assert login(monkeypatch, url, password="x") == ("far", 7, "ann", "x", "v", True)
+    assert login(monkeypatch, "amqp://h", user="") == ("h", 5672, "", "guest", None, False)
+
+
+NAMES = {word for words in main.homes() for word in words.split()}
+
+
+@pytest.mark.parametrize("shell", completion.SHELLS)
+def test_a_script_names_every_command(shell: str) -> None:
+    """Nothing that the parser takes is left out; some shells want a backslash before a hyphen."""
+    script = completion.script(shell).replace("\\-", "-")
+    assert [name for name in NAMES if name not in script] == []
+
+
+def complete(tmp_path: Path, *words: str) -> list[str]:
+    """What bash offers for the last of the words."""
+    program = shutil.which("bash")
+    assert program is not None, "bash is what .ci/run itself runs in"
+    script = tmp_path / "script"
+    script.write_text(completion.script("bash"))
+    (tmp_path / "file with space.json").touch()
+    commands = (
+        'source ./script; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_amqp10broker "$1" "${@: -1}"; '
+        '[[ ${#COMPREPLY[@]} -eq 0 ]] || printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        [program, "--norc", "-c", commands, "bash", "amqp10broker", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["qu"], ["queue"]),
+        (["no"], []),
+        (
+            ["queue", "list", "messages_"],
+            ["messages_ready", "messages_unacknowledged", "messages_delayed", "messages_dlx"],
+        ),
+        (["queue", "list", "name", "ty"], ["type"]),
+        (["queue", "list", "--format", ""], ["table", "json", "csv", "plain"]),
+        (["queue", "list", "--format", "json", "lea"], ["leader"]),
+        (["queue", "list", "--no"], ["--no-header"]),
+        (["exchange", ""], ["declare", "delete", "list"]),
+        (["exchange", "declare", "--typ"], ["--type"]),
+        (["exchange", "declare", "--type", "to"], ["topic"]),
+        (["queue", "declare", "--type", ""], ["classic", "quorum", "stream"]),
+        (["vhost", "d"], ["delete"]),
+        (["alarm", "set", ""], ["memory", "disk"]),
+        (["alarm", "memory-limit", "a"], ["absolute"]),
+        (["alarm", "disk-limit", "m"], ["mem_relative"]),
+        (["set", "max_l"], ["max_link_credit"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["publish", "--property", "message"], ["message-id="]),
+        (["queue", "list", "--vhost", ""], []),
+        (["definitions", "import", "file"], ["file with space.json"]),
+        (["publish", "--file", "file"], ["file with space.json"]),
+    ],
+    ids=" ".join,
+)
+def test_bash_offers_what_may_stand_there(words: list[str], offered: list[str], tmp_path: Path) -> None:
+    """Commands, kinds, options, values of options, columns, files."""
+    assert complete(tmp_path, *words) == offered

@@ -1,16 +1,27 @@
-"""The ``list-`` commands: columns, what is asked of the broker, and rows from the status document."""
+"""What commands print: tables, timelines, findings, messages, tokens."""
 
 from __future__ import annotations
 
+import argparse
+import csv
+import io
 import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from amqp10broker.cli import admin, listing, main, rows
+from amqp10broker.cli import admin, getting, listing, looking, main, publishing, rows, tables
+from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
 from amqp10broker.errors import ConfigError
+from amqp10broker.protocols.amqp10.types import UInt
 from amqp10broker.queues.queue_status import CONSUMING, QueueConsumption, QueueCounters, tally
 from amqp10broker.sessions.counters import ClientCounters
+from tests.support.key_server import key_server
+from tests.support.tokens import SERVER, key, pem, token
 
 COUNTERS = ClientCounters().document()
 ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}
@@ -233,3 +244,397 @@ def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[st
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
     assert main.main(["queue", "list", "messges"]) == 2
     assert "did you mean messages?" in capsys.readouterr().err
+
+
+ODD = [
+    {"name": "a,b\t\x1b[2J", "type": None, "messages": True},
+    {"name": '"q"', "type": ["x", "y"], "messages": {"k": 1}},
+]
+
+
+def test_wide_characters_keep_the_columns_straight() -> None:
+    """A character of Chinese takes two columns, a combining accent none."""
+    lines = tables.render(("n",), [{"n": "队列"}, {"n": "e\u0301t"}, {"n": "abcd"}], "table").splitlines()
+    assert lines[3] == "│ 队列 │"
+    assert lines[5] == "│ e\u0301t   │"
+    assert lines[7] == "│ abcd │"
+
+
+def test_what_could_steer_a_terminal_is_escaped() -> None:
+    """Names come from clients; in tables and plain lines nothing unprintable is shown."""
+    for form in ("table", "plain"):
+        shown = tables.render(("name",), ODD[:1], form)
+        assert "\\x1b[2J" in shown
+        assert "\x1b" not in shown
+
+
+STEERING = ["\x1b[2J", "\x9b2J", "\x7f", "\r", "\u202etxt.exe", "\u2028", "\x00", "\U000e0041"]
+
+
+@pytest.mark.parametrize("form", tables.FORMATS)
+@pytest.mark.parametrize("name", STEERING)
+def test_no_form_prints_what_could_steer_a_terminal(form: str, name: str) -> None:
+    """Escape sequences of seven and eight bits, line ends, marks that turn the direction of writing."""
+    shown = tables.render(("name", "arguments"), [{"name": name, "arguments": {name: name}}], form)
+    assert shown.replace("\n", "").replace("\t", "").isprintable()
+    if form == "json":
+        assert json.loads(shown) == [{"name": name, "arguments": {name: name}}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "\\t=1"),
+        ("\r=1", "\\r=1"),
+        (["=1", "b"], "'=1, b"),
+        ({"=": 1}, '{"=": 1}'),
+        ("a=1", "a=1"),
+        (-1, "-1"),
+        (-1.5, "-1.5"),
+    ],
+)
+def test_no_cell_of_csv_is_a_formula(value: object, text: str) -> None:
+    """A client's name must not be computed by whoever opens the listing; numbers stay numbers."""
+    shown = tables.render(("name",), [{"name": value}], "csv", header=False)
+    assert list(csv.reader(io.StringIO(shown))) == [[text]]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_on_a_terminal_a_long_name_takes_several_lines_and_numbers_stay_whole(width: int) -> None:
+    """86 characters: broken behind what parts the name, and put together again it is the name."""
+    name = "tenant-7/warehouse-north/orders/incoming/region-eu-central-1/priority-high/queue-00042"
+    rows = [{"name": name, "messages": 4_294_967_295}, {"name": "short", "messages": 7}]
+    lines = tables.render(("name", "messages"), rows, "table", width=width).splitlines()
+    assert len(name) == 86
+    assert {len(line) for line in lines} == ({80} if width == 80 else {len(name) + 17})
+    cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert "".join(cell for cell, _ in cells[1:-1]) == name
+    assert cells[1][1] == "4294967295"
+    assert cells[-1] == ["short", "7"]
+    assert all(cell.endswith(("-", "/")) for cell, _ in cells[1:-2])
+
+
+class Broker:
+    """In place of a broker: a link whose timeline comes in parts."""
+
+    def __init__(self, *parts: dict[str, Any]) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.parts = list(parts)
+
+    def ask(self, place: admin.Place, request: Mapping[str, Any], *, timeout_s: float = 10.0) -> Any:
+        self.asked.append(dict(request))
+        if request["op"] == "timeline":
+            return self.parts.pop(0)
+        return {"watch": 7, "link": "out", "connection": 3, "channel": 0, "role": "receiver"}
+
+
+def part(
+    since: int, *steps: int, lost: int = 0, more: bool = False, ended: str | None = None
+) -> dict[str, Any]:
+    return {
+        "since": since,
+        "next": since + len(steps),
+        "lost": lost,
+        "more": more,
+        "ended": ended,
+        "start": {"credit": since},
+        "steps": list(steps),
+    }
+
+
+def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, *options: str) -> int:
+    monkeypatch.setattr(admin, "ask", broker.ask)
+    monkeypatch.setattr(looking.time, "sleep", lambda seconds: None)
+    return main.main(["timeline", "3", "out", *options])
+
+
+def test_the_parts_of_a_timeline_become_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Asked for from where the last part ended; the watch is ended then."""
+    broker = Broker(part(0, 1, 2, more=True), part(2, 3), part(3))
+    assert run(monkeypatch, broker, "--for", "0", "--role", "receiver") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["link"]["watch"] == 7
+    assert (printed["start"], printed["steps"], printed["lost"]) == ({"credit": 0}, [1, 2, 3], 0)
+    assert [each["op"] for each in broker.asked] == ["watch-link", *["timeline"] * 3, "unwatch-link"]
+    assert broker.asked[0]["arguments"] == {
+        "connection": 3,
+        "link": "out",
+        "channel": None,
+        "role": "receiver",
+    }
+    assert [each["arguments"]["since"] for each in broker.asked[1:4]] == [None, 2, 3]
+
+
+def test_what_is_behind_a_gap_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps of before cannot be drawn together with those; that some are lost is said."""
+    broker = Broker(part(0, 1), part(9, 10, lost=8, ended="the link is detached"))
+    assert run(monkeypatch, broker, "--for", "0") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["start"], printed["steps"]) == ({"credit": 9}, [10])
+    assert (printed["lost"], printed["ended"]) == (8, "the link is detached")
+
+
+WARNED = {"check": "metrics", "state": "warn", "evidence": "metrics are told", "to_do": "close them"}
+BAD = {"check": "tls", "state": "bad", "evidence": "passwords go unencrypted", "to_do": "give a certificate"}
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *checks: dict[str, str]) -> list[Any]:
+    """Have the broker say this; what it is asked."""
+    asked: list[Any] = []
+    told = {"node": "a", "at_ms": 1, "boot_id": None, "checks": list(checks)}
+
+    def ask(place: admin.Place, request: Any) -> Any:
+        asked.append(request)
+        return told
+
+    monkeypatch.setattr(admin, "ask", ask)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("checks", "code"), [((WARNED,), 0), ((), 0), ((BAD, WARNED), 69), ((WARNED, BAD), 69)]
+)
+def test_the_exit_code_is_0_if_nothing_is_bad(
+    checks: tuple[dict[str, str], ...],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A warning is no reason to stop a roll-out."""
+    asked = answer(monkeypatch, *checks)
+    assert main.main(["doctor", "--formatter", "plain"]) == code
+    assert asked == [{"op": "doctor", "arguments": {"by_itself": False}}]
+    lines = ["state\tcheck\tevidence\tto_do", *("\t".join(each[n] for n in ORDER) for each in checks)]
+    assert capsys.readouterr().out.splitlines() == lines
+
+
+ORDER = ("state", "check", "evidence", "to_do")
+
+
+def test_the_page_has_what_to_do_within_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is in order is named in one paragraph; no terminal and no pipe makes it wider."""
+    fine = [{"check": f"check-{n}", "state": "ok", "evidence": "it is", "to_do": ""} for n in range(12)]
+    answer(monkeypatch, BAD | {"evidence": "passwords go unencrypted " * 5}, WARNED, *fine)
+    assert main.main(["doctor"]) == 69
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("bad       tls: passwords go unencrypted")
+    assert [line.strip() for line in lines if "do: " in line] == ["do: give a certificate", "do: close them"]
+    assert lines[-2].startswith("ok        check-0, check-1, ")
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    return main.build_parser(["publish"]).parse_args(["publish", "--queue", "q", *argv])
+
+
+def message_of(*argv: str) -> Message:
+    return decode_message(publishing.message_of(parsed(*argv)).encode())
+
+
+def test_a_message_of_all_options() -> None:
+    """Properties are texts or numbers by their meaning, headers are typed as they look."""
+    message = message_of(
+        *("body", "--priority", "3", "--ttl", "100", "--transient"),
+        *(
+            "--property",
+            "message-id=7",
+            "--property",
+            "user-id=guest",
+            "--property",
+            "content-type=text/plain",
+        ),
+        *("--property", "group-sequence=5", "--property", "creation-time=1000", "--property", "subject=a=b"),
+        *("--header", "n=5", "--header", "t=text", "--header", "b=true", "--header", 's="5"'),
+        *("--annotation", "x-a=1"),
+    )
+    assert message.body == b"body"
+    assert message.kind is BodyKind.DATA
+    assert message.header == Header(durable=False, priority=3, ttl=100)
+    assert message.properties == Properties(
+        message_id="7",
+        user_id=b"guest",
+        content_type=Symbol("text/plain"),
+        group_sequence=5,
+        creation_time=1000,
+        subject="a=b",
+    )
+    assert message.application_properties == {"n": 5, "t": "text", "b": True, "s": "5"}
+    assert message.message_annotations == {Symbol("x-a"): 1}
+
+
+def test_the_body_is_an_argument_a_file_or_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes as they are, whatever they are."""
+    (tmp_path / "b").write_bytes(b"\xff\n\0")
+    assert message_of("--file", str(tmp_path / "b")).body == b"\xff\n\0"
+    for argv in ((), ("--file", "-")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xfe from stdin")))
+        assert message_of(*argv).body == b"\xfe from stdin"
+    assert message_of("\udcff").body == b"\xff"
+    assert message_of("").body == b""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("x", "--priority", "256"), "option --priority is 256; must be 0 to 255"),
+        (("x", "--ttl", "-1"), "option --ttl is -1; must be 0 to"),
+        (("x", "--property", "colour=red"), "is 'colour=red'; must be KEY=VALUE with one of absolute-"),
+        (("x", "--property", "group-sequence=many"), "is 'many'; must be an integer"),
+        (("x", "--property", "content-type=tëxt"), "is not ASCII"),
+        (("x", "--header", "l=[1]"), "option --header l is a list or a map"),
+        (("x", "--annotation", "a=1"), "must begin with x-"),
+        (("x", "--file", "f"), "BODY is given beside --file"),
+        (("--file", "no-such-file"), "file no-such-file cannot be read"),
+    ],
+)
+def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> None:
+    """With what would be right, before anybody connects."""
+    with pytest.raises(ConfigError) as raised:
+        publishing.message_of(parsed(*argv))
+    assert message in str(raised.value)
+
+
+def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be ignored, which nobody means."""
+    assert main.main(["publish", "--queue", "q", "--key", "k", "x"]) == 2
+    assert "leave one out" in capsys.readouterr().err
+
+
+FULL = Message(
+    b"caf\xc3\xa9",
+    header=Header(durable=True, priority=4),
+    properties=Properties(message_id=UUID(int=5), user_id=b"\xff", content_type=Symbol("a/b")),
+    application_properties={"n": UInt(3), "none": None},
+    message_annotations={Symbol("x-l"): [1, b"b"]},
+    kind=BodyKind.DATA,
+)
+VALUE = Message({"k": [1]}, kind=BodyKind.VALUE)
+
+
+def test_json_of_messages() -> None:
+    """Sections that are there, in plain values; bytes as text, or base64 if they are none."""
+    shown = json.loads(getting.show([FULL, Message(b"\xff"), VALUE], "json", "q"))
+    assert shown == [
+        {
+            "header": {"durable": True, "priority": 4},
+            "message_annotations": {"x-l": [1, "b"]},
+            "properties": {"message_id": str(UUID(int=5)), "user_id": "/w==", "content_type": "a/b"},
+            "application_properties": {"n": 3, "none": None},
+            "body": "café",
+            "body_encoding": "utf-8",
+        },
+        {"body": "/w==", "body_encoding": "base64"},
+        {"body": {"k": [1]}, "body_encoding": "amqp-value"},
+    ]
+    assert getting.show([], "json", "q") == b"[]\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (Message(b"\xff\0"), b"\xff\0"),
+        (Message("text", kind=BodyKind.VALUE), b"text"),
+        (VALUE, b'{"k": [1]}'),
+    ],
+)
+def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
+    """Bytes untouched, for a file or another program."""
+    assert getting.show([message], "body", "q") == shown
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_publishing_that_takes_long_shows_its_progress_on_a_terminal(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second on standard error, and at the end; the messages are the same."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", screen)
+    times = iter(range(0, 100, 2))  # each look at the clock is two seconds after the last
+    monkeypatch.setattr(publishing.time, "monotonic", lambda: next(times))
+    assert list(publishing._with_progress(b"m", 3)) == [b"m"] * 3
+    shown = "".join(f"\r{number} of 3 messages sent" for number in (0, 1, 2, 3)) + "\n"
+    assert screen.getvalue() == (shown if terminal else "")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    (tmp_path / "key.pem").write_bytes(pem())
+    file = tmp_path / "broker.toml"
+    file.write_text(
+        f'auth_backends = "oauth2"\noauth2_resource_server_id = "{SERVER}"\n'
+        f'oauth2_signing_keys = "k1={tmp_path}/key.pem"\n'
+    )
+    return file
+
+
+def explain(config: Path, secret: str, *options: str) -> int:
+    written = config.parent / "token"
+    written.write_text(secret + "\n")
+    return main.main(
+        ["user", "explain-token", "--config", str(config), "--token-file", str(written), *options]
+    )
+
+
+def explained(config: Path, secret: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    code = explain(config, secret, "--formatter", "json")
+    said = capsys.readouterr().out
+    assert secret not in said
+    return code, json.loads(said)
+
+
+def test_what_a_token_allows_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = token("read:v/q", "tag:monitoring", "read:v", exp=4102444800)
+    assert explain(config, secret) == 0
+    dropped = "it must have two parts or three, with slashes between: virtual host/name/routing key"
+    assert capsys.readouterr().out.splitlines() == [
+        "accepted",
+        "user:    ann",
+        "expires: 2100-01-01T00:00:00+00:00",
+        "tags:    monitoring",
+        "allows:  read:v/q",
+        "allows:  tag:monitoring",
+        f"dropped: rabbitmq.read:v: {dropped}",
+    ]
+
+
+def test_a_token_that_would_be_refused_is_explained_all_the_same(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = explained(config, token("read:v/q", lasts_s=-5), capsys)
+    assert (code, said["refused"], said["scopes"]) == (1, "it has expired", ["read:v/q"])
+    code, said = explained(config, token(user="", lasts_s=None), capsys)
+    assert code == 1
+    assert said["refused"] == "it has no claim 'exp', so it would never end"
+
+
+def test_nothing_is_said_of_a_token_that_somebody_else_signed(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = explained(config, token("read:v/q", signed_by=key("RSA", "other")), capsys)
+    assert (code, said) == (1, {"refused": "bad_signature: the signature is wrong"})
+
+
+def test_the_key_set_is_fetched_as_for_a_login(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a real server, in a thread."""
+    with key_server(key("EC", "e1")) as server:
+        monkeypatch.setenv("AMQP10BROKER_OAUTH2_JWKS_URI", server.uri)
+        secret = token("read:v/q", alg="ES256", signed_by=key("EC", "e1"), kid="e1")
+        code, said = explained(config, secret, capsys)
+        assert (code, said["user"]) == (0, "ann")
+    code, said = explained(config, secret, capsys)
+    assert (code, said) == (1, {"refused": "it is signed with key 'e1', which is not known"})

@@ -1,16 +1,35 @@
-"""The greeting of two nodes: nobody without the secret gets further, and each refusal is one clear line."""
+"""Nodes of a cluster: their frames, how they know each other, when one is suspected, how a cluster begins."""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp10broker.cluster.bootstrap import (
+    Address,
+    ClusterIdentity,
+    ClusterRefused,
+    FoundCluster,
+    Join,
+    MemberAt,
+    NodeAnswer,
+    WaitForNodes,
+    check_name,
+    check_still_member,
+    founded,
+    next_step,
+    read_nodes,
+)
 from amqp10broker.cluster.hello import (
     ECHO,
+    FACTS_BYTES_MAX,
+    HEARTBEAT,
+    HUNG_MS,
     MAGIC,
     MESSAGE_BYTES_MAX,
     NO_NODE,
@@ -20,10 +39,30 @@ from amqp10broker.cluster.hello import (
     Hello,
     HelloRefused,
     Identity,
+    Liveness,
+    News,
+    NodeAlive,
+    NodeHeartbeat,
     PeerGreeting,
+    Suspected,
     read_hello,
 )
-from amqp10broker.cluster.wire import ConnectionPurpose
+from amqp10broker.cluster.wire import (
+    BODY_BYTES_MAX,
+    JOINED_BYTES_MAX,
+    BadFrame,
+    ConnectionPurpose,
+    Decoder,
+    FrameKind,
+    PeerFrame,
+    encode,
+    encode_joined,
+)
+from amqp10broker.layout import BadBytes
+from amqp10broker.metadata.entry_codec import decoded
+from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts
+from amqp10broker.raft.ids import member_id
 
 SECRET = b"the secret of the cluster"
 A = Identity(1, "a", 5, "cluster-1")
@@ -316,3 +355,387 @@ def test_same_incarnation_of_another_process_is_an_old_copy() -> None:
     reason = acquaintances.judge(A, replace(first, start=b"another process!"))
     assert reason is not None
     assert "old copy" in reason
+
+
+FRAMES = st.builds(
+    PeerFrame,
+    st.sampled_from([kind for kind in FrameKind if kind is not FrameKind.JOINED]),
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=300),
+)
+
+
+def encoded(frames: list[PeerFrame]) -> bytes:
+    return b"".join(piece for frame in frames for piece in encode(frame.kind, frame.group, [frame.body]))
+
+
+def raw(kind: int, body: bytes, *, length: int | None = None) -> bytes:
+    checked = struct.pack("<BI", kind, 7) + body
+    size = len(checked) + 4 if length is None else length
+    return struct.pack("<I", size) + checked + struct.pack("<I", crc32(checked))
+
+
+def test_layout_is_the_documented_one() -> None:
+    assert b"".join(encode(FrameKind.LETTER, 7, [b"ab", b"", b"c"])) == raw(16, b"abc")
+    assert Decoder().feed(raw(16, b"abc")) == [PeerFrame(FrameKind.LETTER, 7, b"abc")]
+
+
+@given(st.lists(FRAMES, max_size=8), st.lists(st.integers(1, 80), min_size=1))
+def test_frames_come_out_as_they_went_in(frames: list[PeerFrame], portions: list[int]) -> None:
+    """However the bytes are cut into reads."""
+    data, decoder = encoded(frames), Decoder()
+    out: list[PeerFrame] = []
+    at = turn = 0
+    while at < len(data):
+        size = portions[turn % len(portions)]
+        out += decoder.feed(data[at : at + size])
+        at, turn = at + size, turn + 1
+    assert out == frames
+    assert len(decoder._kept) == 0
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
+def test_truncated_bytes_give_only_the_frames_that_are_whole(
+    frames: list[PeerFrame], data: st.DataObject
+) -> None:
+    """The rest waits, and is no more than came."""
+    whole = encoded(frames)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    decoder = Decoder()
+    out = decoder.feed(whole[:cut])
+    assert out == frames[: len(out)]
+    assert len(out) < len(frames)
+    assert len(decoder._kept) == cut - len(encoded(out))
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
+def test_a_flipped_bit_is_never_taken_for_something_else(
+    frames: list[PeerFrame], data: st.DataObject
+) -> None:
+    """The connection ends, or more bytes are awaited; no frame comes out that did not go in."""
+    whole = bytearray(encoded(frames))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        out = Decoder().feed(bytes(whole))
+    except BadFrame:
+        return
+    assert out == frames[: len(out)]
+    assert len(out) < len(frames)
+
+
+@given(st.lists(st.binary(max_size=200), max_size=6))
+def test_random_bytes_are_frames_or_refused(reads: list[bytes]) -> None:
+    """Nothing else is raised, and no more is kept than came."""
+    decoder, came = Decoder(), 0
+    for read in reads:
+        came += len(read)
+        try:
+            decoder.feed(read)
+        except BadFrame:
+            return
+        assert len(decoder._kept) <= came
+
+
+def test_unknown_kind_ends_the_connection() -> None:
+    """A version adds kinds under a higher number only."""
+    with pytest.raises(BadFrame, match="kind 99"):
+        Decoder().feed(raw(99, b""))
+
+
+@pytest.mark.parametrize("length", [0, 8, BODY_BYTES_MAX + 10, 2**32 - 1])
+def test_length_that_no_frame_has_ends_the_connection_at_once(length: int) -> None:
+    """Nothing is awaited, or kept, for it."""
+    with pytest.raises(BadFrame, match="a frame of"):
+        Decoder().feed(raw(16, b"", length=length))
+
+
+def test_messages_of_many_groups_are_one_frame() -> None:
+    """They come out one by one, as if each had come alone."""
+    messages = [(group, b"%d" % group) for group in range(500)]
+    data = b"".join(encode_joined(messages))
+    assert len(data) == struct.unpack_from("<I", data)[0] + 4, "it is one frame"
+    assert Decoder().feed(data) == [PeerFrame(FrameKind.RAFT, *message) for message in messages]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"), [((1, JOINED_BYTES_MAX, 1), 3), ((JOINED_BYTES_MAX - 9, 1), 1), ((), 0)]
+)
+def test_a_joined_frame_does_not_grow_above_its_bound(sizes: tuple[int, ...], count: int) -> None:
+    data = b"".join(encode_joined([(7, bytes(size)) for size in sizes]))
+    assert [len(frame.body) for frame in Decoder().feed(data)] == list(sizes)
+    at = frames = 0
+    while at < len(data):
+        at, frames = at + 4 + struct.unpack_from("<I", data, at)[0], frames + 1
+    assert frames == count
+
+
+@pytest.mark.parametrize(
+    "body", [b"1234567", struct.pack("<II", 7, 3) + b"ab", struct.pack("<II", 7, 0) + b"a"]
+)
+def test_a_joined_frame_that_is_cut_ends_the_connection(body: bytes) -> None:
+    """What it is about would be guessed."""
+    with pytest.raises(BadFrame, match="cut"):
+        Decoder().feed(raw(FrameKind.JOINED, body))
+
+
+def test_body_above_the_bound_is_not_sent() -> None:
+    """The other side would end the connection."""
+    piece = bytes(BODY_BYTES_MAX // 4)
+    with pytest.raises(ValueError, match="are the most"):
+        encode(FrameKind.LETTER, 1, [piece, piece, piece, piece, b"x"])
+
+
+def test_large_frame_in_many_reads_keeps_only_what_came() -> None:
+    """A promise of 80 MiB is not believed."""
+    decoder = Decoder()
+    head = struct.pack("<IBI", BODY_BYTES_MAX + 9, 16, 1)
+    assert decoder.feed(head) == []
+    assert decoder.feed(b"xyz") == []
+    assert len(decoder._kept) == len(head) + 3
+
+
+def beat(*hears: int, incarnation: int = 5, unsynced_ms: int = 0, facts: bytes = b"") -> NodeHeartbeat:
+    return NodeHeartbeat(incarnation, unsynced_ms, frozenset(hears), facts)
+
+
+def knowing(*nodes: int) -> Liveness:
+    liveness = Liveness(1, 1_000)
+    for node in nodes:
+        assert list(liveness.know(node)) == [Suspected(node)]
+    assert list(liveness.tick(0)) == []
+    return liveness
+
+
+def ticks(liveness: Liveness, start_ms: int, end_ms: int) -> list[tuple[int, News]]:
+    """What it says at each tick, with the time."""
+    return [
+        (now, notifications)
+        for now in range(start_ms, end_ms + 1, liveness.beat_ms)
+        for notifications in liveness.tick(now)
+    ]
+
+
+def test_node_is_suspected_until_it_is_heard_and_hears_us() -> None:
+    """Being heard by us is not enough."""
+    liveness = knowing(2)
+    assert list(liveness.received(2, beat(3), 10)) == []
+    assert liveness.hears == {2}
+    assert list(liveness.alive) == []
+    assert list(liveness.received(2, beat(1, 3), 20)) == [NodeAlive(2, 5)]
+    assert list(liveness.alive) == [2]
+    assert list(liveness.received(2, beat(1), 120)) == []
+
+
+def test_silence_of_a_second_is_suspicion() -> None:
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert ticks(liveness, 200, 3_000) == [(1_000, Suspected(2))]
+    assert liveness.hears == frozenset()
+
+
+@pytest.mark.parametrize(("suspect_ms", "beat_ms"), [(200, 40), (900, 180), (1_000, 200), (60_000, 200)])
+def test_five_heartbeats_go_within_the_time_of_suspicion(suspect_ms: int, beat_ms: int) -> None:
+    """Or more, so that what nodes tell each other with them is never older than 200 ms."""
+    assert Liveness(1, suspect_ms).beat_ms == beat_ms
+
+
+def test_what_else_comes_of_a_node_is_no_silence() -> None:
+    """Heartbeats stand behind what is worked off; one that was lost is not heard by that."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    liveness.seen(2, 900)
+    assert ticks(liveness, 200, 1_800) == []
+    assert ticks(liveness, 2_000, 3_000) == [(2_000, Suspected(2))]
+    liveness.seen(2, 3_000)
+    assert liveness.hears == frozenset()
+
+
+def test_node_that_does_not_hear_us_is_suspected() -> None:
+    """A cut in one direction: its heartbeats still come."""
+    liveness = knowing(2, 3)
+    list(liveness.received(2, beat(1, 3), 0))
+    assert list(liveness.received(2, beat(3), 100)) == [Suspected(2)]
+    assert liveness.hears == {2}
+    assert list(liveness.received(2, beat(1, 3), 200)) == [NodeAlive(2, 5)]
+
+
+def test_new_incarnation_is_suspected_and_then_heard() -> None:
+    """Also if nothing else showed that the node was away."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1), 0))
+    assert list(liveness.received(2, beat(1, incarnation=6), 50)) == [Suspected(2), NodeAlive(2, 6)]
+
+
+def test_node_whose_disk_hangs_counts_as_silent() -> None:
+    """It is suspected at once, and is not among those that are heard; it comes back with its disk."""
+    liveness = knowing(2)
+    list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS - 1), 0))
+    assert list(liveness.alive) == [2]
+    assert list(liveness.received(2, beat(1, unsynced_ms=HUNG_MS), 100)) == [Suspected(2)]
+    assert liveness.hears == frozenset()
+    assert list(liveness.received(2, beat(1), 200)) == [NodeAlive(2, 5)]
+
+
+def test_heartbeat_read_after_a_stall_is_not_moved_into_the_future() -> None:
+    liveness = knowing(2)
+    list(liveness.tick(100))
+    list(liveness.received(2, beat(1), 5_100))
+    assert ticks(liveness, 5_100, 8_000) == [(6_100, Suspected(2))]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["beat", "lost", "tick"]), st.booleans(), st.integers(1, 2), st.integers(0, 900)
+        ),
+        max_size=60,
+    )
+)
+def test_news_alternate(steps: list[tuple[str, bool, int, int]]) -> None:
+    """A node is suspected, heard, suspected, ...; and a node is alive exactly after it was heard."""
+    liveness = knowing(2)
+    now, alive = 0, False
+    for what, hears_us, incarnation, wait_ms in steps:
+        now += wait_ms
+        if what == "beat":
+            notifications = list(liveness.received(2, beat(*[1] * hears_us, incarnation=incarnation), now))
+        else:
+            notifications = list(liveness.lost(2) if what == "lost" else liveness.tick(now))
+        for each in notifications:
+            assert isinstance(each, Suspected if alive else NodeAlive)
+            alive = not alive
+        assert alive == (2 in liveness.alive)
+
+
+def test_heartbeat_with_huge_facts_is_refused() -> None:
+    """They are small, or the sender is not well."""
+    with pytest.raises(BadBytes, match="bytes of facts"):
+        HEARTBEAT.decode(HEARTBEAT.encode(beat(1, facts=bytes(FACTS_BYTES_MAX + 1))))
+
+
+LIST = ("a", "b", "c")
+
+
+def heard(*nodes: NodeAnswer) -> dict[str, NodeAnswer]:
+    return {each.name: each for each in nodes}
+
+
+def alone(*names: str) -> dict[str, NodeAnswer]:
+    return heard(*(NodeAnswer(name, None) for name in names))
+
+
+# --- founding -------------------------------------------------------------------------------------
+
+
+def test_the_first_of_the_list_founds_when_a_majority_of_it_has_no_cluster() -> None:
+    waits = next_step("a", LIST, {}, has_data=False)
+    assert isinstance(waits, WaitForNodes)
+    assert waits.names == ("b", "c")
+    assert waits.why == "2 of 3 nodes of the list must be up to found a cluster"
+    assert next_step("a", LIST, alone("c"), has_data=False) == FoundCluster()
+
+
+@pytest.mark.parametrize("listed", [(), ("a",)])
+def test_a_node_alone_is_a_cluster_at_once(listed: tuple[str, ...]) -> None:
+    assert next_step("a", listed, {}, has_data=True) == FoundCluster()
+
+
+def test_no_other_node_ever_founds() -> None:
+    waits = next_step("b", LIST, alone("c"), has_data=False)
+    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, founds the cluster")
+    waits = next_step("b", LIST, alone("a", "c"), has_data=False)
+    assert waits == WaitForNodes(("a",), "node 'a', the first of the list, has no cluster yet")
+
+
+def test_a_founder_whose_disk_is_new_joins_the_cluster_that_there_is() -> None:
+    cluster = heard(NodeAnswer("b", "id"), NodeAnswer("c", None))
+    assert next_step("a", LIST, cluster, has_data=False) == Join("b")
+
+
+# --- joining --------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_not_in_its_list_joins_by_it() -> None:
+    assert next_step("d", LIST, heard(NodeAnswer("b", "id")), has_data=False) == Join("b")
+    assert isinstance(next_step("d", LIST, alone("a", "b", "c"), has_data=False), WaitForNodes)
+
+
+def test_a_joiner_with_data_is_refused_and_hears_what_to_do() -> None:
+    with pytest.raises(ClusterRefused, match="start it once with --discard-my-data"):
+        next_step("c", LIST, heard(NodeAnswer("a", "id")), has_data=True)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_an_emptied_node_under_its_old_name_is_refused(name: str) -> None:
+    with pytest.raises(ClusterRefused, match=f"cluster forget-node {name}' at node 'c'"):
+        next_step(name, LIST, heard(NodeAnswer("c", "id", taken=True)), has_data=False)
+
+
+# --- what is written by people, and into the folder -----------------------------------------------
+
+
+def test_a_list_keeps_its_order() -> None:
+    nodes = read_nodes("b=10.0.0.1:25672, a=[::1]:25673,")
+    assert list(nodes.items()) == [("b", Address("10.0.0.1", 25672)), ("a", Address("::1", 25673))]
+    assert [str(each) for each in nodes.values()] == ["10.0.0.1:25672", "[::1]:25673"]
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("a", "write each as NAME=HOST:PORT"),
+        ("a=host", "write each as NAME=HOST:PORT"),
+        ("a=host:0", "write each as NAME=HOST:PORT"),
+        ("a=:5", "write each as NAME=HOST:PORT"),
+        ("a=h:1,a=h:2", "node 'a' twice"),
+        ("a=h:1,b=h:1", "address h:1 twice"),
+        ("/=h:1", "cannot be the name of a node"),
+    ],
+)
+def test_a_list_that_cannot_be_understood_is_refused(written: str, text: str) -> None:
+    with pytest.raises(ClusterRefused, match=text):
+        read_nodes(written)
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "ü", "x" * 65])
+def test_a_name_is_one_of_a_folder(name: str) -> None:
+    with pytest.raises(ClusterRefused, match="1 to 64 letters"):
+        check_name(name)
+
+
+def test_a_membership_comes_back_from_the_folder() -> None:
+    members = (MemberAt(1, "a", Address("h", 1)), MemberAt(2, "b", Address("h", 2)))
+    membership = ClusterIdentity("id", 2, "b", members)
+    assert ClusterIdentity.of(membership.document()) == membership
+
+
+def test_a_founder_keeps_its_queues_which_are_at_its_node_then() -> None:
+    def queue(kind: str) -> dict[str, object]:
+        return {"type": kind, "durable": True, "auto_delete": False, "arguments": {}, "number": 7}
+
+    node, cluster = NodeFacts("a", 1, "h", 5), ClusterFacts("id", "a")
+    entries = founded(
+        [
+            (("vhost", "/"), {}),
+            (("queue", "/", "c"), queue("classic")),
+            (("queue", "/", "q"), queue("quorum")),
+        ],
+        node,
+        cluster,
+    )
+    records = {key: decoded(key, value) for key, value in entries if key[0] != "vhost"}
+    assert (records["queue", "/", "c"].home, records["queue", "/", "c"].members) == (1, ())
+    assert (records["queue", "/", "q"].home, records["queue", "/", "q"].members) == (0, (member_id(1),))
+    assert (records["node", "a"], records[CLUSTER], records[NODE_NUMBERS]) == (node, cluster, 1)
+    assert entries[0] == (("vhost", "/"), {})
+
+
+def test_a_forgotten_node_finds_out_and_a_node_that_others_do_not_know_yet_waits() -> None:
+    me = ClusterIdentity("id", 3, "c", ())
+    told = {"cluster": "id", "name": "a", "numbers": [1, 2], "highest": 3}
+    with pytest.raises(ClusterRefused, match="it was forgotten; give it an empty folder"):
+        check_still_member(me, told)
+    check_still_member(me, {**told, "numbers": [1, 2, 3]})
+    check_still_member(me, {**told, "highest": 2})
+    check_still_member(me, {**told, "cluster": None})

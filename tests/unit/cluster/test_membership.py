@@ -1,29 +1,49 @@
-"""Changes of members: what the next step is, however things stand, and whole changes in a simulated group."""
+"""Members of queues: where they are placed, how they are changed, who leads."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import combinations
 from random import Random
+from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from amqp10broker.cluster import membership
 from amqp10broker.cluster.membership import (
     Adding,
+    BalancedQueue,
+    ByCount,
     DeclareMembers,
+    Drop,
     Goal,
     GroupState,
+    Grow,
     Hand,
     MemberRole,
     MembershipAction,
+    Move,
+    NodeState,
     Removing,
+    Schedule,
     Step,
+    is_critical,
     new_member,
+    next_change,
+    next_move,
     next_step,
     nothing_to_repair,
     repair,
+    share,
+    target_size,
 )
+from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
 from amqp10broker.raft.entries import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
 from amqp10broker.raft.ids import member_id, node_of
+from tests.support.handles import IdleHandle
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room
 
@@ -353,3 +373,330 @@ def test_without_any_other_a_drained_member_leads() -> None:
         queue.wait(50)
     assert queue.leader.me == B
     queue.propose(1)
+
+
+LOCAL = {"x-queue-leader-locator": "client-local"}
+EVEN = {"x-queue-leader-locator": "balanced"}
+
+
+class Cluster:
+    """Five nodes, and what is declared at the first."""
+
+    def __init__(self, nodes: int = 5, **options: Any) -> None:
+        self.down: set[int] = set()
+        self.draining: set[int] = set()
+        self.queues: list[DeclaredQueue] = []
+        self._count = nodes
+        self._placement = ByCount(
+            1, 7, random.Random(1).randrange, runs=lambda node: node not in self.down, **options
+        )
+
+    def place(
+        self,
+        kind: str = "quorum",
+        arguments: dict[str, Any] | None = None,
+        definition: dict[str, Any] | None = None,
+        *,
+        exclusive: bool = False,
+        lasting: bool = True,
+    ) -> Placed:
+        nodes = [
+            NodeFacts(chr(96 + n), n, "h", n, incarnation=10 + n, draining=n in self.draining)
+            for n in range(1, self._count + 1)
+        ]
+        owner = 1 if exclusive else None
+        wanted = QueueSpec("/", "q", kind, lasting, False, arguments or {}, owner=owner)
+        found = self._placement(wanted, definition or {}, nodes, self.queues, len(self.queues))
+        self.add(kind, found)
+        return found
+
+    def add(self, kind: str, placed: Placed) -> None:
+        number = len(self.queues) + 1
+        self.queues.append(
+            DeclaredQueue(
+                *(str(number), "/", kind, True, None, False, {}, IdleHandle()),
+                number=number,
+                home=placed.home,
+                members=placed.members,
+            )
+        )
+
+    def members(self, size: int, **options: Any) -> list[int]:
+        return [
+            node_of(each)
+            for each in self.place(arguments={"x-quorum-initial-group-size": size}, **options).members
+        ]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_client_local", "quorum_cluster_size_3")
+def test_a_quorum_queue_has_three_members_and_leads_where_it_is_declared() -> None:
+    placed = Cluster().place()
+    assert len(set(placed.members)) == 3
+    assert placed.members[0] == member_id(1)
+    assert (placed.home, placed.incarnation) == (0, 0)
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "quorum_cluster_size_7")
+@pytest.mark.parametrize(("size", "members"), [(1, 1), (2, 2), (5, 5), (9, 5)])
+def test_the_group_is_never_larger_than_the_cluster(size: int, members: int) -> None:
+    assert len(Cluster().members(size)) == members
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "select_nodes_with_least_replicas")
+def test_the_others_are_the_nodes_with_the_fewest_members() -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        cluster.add("quorum", Placed(members=(member_id(2), member_id(3))))
+    cluster.add("quorum", Placed(members=(member_id(4),)))
+    cluster.add("classic", Placed(5))  # another kind does not count
+    assert cluster.members(2) == [1, 5]
+    assert set(cluster.members(3)) == {1, 4, 5}
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "select_nodes_with_least_replicas_node_down")
+def test_running_nodes_come_before_stopped_ones_which_are_taken_when_there_are_too_few() -> None:
+    cluster = Cluster()
+    cluster.down = {2, 3}
+    cluster.add("quorum", Placed(members=(member_id(4), member_id(5))))
+    assert set(cluster.members(3)) == {1, 4, 5}
+    assert set(cluster.members(4)) > {1, 4, 5}
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_balanced")
+def test_a_balanced_leader_is_where_the_fewest_are() -> None:
+    cluster = Cluster(3)
+    leaders = [node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(6)]
+    assert sorted(leaders) == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_locator_policy")
+@pytest.mark.rabbitmq("classic_queue_SUITE", "leader_locator_balanced", "leader_locator_client_local")
+def test_the_policy_counts_before_the_argument_and_this_before_the_configuration() -> None:
+    cluster = Cluster(3, locator="balanced")
+    for _ in range(5):
+        cluster.add("classic", Placed(1))
+    assert cluster.place("classic").home != 1
+    assert cluster.place("classic", LOCAL).home == 1
+    assert cluster.place("classic", LOCAL, {"queue-leader-locator": "balanced"}).home != 1
+    assert cluster.place("classic", EVEN, {"queue-leader-locator": "client-local"}).home == 1
+    assert cluster.place("classic", EVEN, {"queue-leader-locator": "no-such"}).home == 1
+
+
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "leader_locator_balanced_maintenance", "leader_locator_balanced_random_maintenance"
+)
+def test_stopped_and_drained_nodes_lead_only_if_there_is_no_other() -> None:
+    cluster = Cluster(3)
+    cluster.down, cluster.draining = {2}, {3}
+    assert {node_of(cluster.place(arguments=EVEN).members[0]) for _ in range(5)} == {1}
+    cluster.draining = {1, 3}
+    assert node_of(cluster.place().members[0]) == 1
+    cluster.draining = {1}
+    assert node_of(cluster.place().members[0]) == 3, "this node is drained, and another one is not"
+
+
+def test_an_exclusive_queue_is_at_its_connections_node_and_ends_with_its_start() -> None:
+    cluster = Cluster(locator="balanced")
+    for _ in range(3):
+        assert cluster.place("classic", exclusive=True, lasting=False) == Placed(1, incarnation=7)
+
+
+def test_a_transient_queue_elsewhere_ends_with_the_start_of_that_node() -> None:
+    cluster = Cluster(2)
+    cluster.add("classic", Placed(1))
+    assert cluster.place("classic", EVEN, lasting=False) == Placed(2, incarnation=12)
+
+
+def test_with_a_thousand_queues_chance_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "COUNTED_MAX", 4)
+    cluster = Cluster()
+    for _ in range(4):
+        cluster.add("quorum", Placed(members=(member_id(2), member_id(3), member_id(4))))
+    drawn = {tuple(sorted(cluster.members(2))) for _ in range(40)}
+    assert drawn == {(1, 2), (1, 3), (1, 4), (1, 5)}
+    cluster.down = {2, 3, 4}
+    assert {tuple(sorted(cluster.members(2))) for _ in range(10)} == {(1, 5)}
+
+
+def balanced(queues: list[BalancedQueue], nodes: set[int]) -> tuple[list[BalancedQueue], int]:
+    """Make the transfers that are planned; the queues then, and how many there were."""
+    count = 0
+    while (move := next_move(queues, nodes)) is not None:
+        at = next(place for place, queue in enumerate(queues) if queue.group == move.group)
+        queue = queues[at]
+        assert move.to in queue.others
+        assert move.to in nodes
+        others = tuple(node for node in (*queue.others, queue.leader) if node != move.to)
+        queues[at] = replace(queue, leader=move.to, others=others)
+        count += 1
+        assert count <= 200, "it does not end"
+    return queues, count
+
+
+def leaders(queues: list[BalancedQueue], node: int) -> int:
+    return sum(queue.leader == node for queue in queues)
+
+
+def test_a_crowded_node_gives_away_what_is_above_its_share() -> None:
+    """No node that runs and is not drained leads more than its share."""
+    queues = [BalancedQueue(group, 1, (2, 3)) for group in range(1, 8)]
+    moved, count = balanced(queues, {1, 2, 3})
+    assert [leaders(moved, node) for node in (1, 2, 3)] == [3, 2, 2]
+    assert count == 4
+
+
+def test_a_drained_node_gives_away_all_that_others_can_take() -> None:
+    queues = [BalancedQueue(1, 1, (2, 3)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 1, ())]
+    moved, _ = balanced(queues, {2, 3})
+    assert leaders(moved, 1) == 1, "of which it is the only member"
+
+
+def test_another_queue_goes_on_first_where_that_is_the_only_way() -> None:
+    """Node 1 can only give to node 2, which has its share, and can give to node 3."""
+    queues = [BalancedQueue(1, 1, (2,)), BalancedQueue(2, 1, (2,)), BalancedQueue(3, 2, (3,))]
+    assert next_move(queues, {1, 2, 3}) == Move(3, 3)
+    moved, count = balanced(queues, {1, 2, 3})
+    assert [leaders(moved, node) for node in (1, 2, 3)] == [1, 1, 1]
+    assert count == 2
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[BalancedQueue], set[int]]:
+    count = draw(st.integers(1, 5))
+    numbers = range(1, count + 1)
+    queues = []
+    for group in range(draw(st.integers(0, 12))):
+        held = draw(st.lists(st.sampled_from(numbers), min_size=1, unique=True))
+        queues.append(BalancedQueue(group, held[0], tuple(held[1:])))
+    return queues, set(draw(st.lists(st.sampled_from(numbers), min_size=1, unique=True)))
+
+
+@given(clusters())
+def test_it_ends_as_equal_as_it_can_be(cluster: tuple[list[BalancedQueue], set[int]]) -> None:
+    """No node is above the share unless its queues have nowhere to go (Hall's condition, by trying)."""
+    queues, nodes = cluster
+    assume(all(queue.leader in nodes for queue in queues))
+    moved, _ = balanced(list(queues), nodes)
+    limit = share(len(queues), len(nodes))
+    if any(leaders(moved, node) > limit for node in nodes):
+        # Then some nodes together must lead more than their shares, whoever leads what.
+        assert any(
+            sum(not ({queue.leader, *queue.others} & nodes) - set(few) for queue in queues) > limit * size
+            for size in range(1, len(nodes) + 1)
+            for few in combinations(sorted(nodes), size)
+        )
+
+
+@pytest.mark.parametrize(
+    ("online", "voters", "critical"),
+    [(3, 3, False), (2, 3, True), (1, 3, True), (1, 1, True), (2, 2, True), (4, 5, False), (3, 5, True)],
+)
+def test_a_group_is_critical_when_one_more_loss_ends_its_majority(
+    online: int, voters: int, critical: bool
+) -> None:
+    """L5: online voters <= majority."""
+    assert is_critical(online, voters) is critical
+
+
+UP = NodeState()
+DOWN = NodeState(running=False)
+DRAINED = NodeState(draining=True)
+
+
+def first() -> float:
+    return 0.0
+
+
+def members(*nodes: int) -> tuple[int, ...]:
+    return tuple(member_id(node, 7) for node in nodes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "policy", "argument", "wanted"),
+    [(0, None, None, 0), (3, None, None, 3), (3, 5, None, 5), (3, 5, 7, 7), (9, 5, 7, 9), (0, None, 5, 5)],
+)
+def test_the_largest_target_counts(
+    setting: int, policy: int | None, argument: int | None, wanted: int
+) -> None:
+    assert target_size(setting, policy, argument) == wanted
+
+
+@pytest.mark.parametrize(
+    ("held", "nodes", "target", "wanted"),
+    [
+        ((1,), {1: UP, 2: UP, 3: UP}, 3, Grow(2)),
+        ((1, 2), {1: UP, 2: UP, 3: UP}, 3, Grow(3)),
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP}, 3, None),
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP, 5: UP}, 3, None),
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP, 5: UP}, 5, Grow(4)),
+        # Without a target nothing is added.
+        ((1, 2), {1: UP, 2: UP, 3: UP}, 0, None),
+        # Also where it ends at an even number, and where there are fewer nodes than wanted.
+        ((1,), {1: UP, 2: UP}, 3, Grow(2)),
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: UP}, 4, Grow(4)),
+        ((1, 2, 3, 4), {1: UP, 2: UP, 3: UP, 4: UP}, 5, None),
+        # Neither a stopped nor a drained node is taken.
+        ((1, 2, 3), {1: UP, 2: UP, 3: UP, 4: DRAINED, 5: DOWN}, 5, None),
+        ((1, 2), {1: UP, 2: UP, 3: DOWN, 4: DRAINED, 5: UP}, 3, Grow(5)),
+        ((1, 2), {1: UP, 2: UP, 3: DOWN, 4: DRAINED}, 3, None),
+        # A change could not be committed.
+        ((1, 2), {1: UP, 2: DOWN, 3: UP}, 3, None),
+        # Members on nodes that have left count as members.
+        ((1, 2, 9), {1: UP, 2: UP, 3: UP, 4: UP}, 3, None),
+    ],
+)
+def test_one_member_is_added_a_round_until_the_target_is_reached(
+    held: tuple[int, ...], nodes: dict[int, NodeState], target: int, wanted: Grow | None
+) -> None:
+    assert next_change(members(*held), nodes, target, auto_remove=False, random_source=first) == wanted
+
+
+def test_members_on_nodes_that_have_left_go_only_if_that_is_set() -> None:
+    held, nodes = members(1, 2, 9), {1: UP, 2: DOWN, 3: UP}
+    assert next_change(held, nodes, 3, auto_remove=False, random_source=first) is None
+    assert next_change(held, nodes, 3, auto_remove=True, random_source=first) == Drop(members(9))
+    assert next_change(members(9), nodes, 3, auto_remove=True, random_source=first) is None
+
+
+@given(
+    held=st.sets(st.integers(1, 7), min_size=1, max_size=5),
+    states=st.lists(st.sampled_from([UP, DOWN, DRAINED]), min_size=7, max_size=7),
+    target=st.integers(0, 9),
+    random_source=st.floats(0, 1, exclude_max=True),
+)
+def test_what_is_added_is_wanted_and_can_be(
+    held: set[int], states: list[NodeState], target: int, random_source: float
+) -> None:
+    """Whatever the cluster is like, a round adds a running node, to a group below its aim."""
+    nodes = dict(enumerate(states, 1))
+    change = next_change(members(*held), nodes, target, auto_remove=True, random_source=lambda: random_source)
+    assert not isinstance(change, Drop)
+    if change is not None:
+        assert change.node not in held
+        assert nodes[change.node] == UP
+        assert len(held) < target
+
+
+@given(size=st.integers(1, 9), target=st.integers(1, 9), numbers=st.integers(1, 9))
+def test_rounds_end_at_the_target_or_where_no_node_is_left(size: int, target: int, numbers: int) -> None:
+    """Rounds follow each other until nothing is left to do."""
+    nodes = dict.fromkeys(range(1, max(size, numbers) + 1), UP)
+    held = members(*range(1, size + 1))
+    while (change := next_change(held, nodes, target, auto_remove=True, random_source=first)) is not None:
+        assert isinstance(change, Grow)
+        held = (*held, member_id(change.node))
+        assert len({node_of(each) for each in held}) == len(held)
+    assert len(held) == max(size, min(target, len(nodes)))
+
+
+def test_a_round_comes_at_its_interval_and_sooner_after_a_trigger() -> None:
+    schedule = Schedule(1_000, 10, 5)
+    assert schedule.due_ms == 1_005
+    schedule.trigger(100)
+    assert schedule.due_ms == 110
+    schedule.trigger(105)
+    assert schedule.due_ms == 110, "triggers do not put a round off"
+    schedule.ran(110, unfinished=True)
+    assert schedule.due_ms == 120
+    schedule.ran(120, unfinished=False)
+    assert schedule.due_ms == 1_120

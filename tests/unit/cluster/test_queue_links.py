@@ -1,4 +1,4 @@
-"""A link's rules, one by one: time-outs without a leader, the end of a queue, queues at other nodes."""
+"""Links of nodes to queues elsewhere, at both ends."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from amqp10broker.cluster.remote_queue.link import (
-    NO_COUNTS_MS,
-    NO_LEADER_MS,
-    QueueLink,
-)
-from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer
-from amqp10broker.cluster.remote_queue.links import OPENING_MS, HomeLink
+from amqp10broker.cluster.remote_queue.link import NO_COUNTS_MS, NO_LEADER_MS, QueueLink
+from amqp10broker.cluster.remote_queue.link_server import HomeLinkServer, LinkServer
+from amqp10broker.cluster.remote_queue.links import OPENING_MS, HomeLink, QueueLinks
 from amqp10broker.cluster.remote_queue.messages import (
+    Browse,
     LeaderIs,
     LetterBatch,
     LinkMessage,
+    LinkPort,
     RemoteEffects,
     RemoteResumed,
     ResumeRemote,
+    encode,
 )
+from amqp10broker.cluster.wire import PeerFrame
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import commands as e
+from amqp10broker.queues.commands import Credit, Effect, GiveBack, PeerId, Publish, ReplyTo, Subscribe, Tick
+from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.settings import QueueSettings
+from tests.support.quorum_bench import message
 
 PEER = c.PeerId(1, 1, 1)
 CONSUMER = c.ConsumerRef(PEER, 1)
@@ -367,3 +372,360 @@ def test_a_link_asks_anew_only_if_it_is_told_to(again: bool) -> None:
     client, port = link(opened=True)
     client.leader_is(2, LeaderIs(5, again))
     assert any(isinstance(each, ResumeRemote) for each in port.sent) is again
+
+
+BROWSE = c.Subscribe(CONSUMER, False, counted=False, browse=True)
+
+
+def asked(port: Port) -> list[c.Command]:
+    sent, port.sent = port.sent, []
+    assert not any(isinstance(each, LetterBatch) for each in sent)
+    return [command for each in sent if isinstance(each, Browse) for command in each.commands]
+
+
+def tell(client: QueueLink, effect: e.Effect, to: int) -> None:
+    client.told(2, RemoteEffects(to, 1, 1, {PEER: [effect]}))
+
+
+def shown(epoch: int, *keys: int, at: int) -> e.Deliver:
+    return e.Deliver(CONSUMER, keys, [MESSAGE] * len(keys), epoch, shown=(0, 0, at, 0))
+
+
+def again(client: QueueLink, port: Port) -> int:
+    """Another leader, at the same node; the token of its link."""
+    client.leader_is(2, LeaderIs(client.term + 1))
+    to = token(port)
+    answer(client, port, last=1)
+    return to
+
+
+def browsing() -> tuple[QueueLink, Port, int]:
+    client, port = link(opened=True)
+    client.post_all([BROWSE, c.Credit(CONSUMER, 0, 5, False, 0, 100)])
+    to = next(each.token for each in port.sent if isinstance(each, Browse))
+    assert [type(each) for each in asked(port)] == [c.Subscribe, c.Credit]
+    return client, port, to
+
+
+def test_another_leader_goes_on_behind_what_was_shown() -> None:
+    client, port, to = browsing()
+    tell(client, shown(0, 7, 8, at=9), to)
+    tell(client, e.CreditReply(CONSUMER, 2, 3, 0, False, 0), to)
+    port.take()
+    now = again(client, port)
+    subscribe, back, credit = asked(port)
+    assert isinstance(subscribe, c.Subscribe)
+    assert isinstance(back, c.GiveBack)
+    assert isinstance(credit, c.Credit)
+    assert subscribe.shown == (0, 0, 9, 0)
+    assert (back.keys, back.delivery_count, back.seen, back.epoch) == ([], 2, 2, 1)
+    assert (credit.delivery_count, credit.credit, credit.room) == (0, 5, 98)
+    # Its session has an answer, and what the leader of before says late is for nobody.
+    tell(client, shown(0, 9, at=10), now)
+    tell(client, e.CreditReply(CONSUMER, 2, 3, 0, False, 1), now)
+    assert port.take() == []
+    tell(client, shown(1, 9, at=10), now)
+    (deliver,) = port.take()
+    assert isinstance(deliver, e.Deliver)
+    assert (deliver.keys, deliver.epoch) == ((9,), 0)
+
+
+def test_a_drain_is_asked_again_and_answered_once() -> None:
+    client, port, to = browsing()
+    tell(client, e.CreditReply(CONSUMER, 0, 5, 0, False, 0), to)
+    client.post_all([c.Credit(CONSUMER, 0, 5, True, 0)])
+    port.take()
+    now = again(client, port)
+    *_, credit = asked(port)
+    assert isinstance(credit, c.Credit)
+    assert credit.drain
+    tell(client, e.CreditReply(CONSUMER, 5, 0, 0, True, 0), now)
+    assert port.take() == []
+    tell(client, e.CreditReply(CONSUMER, 5, 0, 0, True, 1), now)
+    (reply,) = port.take()
+    assert isinstance(reply, e.CreditReply)
+    assert (reply.delivery_count, reply.epoch) == (5, 0)
+    again(client, port)
+    assert [type(each) for each in asked(port)] == [c.Subscribe, c.GiveBack], "nothing is asked for any more"
+
+
+def test_what_was_given_back_is_shown_again_by_the_next_leader() -> None:
+    """A request that was overtaken has its answer by the node then: the leader would give none."""
+    client, port, to = browsing()
+    tell(client, shown(0, 7, 8, at=9), to)
+    client.post_all([c.GiveBack(CONSUMER, [8], [MESSAGE], 2, 2, 1)])
+    port.take()
+    again(client, port)
+    *_, subscribe, back = asked(port)
+    assert isinstance(subscribe, c.Subscribe)
+    assert isinstance(back, c.GiveBack)
+    assert (back.keys, back.messages, back.epoch) == ([8], (), 2)
+    (reply,) = port.take()
+    assert isinstance(reply, e.CreditReply)
+    assert (reply.credit, reply.epoch) == (0, 0)
+    # What was sent to a leader at this very node it has not carried out yet.
+    client.post_all([c.GiveBack(CONSUMER, [7], [MESSAGE], 2, 2, 2)])
+    assert back.keys == [8]
+
+
+def test_decisions_of_a_browser_are_answered_by_its_node() -> None:
+    client, port, _ = browsing()
+    client.post_all([c.Settle(CONSUMER, [1], c.DeliveryOutcome.ACCEPT, answer=True)])
+    client.post_all([c.Settle(CONSUMER, [1], c.DeliveryOutcome.ACCEPT)])
+    (settled,) = port.take()
+    assert isinstance(settled, e.Settled)
+    assert asked(port) == []
+
+
+def test_a_browser_waits_for_a_leader_for_as_long_as_others_do() -> None:
+    client, port = link()
+    client.post_all([BROWSE])
+    pass_time(client, port, NO_LEADER_MS - 1)
+    assert port.take() == []
+    pass_time(client, port, 1)
+    (refused,) = port.take()
+    assert isinstance(refused, e.SubscribeRefused)
+    assert refused.why is e.Refusal.NO_LEADER
+    client, port, _ = browsing()
+    client.node_down(2)
+    pass_time(client, port, 2 * NO_LEADER_MS)
+    assert port.take() == []
+    client.end()
+    assert CONSUMER in [each.ref for each in port.take() if isinstance(each, e.QueueDeleted)]
+
+
+SESSION = ReplyTo(PeerId(2, 1, 1), "s")
+
+
+class Node:
+    """The queue's node; the other one asks."""
+
+    node = 1
+    peers: Sequence[int] = (1, 2)
+    incarnations: Mapping[int, int] = {1: 1, 2: 1}
+    suspected: frozenset[int] = frozenset()
+    ahead = False
+    """What is carried out is not committed yet, but for letters up to `committed`."""
+    committed = 0
+
+    def __init__(self) -> None:
+        self.queue = QuorumQueue("q", settings=QueueSettings(consumer_timeout_ms=1000), now_ms=0)
+        self.now = self.index = 0
+        self.posted: list[QuorumCommand] = []
+        self.sent: list[LinkMessage] = []
+        self.server = LinkServer(7, self, self.post_all, self)
+        self.server.lead(3)
+
+    def post_all(self, commands: list[QuorumCommand]) -> None:
+        self.posted += commands
+
+    def send(self, node: int, group: int, message: LinkMessage) -> bool:
+        self.sent.append(message)
+        return True
+
+    def tell(self, effects: Mapping[PeerId, Sequence[Effect]]) -> None:
+        raise AssertionError("no session is here")
+
+    def done(self, node: int, incarnation: int) -> int:
+        return self.committed if self.ahead else self.queue.link_last(node, incarnation)
+
+    def carry_out(self, *commands: QuorumCommand) -> None:
+        """What was posted is committed, as one entry, and told."""
+        self.index += 1
+        self.queue.node_links.entry = self.index
+        posted, self.posted = self.posted, []
+        for command in (*posted, *commands):
+            self.queue.apply(command, self.now)
+        self.server.tell(self.queue.take_effects(), self.index)
+
+    def answers(self) -> list[RemoteResumed]:
+        """To who asked how things stand, since the last call."""
+        sent, self.sent = self.sent, []
+        return [each for each in sent if isinstance(each, RemoteResumed)]
+
+
+def test_letters_under_way_are_carried_out_before_a_node_hears_what_it_missed() -> None:
+    """They bear the numbers of before: it may not add what it missed to others meanwhile."""
+    node = Node()
+    server = node.server
+    ref = SESSION.consumer()
+    server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
+    publish = Publish(SESSION.publisher(), [1, 2], [message("a"), message("b")], False)
+    server.received(2, LetterBatch(1, 1, 0, [publish, Subscribe(ref, False), Credit(ref, 0, 2, False, 0)]))
+    node.carry_out()
+    node.now = 1000
+    node.carry_out(Tick())
+    assert [type(each) for each in node.sent if not isinstance(each, LeaderIs)] == [
+        RemoteResumed,
+        RemoteEffects,
+        RemoteEffects,
+    ]
+    node.answers()
+    # Nothing of it reached the node, which gives back, and loses touch.
+    server.received(2, LetterBatch(1, 4, 0, [GiveBack(ref, [], [], 0, 0, 1)]))
+    server.node_down(2)
+    server.node_up(2)
+    server.resume(2, ResumeRemote(2, 1, 0, 4, {ref: 0}))
+    assert not node.answers()
+    node.carry_out()
+    (answer,) = node.answers()
+    assert (answer.token, answer.last, answer.consumers[ref].missed) == (2, 4, 0)
+    assert answer.consumers[ref].delivery_count == 0
+    server.received(2, LetterBatch(2, 5, 2, [Credit(ref, 0, 1, False, 0)]))
+    node.carry_out()
+    (told,) = node.sent
+    assert isinstance(told, RemoteEffects)
+    assert (told.token, told.done) == (2, 5)
+
+
+def test_no_node_hears_of_what_is_carried_out_and_not_committed() -> None:
+    """Neither that its letters are done, nor how things stand when it asks, also again."""
+    node = Node()
+    server = node.server
+    server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
+    node.answers()
+    server.received(2, LetterBatch(1, 1, 0, [Publish(SESSION.publisher(), [1], [message("a")], False)]))
+    node.ahead = True
+    node.carry_out()
+    assert [told.done for told in node.sent if isinstance(told, RemoteEffects)] == [0]
+    for _ in range(2):
+        server.resume(2, ResumeRemote(2, 1, 0, 1, {}))
+        server.tell({}, 1)
+        assert not node.answers()
+    node.ahead = False
+    server.tell({}, 1)
+    (answer,) = node.answers()
+    assert (answer.token, answer.last) == (2, 1)
+
+
+def test_a_link_of_an_older_start_is_not_taken_up() -> None:
+    """What it asks came late: the node has started anew, and its sessions of then are gone."""
+    node = Node()
+    node.incarnations = {1: 1, 2: 6}
+    node.server.resume(2, ResumeRemote(1, 5, 0, 1, {}))
+    assert not node.answers()
+    assert not node.posted
+    node.server.resume(2, ResumeRemote(1, 6, 0, 1, {}))
+    assert [each.token for each in node.answers()] == [1]
+
+
+@pytest.mark.parametrize("lost", ["way", "leadership"])
+def test_who_waits_for_its_letters_is_answered_when_it_asks_again_and_not_when_it_is_lost(lost: str) -> None:
+    node = Node()
+    server = node.server
+    publish = Publish(SESSION.publisher(), [1], [message("a")], False)
+    for resume in (ResumeRemote(1, 1, 0, 1, {}), ResumeRemote(2, 1, 0, 1, {})):
+        server.resume(2, resume)
+        if resume.token == 1:
+            server.received(2, LetterBatch(1, 1, 0, [publish]))
+            assert [each.token for each in node.answers()] == [1]
+    assert not node.answers()
+    server.resume(2, ResumeRemote(2, 1, 0, 1, {}))
+    assert [each.token for each in node.answers()] == [2], "it does not wait for ever"
+    server.resume(2, ResumeRemote(3, 1, 0, 1, {}))
+    if lost == "way":
+        server.node_down(2)
+    else:
+        server.follow()
+    node.carry_out()
+    assert not node.answers()
+
+
+def with_a_consumer() -> Node:
+    """Of the other node, with a link that has resumed."""
+    node = Node()
+    node.server.resume(2, ResumeRemote(1, 1, 0, 1, {}))
+    node.server.received(2, LetterBatch(1, 1, 0, [Subscribe(SESSION.consumer(), False)]))
+    node.carry_out()
+    return node
+
+
+def see(node: Node, *, suspected: bool) -> None:
+    """The queue's node suspects the other one, or hears it again."""
+    node.suspected = frozenset({2} if suspected else ())
+    node.server.node_changed(2)
+
+
+@pytest.mark.parametrize("suspected", [False, True])
+def test_what_is_seen_of_a_node_last_is_what_the_queue_ends_with(suspected: bool) -> None:
+    """Also if it changes before what was seen first is committed, as with a leader that nobody heard."""
+    node = with_a_consumer()
+    if suspected:
+        see(node, suspected=True)
+        node.carry_out()
+    see(node, suspected=not suspected)
+    see(node, suspected=suspected)
+    node.carry_out()
+    assert set(node.queue.suspects) == ({(2, 1)} if suspected else set())
+
+
+def test_a_link_that_resumes_ends_a_suspicion_that_is_not_carried_out_yet() -> None:
+    node = with_a_consumer()
+    see(node, suspected=True)
+    node.suspected = frozenset()
+    node.server.resume(2, ResumeRemote(2, 1, 0, 2, {SESSION.consumer(): 0}))
+    node.carry_out()
+    assert not node.queue.suspects
+
+
+def test_the_next_leader_puts_right_what_the_one_before_saw() -> None:
+    node = with_a_consumer()
+    see(node, suspected=True)
+    node.carry_out()
+    node.server.follow()
+    node.suspected = frozenset()
+    node.server.lead(4)
+    node.carry_out()
+    assert not node.queue.suspects
+
+
+def test_a_node_that_was_suspected_has_a_link_again_when_its_consumers_go_on() -> None:
+    """With an open link and a consumer that the queue passes over nobody there could say why it waits."""
+    node = with_a_consumer()
+    server, (ref,) = node.server, node.queue.queue_status().parts
+    server.received(2, LetterBatch(1, 2, 0, [Credit(ref, 0, 5, False, 0)]))
+    node.carry_out()
+    see(node, suspected=True)
+    node.carry_out()
+    server.node_down(2)
+    node.carry_out(Publish(ReplyTo(PeerId(1, 1, 1), "p").publisher(), [1], [message("a")], False))
+    node.answers()
+    server.node_up(2)
+    for _ in range(2):
+        server.resume(2, ResumeRemote(2, 1, 0, 3, {ref: 0}))
+        assert not node.answers(), "it is suspected still"
+    see(node, suspected=False)
+    assert not node.answers(), "the end of the suspicion is not carried out"
+    node.carry_out()
+    (answer,) = node.answers()
+    assert [len(each.keys) for each in answer.deliveries] == [1]
+    assert not node.queue.queue_status().parts[ref].away
+
+
+GROUP = 7
+
+
+def links() -> QueueLinks:
+    return QueueLinks(LinkPort(1, 1, lambda *_: True, lambda node: 0, lambda told: None, lambda: 0))
+
+
+def say(table: QueueLinks, node: int, leader: LeaderIs) -> None:
+    kind, body = encode(leader)
+    table.received(node, PeerFrame(kind, GROUP, b"".join(body)))
+
+
+def test_a_leader_that_has_lost_its_majority_is_no_leader_at_any_node() -> None:
+    """Else a node without a member says that the queue runs, and one with a member that it does not."""
+    table = links()
+    say(table, 2, LeaderIs(5))
+    assert table.leader_of(GROUP) == 2
+    say(table, 2, LeaderIs(5, no_more=True))
+    assert table.leader_of(GROUP) is None
+
+
+def test_what_an_earlier_leader_says_late_changes_nothing() -> None:
+    table = links()
+    say(table, 2, LeaderIs(5))
+    say(table, 3, LeaderIs(6))
+    say(table, 2, LeaderIs(5, no_more=True))
+    assert table.leader_of(GROUP) == 3

@@ -10,7 +10,7 @@ import pytest
 
 from amqp10broker.message.amqp091 import delivery_count, make_head, split_head
 from amqp10broker.message.amqp10 import decode_head
-from amqp10broker.message.convert import body_start, read_properties, to_amqp091, to_amqp10
+from amqp10broker.message.convert import body_start, read_properties, routing_headers, to_amqp091, to_amqp10
 from amqp10broker.message.message import Message, MessageReader, acquired, durable, header_of
 from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import decode_shortstr
@@ -18,7 +18,8 @@ from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_pr
 from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.performatives import Header, Properties
-from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, UByte, ULong
+from amqp10broker.protocols.amqp10.types import Timestamp as Milliseconds
 
 UUID_TEXT = "urn:uuid:550e8400-e29b-41d4-a716-446655440000"
 
@@ -616,3 +617,38 @@ def test_the_delivery_state_is_carried_to_amqp091() -> None:
     failed = to_amqp091(acquired(fresh, failed=True))
     assert split_head(failed[0])[2] is True
     assert delivery_count(failed[0]) == 1
+
+
+def test_application_properties_and_annotations_of_amqp10_are_headers() -> None:
+    """An annotation goes before an application-property; the broker's own two are not compared."""
+    payload = (
+        encode(Described(ULong(0x72), {Symbol("x-a"): Symbol("sym"), Symbol("x-l"): [UByte(1)]}))
+        + Properties(subject="s").encode()
+        + encode(
+            Described(
+                ULong(0x74),
+                {
+                    "n": UByte(1),
+                    "b": False,
+                    "t": Milliseconds(1_000_000),
+                    "u": UUID(int=1),
+                    "bin": b"1",
+                    "x-a": 5,
+                    "list": [1],
+                    1: "no text",
+                },
+            )
+        )
+        + encode(Described(ULong(0x77), "body"))
+    )
+    found = routing_headers(MessageReader("ex", "key", "u").read(payload))
+    assert found == {
+        "n": 1,
+        "b": False,
+        "t": 1000,
+        "u": "urn:uuid:00000000-0000-0000-0000-000000000001",
+        "bin": b"1",
+        "x-a": "sym",
+        "x-l": [1],
+    }
+    assert [type(found[key]) for key in ("n", "b", "t", "bin", "x-a")] == [int, bool, int, bytes, str]

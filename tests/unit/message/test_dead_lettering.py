@@ -1,4 +1,4 @@
-"""Dead-lettering a message, in either protocol's encoding: the rules of its head, one test each."""
+"""What the broker writes into messages: deaths, counts of deliveries, delays."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 import pytest
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of
+from amqp10broker.message.amqp10 import MessageReader, decode_head, encode_head, header_of, make_head
 from amqp10broker.message.convert import routing_headers, to_amqp091, to_amqp10
-from amqp10broker.message.dead_lettering import Cause, Dying, redelivered
-from amqp10broker.message.death_history import Death
-from amqp10broker.message.message import acquired
-from amqp10broker.message.traits import Traits, traits_of
+from amqp10broker.message.dead_lettering import Cause, Dying, delivery_time_ms, redelivered
+from amqp10broker.message.death_history import Death, is_cycle, recorded, times_of, with_times
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.message.traits import TIME_MAX_MS, Delay, Traits, traits_of
 from amqp10broker.protocols.amqp091 import codec as t091
+from amqp10broker.protocols.amqp091.codec import Int64
+from amqp10broker.protocols.amqp091.codec import Timestamp as Timestamp091
 from amqp10broker.protocols.amqp091.content import split
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import array_of, encode
 from amqp10broker.protocols.amqp10.performatives import Header
-from amqp10broker.protocols.amqp10.types import Array, Described, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Array, Described, Long, Symbol, Timestamp, UInt, ULong
 from tests.support.dead_lettered import dead_lettered, deaths_of
 
 BODY = b"\x00\x53\x75\xa0\x01a"
@@ -420,3 +422,236 @@ def test_a_redelivery_by_a_quorum_queue_keeps_the_history(head: bytes) -> None:
     assert properties.headers is not None
     assert properties.headers["x-delivery-count"] == 1
     assert properties.headers["x-new"] == forged
+
+
+FIRST = Death("q", "expired", 1, 1_000, 1_000, "ex", ("k", "cc"), 50)
+
+
+def event(deaths: tuple[Death, ...], queue: str, reason: str, now_ms: int) -> tuple[Death, ...]:
+    return recorded(deaths, queue, reason, now_ms, "other", ("other",), None)
+
+
+def history(*events: tuple[str, str]) -> tuple[Death, ...]:
+    deaths: tuple[Death, ...] = ()
+    for time, (queue, reason) in enumerate(events):
+        deaths = event(deaths, queue, reason, time)
+    return deaths
+
+
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE", "dead_letter_routing_key_cycle_with_reject", "dead_letter_reject_expire_expire"
+)
+@pytest.mark.rabbitmq("mc_unit_SUITE", "is_death_cycle")
+@pytest.mark.parametrize(
+    ("events", "cycle"),
+    [
+        ((), False),
+        ((("other", "expired"),), False),
+        ((("q", "expired"),), True),
+        ((("q", "maxlen"),), True),
+        ((("q", "delivery_limit"),), True),
+        ((("q", "rejected"),), False),
+        ((("q", "expired"), ("other", "maxlen")), True),
+        ((("q", "expired"), ("other", "rejected")), False),
+        ((("other", "rejected"), ("q", "expired")), True),
+        ((("q", "rejected"), ("other", "expired")), False),
+    ],
+)
+def test_a_cycle_is_a_return_to_a_queue_with_no_rejection_since(
+    events: tuple[tuple[str, str], ...], cycle: bool
+) -> None:
+    """Of the events since the message died in that queue, and of that one, none is a client's doing."""
+    assert is_cycle(history(*events), "q") is cycle
+
+
+def test_times_come_back_to_the_millisecond() -> None:
+    """An x-death says the first time in seconds; beside it both times stand in full."""
+    deaths = (replace(FIRST, first_time_ms=1_234, last_time_ms=5_678), replace(FIRST, queue="b"))
+    rounded = tuple(replace(death, first_time_ms=1_000, last_time_ms=1_000) for death in deaths)
+    assert with_times(rounded, times_of(deaths)) == deaths
+
+
+def test_records_without_times_stay_as_they_are() -> None:
+    assert with_times((FIRST,), b"") == (FIRST,)
+
+
+def test_counts_are_annotations_of_amqp_10() -> None:
+    given = make_head(Header(durable=True, ttl=UInt(9)), {Symbol("x-mine"): "y"}, "e", "k")
+    head, content = redelivered((given, b"body"), 3, 2)
+    header, annotations = decode_head(head)
+    assert (header.durable, header.ttl, header.first_acquirer, header.delivery_count) == (True, 9, False, 2)
+    assert annotations["x-acquired-count"] == Long(3)
+    assert annotations["x-delivery-count"] == Long(2)
+    # RabbitMQ's client for Java casts to long.
+    assert {type(annotations[key]) for key in ("x-acquired-count", "x-delivery-count")} == {Long}
+    assert (annotations["x-mine"], annotations["x-exchange"]) == ("y", "e")
+    assert content == b"body"
+
+
+def message091(headers: dict[str, object] | None) -> Message:
+    properties = BasicProperties(headers=headers, delivery_mode=2)
+    return amqp091.make_head("e", "k", encode_properties(properties)), b"body"
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_redelivery_count")
+def test_counts_are_headers_of_amqp_091() -> None:
+    """Both are there on each redelivery, x-delivery-count also when it is 0."""
+    head, content = redelivered(message091({"mine": "y"}), 3, 0)
+    names, given, again = amqp091.split_head(head)
+    properties = decode_properties(given)
+    assert properties.headers == {"mine": "y", "x-acquired-count": 3, "x-delivery-count": 0}
+    assert type(properties.headers["x-acquired-count"]) is Int64
+    assert (again, amqp091.delivery_count(head), properties.delivery_mode) == (True, 0, 2)
+    assert names == b"\x01e\x01k"
+    assert content == b"body"
+
+
+def test_a_message_without_headers_gets_some() -> None:
+    head, _ = redelivered(message091(None), 1, 1)
+    assert decode_properties(amqp091.split_head(head)[1]).headers == {
+        "x-acquired-count": 1,
+        "x-delivery-count": 1,
+    }
+    assert amqp091.delivery_count(head) == 1
+
+
+def test_merged_annotations_reach_either_protocol() -> None:
+    annotations = encode({Symbol("x-why"): "busy"})
+    head091, _ = redelivered(message091(None), 1, 0, annotations)
+    headers = decode_properties(amqp091.split_head(head091)[1]).headers
+    assert headers is not None
+    assert headers["x-why"] == "busy"
+    head10, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, annotations)
+    assert decode_head(head10)[1]["x-why"] == "busy"
+
+
+def test_an_annotation_that_has_no_encoding_as_a_header_is_left_out() -> None:
+    annotations = encode({Symbol("x-" + "y" * 300): 1, Symbol("x-ok"): 1})
+    headers = decode_properties(
+        amqp091.split_head(redelivered(message091({"a": 1}), 1, 0, annotations)[0])[1]
+    )
+    assert headers.headers is not None
+    assert set(headers.headers) == {"a", "x-ok", "x-acquired-count", "x-delivery-count"}
+
+
+def test_counts_survive_the_change_of_protocol() -> None:
+    annotations = decode_head(to_amqp10(redelivered(message091(None), 2, 1))[0])[1]
+    assert (annotations["x-acquired-count"], annotations["x-delivery-count"]) == (2, 1)
+    back = to_amqp091(redelivered((make_head(None, None, "", "q"), b"\x00\x53\x75\xa0\x00"), 2, 1))
+    headers = decode_properties(amqp091.split_head(back[0])[1]).headers
+    assert headers is not None
+    assert (headers["x-acquired-count"], headers["x-delivery-count"]) == (2, 1)
+
+
+@pytest.mark.parametrize("as_type", [Timestamp, Long, ULong, UInt])
+def test_the_delivery_time_is_a_number_of_any_type(as_type: type[int]) -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): as_type(77)})) == 77
+
+
+def test_a_delivery_time_beyond_all_timestamps_is_the_last_of_them() -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): ULong(2**64 - 1)})) == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", ["soon", True, None, 1.5])
+def test_a_delivery_time_that_is_no_number_is_none(value: object) -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) is None
+
+
+def test_what_only_the_broker_knows_is_not_overwritten() -> None:
+    """Where a message was published to, its records of dead-lettering, and the hidden keys of BCC stay."""
+    forged = encode({Symbol("x-opt-deaths"): 1, Symbol("x-death"): 1, Symbol("x-exchange"): "other"})
+    annotations = decode_head(redelivered((make_head(None, None, "e", "q"), b""), 1, 0, forged)[0])[1]
+    assert annotations["x-exchange"] == "e"
+    assert "x-opt-deaths" not in annotations
+    keys = b"hidden"
+    head = amqp091.join_head(
+        b"\x01e\x01k", encode_properties(BasicProperties()), hidden_keys=keys, death_times=bytes(16)
+    )
+    again, _ = redelivered((head, b""), 1, 1, forged)
+    assert amqp091.hidden_keys_of(again) == keys
+    assert amqp091.death_times(again) == bytes(16)
+    assert decode_properties(amqp091.split_head(again)[1]).headers == {
+        "x-acquired-count": 1,
+        "x-delivery-count": 1,
+    }
+
+
+NOW_DELAY = 1_800_000_000_000
+AT = Delay(NOW_DELAY + 5, from_arrival=False)
+AFTER = Delay(5, from_arrival=True)
+
+
+def head10_delay(annotations: dict[str, Any]) -> bytes:
+    return make_head(None, {Symbol(key): value for key, value in annotations.items()}, "", "q")
+
+
+def head091_delay(headers: dict[str, Any], **properties: Any) -> bytes:
+    return amqp091.make_head("", "q", encode_properties(BasicProperties(headers=headers, **properties)))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "delay"),
+    [
+        ({"x-opt-delivery-time": Long(NOW_DELAY + 5)}, AT),
+        ({"x-opt-delivery-time": Timestamp(NOW_DELAY + 5)}, AT),
+        ({"x-opt-delivery-time": ULong(NOW_DELAY + 5)}, AT),
+        ({"x-opt-delivery-delay": Long(5)}, AFTER),
+        ({"x-opt-delivery-delay": 5}, AFTER),
+        ({"x-opt-delivery-time": Long(NOW_DELAY + 5), "x-opt-delivery-delay": Long(9)}, AT),
+        ({"x-opt-delivery-delay": Long(0)}, None),
+        ({"x-opt-delivery-delay": Long(-1)}, None),
+        ({"x-opt-delivery-time": "tomorrow"}, None),
+        ({"x-opt-delivery-time": True}, None),
+        ({"x-opt-delivery-other": Long(5)}, None),
+        ({}, None),
+    ],
+)
+def test_an_annotation_of_amqp10_delays(annotations: dict[str, Any], delay: Delay | None) -> None:
+    """The value counts and not its type; the time goes before the delay."""
+    assert traits_of(head10_delay(annotations)).delay == delay
+
+
+@pytest.mark.parametrize(
+    ("headers", "delay"),
+    [
+        ({"x-opt-delivery-time": Int64(NOW_DELAY + 5)}, AT),
+        ({"x-opt-delivery-time": Timestamp091(NOW_DELAY // 1000)}, Delay(NOW_DELAY, from_arrival=False)),
+        ({"x-opt-delivery-delay": 5}, AFTER),
+        ({"x-opt-delivery-time": "tomorrow"}, None),
+        ({"other": 5}, None),
+    ],
+)
+def test_a_header_of_amqp091_delays(headers: dict[str, Any], delay: Delay | None) -> None:
+    """It has the name of the annotation. A timestamp of that protocol is in seconds."""
+    assert traits_of(head091_delay(headers)).delay == delay
+    with_more = head091_delay(headers, priority=3, expiration="60", delivery_mode=2)
+    assert traits_of(with_more) == Traits(True, 3, 60, delay)
+
+
+@pytest.mark.parametrize(
+    "head", [head10_delay({"x-opt-delivery-delay": Long(5)}), head091_delay({"x-opt-delivery-delay": 5})]
+)
+def test_a_dead_letter_has_no_delay(head: bytes) -> None:
+    """The annotation stays: consumers see what the publisher wrote."""
+    dead = dead_lettered(head, Cause("q", "expired", NOW_DELAY, "dlx", None)).head
+    assert (traits_of(head).delay, traits_of(dead).delay) == (AFTER, None)
+    assert b"x-opt-delivery-delay" in dead
+
+
+def test_records_of_death_that_a_client_wrote_make_no_dead_letter() -> None:
+    head = head10_delay({"x-opt-deaths": [], "x-opt-delivery-delay": Long(5)})
+    assert traits_of(head).delay == AFTER
+
+
+@pytest.mark.parametrize(
+    ("delay", "due"),
+    [
+        (AT, NOW_DELAY + 5),
+        (AFTER, NOW_DELAY + 5),
+        (Delay(-7, from_arrival=False), 0),
+        (Delay(TIME_MAX_MS, from_arrival=True), TIME_MAX_MS),
+    ],
+)
+def test_when_a_message_is_due(delay: Delay, due: int) -> None:
+    assert delay.due_ms(NOW_DELAY) == due

@@ -1,4 +1,4 @@
-"""What of the catalog outlives the process: every change of it is told, and a restart brings it back."""
+"""What changes the catalog, what is kept of it, and what it costs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.errors import ConfigError, LimitExceeded, NotFound
+from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound
 from amqp10broker.metadata.catalog import NUMBERS_RESERVED, Catalog, restore
 from amqp10broker.metadata.entry_codec import exact, unwrapped
 from amqp10broker.metadata.plan import NUMBERS, Key, Put, UserLimits, VhostLimits
 from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import QueueSpec
-from amqp10broker.metadata.queue_requests import QueueEnded
+from amqp10broker.metadata.queue import Owner, QueueSpec
+from amqp10broker.metadata.queue_requests import (
+    Bind,
+    ConnectionEnded,
+    DeclareQueue,
+    DeleteQueue,
+    QueueEnded,
+    Unbind,
+)
 from amqp10broker.metadata.users import (
     PasswordAlgorithm,
     PasswordRecord,
@@ -23,7 +30,8 @@ from amqp10broker.metadata.users import (
     TopicPermission,
 )
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.metadata.vhost_requests import SetParameter
+from amqp10broker.metadata.vhost_requests import DeleteVhost, SetParameter
+from amqp10broker.queues.commands import DELETE
 from amqp10broker.routing.exchange import Binding, Destination, canonical
 from tests.support.declaring import (
     add_user,
@@ -52,6 +60,7 @@ from tests.support.declaring import (
 )
 from tests.support.handles import IdleHandle
 from tests.support.kept_entries import Host, KeptEntries, check_kept, kept_catalog, restarted
+from tests.support.steps import steps_of
 
 RECORD = PasswordRecord(
     PasswordAlgorithm.ARGON2ID, "$argon2id$x", ScramRecord(b"salt", 4096, b"stored", b"server")
@@ -485,3 +494,122 @@ def test_an_entry_that_cannot_be_understood_stops_the_start(
 
 
 VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
+
+
+def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
+    """Found out when it is set, not at the first declare; nothing is added."""
+    with pytest.raises(InvalidArgument):
+        add_vhost(catalog, "v", default_queue_type="x")
+    assert "v" not in catalog.vhosts
+
+
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_deletion")
+def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catalog: Catalog) -> None:
+    vhost = add_vhost(catalog, "v")
+    queue, _ = declare(catalog, vhost, "q")
+    add_user(catalog, "a", None)
+    set_permission(catalog, "a", "v", Permission())
+    set_permission(catalog, "a", "/", Permission())
+    set_topic_permission(catalog, "a", "v", "x", TopicPermission())
+    catalog.parameters["v", "shovel", "s"] = {}
+    gone = delete_vhost(catalog, "v")
+    assert gone is vhost
+    assert queue.handle.letters == [DELETE]  # type: ignore[attr-defined]
+    assert list(gone) == list(gone.topology.bindings()) == []
+    assert gone.deleted
+    assert [row[1] for row in catalog.users.permissions()] == ["/"]
+    assert list(catalog.users.topic_permissions()) == []
+    assert catalog.parameters == {}
+
+
+def test_permissions_need_user_and_virtual_host(catalog: Catalog) -> None:
+    add_user(catalog, "a", None)
+    with pytest.raises(NotFound, match="vhost v not found"):
+        set_permission(catalog, "a", "v", Permission())
+    with pytest.raises(NotFound, match="no user 'b'"):
+        set_permission(catalog, "b", "/", Permission())
+    with pytest.raises(NotFound, match="vhost v not found"):
+        set_topic_permission(catalog, "a", "v", "x", TopicPermission())
+
+
+MINE, NOBODYS = Owner(1, 1, 1), Owner(1, 1, 2)
+
+
+def with_number(number: int) -> Binding:
+    """A binding that only its arguments tell from others."""
+    return Binding("by-header", queue("all"), "", {"n": number})
+
+
+def furnished_big(count: int) -> Catalog:
+    """So many queues and bindings, the last of which are as those before."""
+    catalog = Catalog(Host().start_queue)
+    add_vhost(catalog, "v")
+    declare_exchange(catalog, "v", "by-header", "headers")
+    declare_exchange(catalog, "v", "going", "fanout", auto_delete=True)
+    declare(catalog, "v", "all")
+    declare(catalog, "v", "mine", exclusive_owner=MINE)
+    for number in range(100, 100 + count):
+        name = f"q{number}"
+        declare(catalog, "v", name)
+        bind(catalog, "v", Binding("amq.topic", queue(name), f"k.{number}"))
+        bind(catalog, "v", Binding("going", queue(name), ""))
+        bind(catalog, "v", with_number(number))
+    return catalog
+
+
+REQUESTS = {
+    "declare": lambda last: DeclareQueue("v", "new"),
+    "declare again": lambda last: DeclareQueue("v", f"q{last}"),
+    "bind": lambda last: Bind("v", Binding("amq.topic", queue(f"q{last}"), "new")),
+    "bind with arguments": lambda last: Bind("v", with_number(last + 1)),
+    "unbind": lambda last: Unbind("v", Binding("amq.topic", queue(f"q{last}"), f"k.{last}")),
+    "unbind with arguments": lambda last: Unbind("v", with_number(last)),
+    "delete a queue": lambda last: DeleteQueue("v", f"q{last}"),
+    "a connection without queues ends": lambda last: ConnectionEnded("v", NOBODYS),
+    "a connection ends": lambda last: ConnectionEnded("v", MINE),
+}
+
+
+@pytest.mark.parametrize("make", REQUESTS.values(), ids=REQUESTS.keys())
+def test_one_change_costs_the_same_however_much_there_is(make: Callable[[int], object]) -> None:
+    """Among 20, and among 400."""
+
+    def steps(count: int) -> int:
+        catalog = furnished_big(count)
+        request = make(99 + count)
+        return steps_of(lambda: catalog.propose(request))  # type: ignore[arg-type]  # of any answer
+
+    assert steps(400) <= steps(20) * 1.2
+
+
+@pytest.mark.parametrize("request_", [DeleteVhost("v"), DeleteQueue("v", "all")], ids=["vhost", "queue"])
+def test_what_takes_much_along_costs_as_much_as_there_is(request_: DeleteVhost | DeleteQueue) -> None:
+    """Four times as much for four times as many, in whatever order the bindings go."""
+
+    def steps(count: int) -> int:
+        catalog = furnished_big(count)
+        return steps_of(lambda: catalog.propose(request_))
+
+    assert steps(400) < steps(100) * 5
+
+
+def test_a_definitions_file_is_planned_without_the_bindings_that_are_there() -> None:
+    """A small file must not hold a big broker up."""
+    document = {
+        "bindings": [
+            {"vhost": "v", "source": "by-header", "destination": "all", "destination_type": "queue",
+             "routing_key": "", "arguments": {"n": 100}},
+        ]
+    }  # fmt: skip
+
+    def steps(count: int) -> int:
+        catalog = furnished_big(1)
+        for number in range(101, 101 + count):
+            bind(catalog, "v", with_number(number))
+        before = catalog.lookup_vhost("v").version
+        found = steps_of(lambda: load(document, catalog))
+        assert catalog.lookup_vhost("v").version == before
+        return found
+
+    steps(0)  # Records are compiled at their first use, which does not count.
+    assert steps(400) <= steps(0) * 1.2

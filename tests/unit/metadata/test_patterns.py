@@ -1,12 +1,28 @@
-"""Administrators' regular expressions mean what they mean to RabbitMQ."""
+"""Regular expressions of users, and the bound of their search."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.metadata import patterns
-from amqp10broker.metadata.patterns import check_bounded, check_pattern, fault_of, matches
+from amqp10broker.metadata.patterns import (
+    STATES_MAX,
+    BoundedSearch,
+    TooManySteps,
+    Unbounded,
+    check_bounded,
+    check_pattern,
+    extent,
+    fault_of,
+    matches,
+    parsed,
+    steps,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +107,128 @@ def test_nothing_is_found_in_a_name_of_more_than_1024_characters() -> None:
     """A subject of AMQP 1.0 can be as long as its message."""
     assert matches(".*", "a" * 1024)
     assert not matches(".*", "a" * 1025)
+
+
+HOPELESS = [
+    ("^([a-z]+\\.?)+$", "a" * 254 + "!"),
+    ("(a*)*b", "a" * 255),
+    ("^(a|a)*$", "a" * 254 + "b"),
+    ("(x+x+)+y", "x" * 255),
+    ("^(([a-z])+.)+[A-Z]([a-z])+$", "a" * 255),
+    (".*.*.*.*.*=", "=" * 0 + "a" * 255),
+    ("^(?=(a+)+$)", "a" * 254 + "b"),
+    ("(?:a?){40}a{40}$", "a" * 39),
+    ("(?!(a|aa)+$)b", "a" * 255),
+]
+"""Patterns, each with a text for which `re` would try more ways than there is time."""
+
+
+@pytest.mark.parametrize(("pattern", "text"), HOPELESS)
+def test_what_re_would_never_end_is_answered(pattern: str, text: str) -> None:
+    """That the test ends is what it shows."""
+    assert not BoundedSearch(parsed(pattern))(text)[0]
+    assert extent(parsed(pattern))[0] > 1024
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("abc", 1),
+        ("^orders\\.", 1),
+        (".*", 257),
+        ("^(a|b|cd)-[0-9]+$", 768),
+        ("a{3,5}", 3),
+        ("(?:ab){2,9}", 8),
+        ("^(?!amq\\.).*", 257),
+        ("(ab|ba|cd){2}", 9),
+        ("^(.+)-\\1$", 256),
+        ("(?>a+)b", 256),
+        ("a*+b", 257),
+        ("(a)?(?(1)b|c*)", 516),
+    ],
+)
+def test_ways_of_patterns_that_are_quick(pattern: str, expected: int) -> None:
+    """A repetition has as many as it may have rounds; parts one after the other multiply theirs."""
+    assert extent(parsed(pattern))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        ("^(.*)-(.*)-\\1$", "a back reference"),
+        ("(a)?.*.*(?(1)b|c)", "a condition on a group"),
+        (".*.*a++", "a possessive repetition"),
+        (".*.*(?>a|b)*", "an atomic group"),
+        (".{1,600}.{1,600}", f"it is larger than {STATES_MAX} characters"),
+        ("((a{1,30}){1,30}){1,30}", f"it is larger than {STATES_MAX} characters"),
+    ],
+)
+def test_what_cannot_be_followed_is_said(pattern: str, what: str) -> None:
+    """Nothing else than what is in the way; the pattern itself is a regular expression."""
+    re.compile(pattern)
+    with pytest.raises(Unbounded, match=re.escape(what)):
+        BoundedSearch(parsed(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(){400000000}.*.*x", "(?:(){60000}){60000}(?:a|)*x"])
+def test_rounds_with_nothing_in_them_are_not_gone(pattern: str) -> None:
+    """That the test ends is what it shows."""
+    assert BoundedSearch(parsed(pattern))("aax")[0]
+    assert steps(parsed(pattern)) > 1 << 20
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(?:(?:a|a)){10}" + "[ab]" * 100 + "x", ".*" + "a" * 200 + "b", "(){400000000}x", "(?=a){4000000}b"],
+)
+def test_few_ways_with_much_on_each_are_many_steps(pattern: str) -> None:
+    """`re` would take a hundredth of a second for a name, or for ever."""
+    assert steps(parsed(pattern)) > 1 << 20
+
+
+@pytest.mark.parametrize("pattern", ["^orders\\..*", "orders.*new", "^(a|b|cd)-[0-9]+$", "^(?!amq\\.).*"])
+def test_patterns_as_people_write_them_are_few_steps(pattern: str) -> None:
+    assert steps(parsed(pattern)) < 1 << 20
+
+
+def test_a_search_is_given_up_after_so_many_steps() -> None:
+    search = BoundedSearch(parsed("^([a-z]+\\.?)+$"))
+    found, made = search("a" * 255)
+    assert found
+    assert search("a" * 255, made) == (True, made)
+    with pytest.raises(TooManySteps):
+        search("a" * 255, made // 2)
+
+
+ATOMS = [
+    "a", "b", "ab", ".", "[ab]", "[^a]", "\\w", "\\W", "\\s", "^", "$", "\\b", "\\B", "\\A", "\\Z",
+    "(?m:^)", "(?m:$)", "(?s:.)", "(?=a)", "(?!b)", "(?<=a)", "(?<!ab)", "(?i:A)", "(?i:[a-b])", "(?!)",
+    "(?a:\\w)", "é",
+]  # fmt: skip
+REPEATS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{0,2}", "{1,3}", "{2,}", "{0}"]
+
+
+def _larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    joined = st.lists(inner, min_size=1, max_size=3).map("".join)
+    either = st.lists(joined, min_size=2, max_size=3).map("|".join)
+    return st.one_of(
+        joined,
+        either.map(lambda text: f"({text})"),
+        either.map(lambda text: f"(?:{text})"),
+        either.map(lambda text: f"(?={text})"),
+        either.map(lambda text: f"(?!{text})"),
+        either.map(lambda text: f"(?i:{text})"),
+        st.tuples(either.map(lambda text: f"(?:{text})"), st.sampled_from(REPEATS)).map("".join),
+    )
+
+
+PATTERNS = st.recursive(st.sampled_from(ATOMS), _larger, max_leaves=8)
+
+
+@settings(max_examples=400, deadline=None)
+@given(pattern=PATTERNS, texts=st.lists(st.text("abA\n é-", max_size=8), min_size=1, max_size=5))
+def test_it_finds_what_re_finds(pattern: str, texts: list[str]) -> None:
+    """Whatever is in the pattern: repetitions in repetitions, anchors, classes, flags, looks in looks."""
+    search = BoundedSearch(parsed(pattern))
+    for text in texts:
+        assert search(text)[0] is (re.search(pattern, text) is not None), (pattern, text)

@@ -1,4 +1,4 @@
-"""Members and leaders of quorum queues, asked for by operations: section 9 of what users see of a cluster."""
+"""Operations on clusters: nodes, members of queues, maintenance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
+from amqp10broker.metadata.node_requests import SetDraining
+from amqp10broker.metadata.queue import Placed
 from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
+from amqp10broker.operations.node import Leaderless
+from amqp10broker.queues.queue_status import QueueStats
 from amqp10broker.raft.ids import node_of
 from tests.support.cluster_node import FakeNode
 from tests.support.declaring import add_vhost, declare
@@ -377,3 +381,338 @@ def test_alone_a_queue_has_one_member_which_leads() -> None:
     assert world.run("grow", node=name, strategy="all") == []
     assert world.run("rebalance", kind="all")[0]["Number of quorum queues"] == 1
     assert [each["leader"] for each in world.run("list-queues")] == [name]
+
+
+def test_the_status_has_members_and_those_that_run() -> None:
+    """L1, L2: with RabbitMQ's keys."""
+    world = World()
+    world.cluster.down = {3}
+    world.cluster.on = {2: ["memory"]}
+    world.catalog.propose(SetDraining("b", True))
+    there = [{"node": "b", "port": 7}]
+    world.cluster.there = {(2, "list-listeners"): there}
+    status = world.run("cluster-status")
+    assert list(status) == [
+        *("cluster_name", "cluster_tags", "disk_nodes", "running_nodes", "versions", "alarms", "partitions"),
+        *("listeners", "maintenance_status", "feature_flags", "queues_without_leader"),
+    ]
+    assert status["queues_without_leader"] == {}
+    assert status["disk_nodes"] == ["a", "b", "c"]
+    assert status["running_nodes"] == ["a", "b"] == list(status["versions"]) == list(status["listeners"])
+    assert status["listeners"]["b"] == there
+    assert status["listeners"]["a"] == [
+        {"node": "a", "interface": "::1", "port": 5, "protocol": "amqp", "purpose": "AMQP 0-9-1 and AMQP 1.0"}
+    ]
+    assert status["alarms"] == [{"node": "b", "alarm": "memory"}]
+    assert status["partitions"] == {}
+    assert status["maintenance_status"] == {
+        "a": "not under maintenance",
+        "b": "under maintenance",
+        "c": "not under maintenance",
+    }
+
+
+def test_the_status_says_which_queues_have_no_leader_and_why() -> None:
+    world = World()
+    world.cluster.lacking = Leaderless(8_298, ("q1 in /", "q2 in /"), 0, (), 32, 5.0)
+    assert world.run("cluster-status")["queues_without_leader"] == {
+        "queues": 8_298,
+        "names": ["q1 in /", "q2 in /"],
+        "reason": "8298 elect one, 32 at a time from here",
+    }
+    world.cluster.lacking = Leaderless(3, ("q1 in /",), 2, ("b", "c"), 1, 5.0)
+    assert world.run("cluster-status")["queues_without_leader"]["reason"] == (
+        "2 have no majority without b, c: start these nodes; 1 elect one, 1 at a time from here"
+    )
+
+
+def test_members_of_the_metadata_are_shown_with_those_that_do_not_answer() -> None:
+    world = World()
+    world.cluster.down = {3}
+    rows = world.run("metadata-store-status")
+    assert [row["Node Name"] for row in rows] == ["a", "b", "c"]
+    assert rows[0]["Membership"] == "voter"
+    assert rows[2]["Term"] is None
+
+
+def test_one_waits_until_as_many_nodes_run() -> None:
+    world = World()
+    world.cluster.down = {2, 3}
+    assert world.run("await-online-nodes", count=1) == {"running": 1}
+
+    def back() -> None:
+        if world.cluster.paused >= 2:
+            world.cluster.down.clear()
+
+    world.cluster.on_pause = back
+    assert world.run("await-online-nodes", count=3) == {"running": 3}
+    world.cluster.on_pause = lambda: None
+    with pytest.raises(PreconditionFailed, match="Not enough nodes joined"):
+        world.run("await-online-nodes", count=4, timeout=2)
+
+
+def test_a_cluster_is_whole_when_as_many_run_as_shall() -> None:
+    world = World()
+    check = "has-reached-target-cluster-size"
+    assert world.run(check)["result"] == "ok"
+    world.cluster.down = {3}
+    assert world.run(check) == {
+        "result": "error",
+        "message": "Target cluster size on node a has not been reached: 2 of 3 nodes are online",
+        "online": 2,
+        "target": 3,
+    }
+    world.cluster.target_size = 2
+    assert world.run(check)["result"] == "ok"
+    assert World(0, 0).run(check)["result"] == "ok"
+
+
+def test_the_cluster_is_called_otherwise() -> None:
+    world = World()
+    assert world.run("set-cluster-name", name="shop") == {"name": "shop"}
+    assert world.run("cluster-status")["cluster_name"] == "shop"
+
+
+def test_a_node_is_forgotten_with_what_was_there_only() -> None:
+    """J6, J7: its members of quorum queues are removed before."""
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare_at("there", 3)
+    world.cluster.declare_at("here", 1)
+    world.cluster.down = {3}
+    assert world.run("forget-cluster-node", node="c@host") == {"node": "c", "failed": []}
+    assert list(world.catalog.nodes) == ["a", "b"]
+    assert world.nodes("q") == [1, 2]
+    assert world.vhost.find("there") is None
+    assert world.vhost.find("here") is not None
+
+
+def test_a_node_that_runs_is_not_forgotten() -> None:
+    """J6; nor the one that is asked."""
+    world = World()
+    for node in ("a", "b"):
+        with pytest.raises(PreconditionFailed, match="stop it first"):
+            world.run("forget-cluster-node", node=node)
+    with pytest.raises(NotFound, match="its nodes are: a, b, c"):
+        world.run("forget-cluster-node", node="z")
+
+
+def test_a_node_that_is_alone_joins_the_cluster_of_another() -> None:
+    """J1: it is let in first, and begins anew as what it was let in as."""
+    world = World(1)
+    assert world.run("join-cluster", node="x=::1:5") == {"node": "x", "joined": True}
+    assert world.cluster.done == [("let_in_by", "x=::1:5"), ("begin_anew", 4)]
+
+
+def test_a_node_that_cannot_join_stays_as_it_was() -> None:
+    world = World()
+    assert world.run("join-cluster", node="b@host") == {"node": "b", "joined": False}
+    with pytest.raises(PreconditionFailed, match="cannot cluster node with itself: a"):
+        world.run("join-cluster", node="a")
+    with pytest.raises(PreconditionFailed, match="node 'a' is in a cluster with b, c: .*reset"):
+        world.run("join-cluster", node="x")
+    assert not world.cluster.done
+    alone = World(1)
+    alone.cluster.refusals = [Unavailable("cluster", "the operation timed out")]
+    with pytest.raises(Unavailable):
+        alone.run("join-cluster", node="x")
+    assert alone.cluster.done == [("let_in_by", "x")]
+
+
+def test_a_node_leaves_with_its_members_and_is_blank() -> None:
+    """J5: another node sees to it, that of the leader of the metadata if it is another."""
+    world = World(number=2)
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.declare("only", 2)
+    done = world.run("reset")
+    assert [row["name"] for row in done["failed"]] == ["only"]
+    assert [each[0] for each in world.cluster.done] == ["leave", "delete", "leave_by", "begin_anew"]
+    assert world.cluster.done[2:] == [("leave_by", world.cluster.chief()), ("begin_anew", None)]
+    assert world.nodes("q") == [1, 3]
+
+
+def test_a_node_cannot_leave_in_minority_unless_by_force() -> None:
+    """J5: an error, and it is a member still. The last node needs no other."""
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.down = {2, 3}
+    with pytest.raises(Unavailable, match="node 'a' is a member still"):
+        world.run("reset")
+    assert not world.cluster.done
+    assert world.run("force-reset") == {"node": "a", "failed": []}
+    assert world.cluster.done == [("begin_anew", None)]
+    alone = World(1)
+    alone.cluster.declare("q", 1)
+    assert alone.run("reset") == {"node": "a", "failed": []}
+    assert alone.cluster.done == [("begin_anew", None)]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_not_quorum_critical")
+def test_a_node_that_can_be_spared_is_not_critical() -> None:
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_removal_is_quorum_critical")
+def test_a_node_whose_loss_ends_a_majority_is_critical() -> None:
+    """L5: each group has a line; the metadata is one."""
+    world = World()
+    world.cluster.declare("here", 1, 2, 3)
+    world.cluster.declare("elsewhere", 2, 3)
+    world.cluster.down = {3}
+    found = world.run("check-if-node-is-quorum-critical")
+    assert found["result"] == "error"
+    assert found["message"].splitlines() == [
+        "the metadata store would lose its majority without node 'a'",
+        "queue 'here' in vhost '/' would lose its majority without node 'a'",
+    ]
+    assert found["queues"][1] == {
+        "readable_name": "queue 'here' in vhost '/'",
+        "name": "here",
+        "virtual_host": "/",
+        "type": "quorum",
+    }
+
+
+def test_a_member_here_that_is_still_to_vote_counts() -> None:
+    """L5: as if it were online; elsewhere it does not."""
+    world = World()
+    world.cluster.declare("q", 2, 3, 1)
+    world.cluster.learners["q"] = (1,)
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "ok"
+    world.cluster.declare("r", 1, 2, 3)
+    world.cluster.learners["r"] = (3,)
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "error"
+
+
+def test_the_check_does_not_apply_to_one_node_or_in_maintenance() -> None:
+    alone = World(1)
+    alone.cluster.declare("q", 1)
+    assert "does not apply" in alone.run("check-if-node-is-quorum-critical")["message"]
+    world = World()
+    world.cluster.declare("q", 1)
+    assert world.run("check-if-node-is-quorum-critical")["result"] == "error"
+    world.run("drain")
+    assert "maintenance" in world.run("check-if-node-is-quorum-critical")["message"]
+
+
+def test_one_waits_until_nothing_is_critical() -> None:
+    world = World()
+    world.cluster.declare("q", 1, 2, 3)
+    world.cluster.down = {3}
+
+    def back() -> None:
+        if world.cluster.paused >= 2:
+            world.cluster.down.clear()
+
+    world.cluster.on_pause = back
+    assert world.run("await-online-quorum-plus-one")["result"] == "ok"
+    assert world.cluster.paused == 2
+    world.cluster.down = {3}
+    world.cluster.on_pause = lambda: None
+    late = world.run("await-online-quorum-plus-one", timeout=3)
+    assert late["result"] == "error"
+    assert "queue 'q' in vhost '/' still needs node 'a' after 3 s" in late["message"]
+
+
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "leader_health_check")
+def test_queues_without_leader_are_found_by_pattern() -> None:
+    world = World()
+    add_vhost(world.catalog, "v")
+    world.cluster.declare("with", 1, 2)
+    world.cluster.declare("without", 2, 3)
+    world.cluster.declare("other", 2, 3, vhost="v")
+    operation = "check-for-quorum-queues-without-an-elected-leader"
+    assert world.run(operation, pattern=".*", across_all_vhosts=True)["result"] == "ok"
+    assert world.cluster.paused == 0
+    world.cluster.leaders |= {"without": None, "other": None}
+    found = world.run(operation, pattern=".*")
+    assert found["message"] == "queue 'without' in vhost '/' has no elected leader"
+    assert world.cluster.paused == 5
+    assert len(world.run(operation, pattern=".*", across_all_vhosts=True)["queues"]) == 2
+    assert len(world.run(operation, pattern=".*", vhost="v")["queues"]) == 1
+    assert world.run(operation, pattern="^with$")["result"] == "ok"
+    with pytest.raises(NotFound):
+        world.run(operation, pattern=".*", vhost="no")
+
+
+def test_members_of_a_queue_elsewhere_are_asked_whether_it_has_a_leader() -> None:
+    """L6: one that had a leader when this node heard of it last may have none any more."""
+    world = World()
+    world.cluster.declare("elsewhere", 2, 3)
+    operation = "check-for-quorum-queues-without-an-elected-leader"
+    assert world.run(operation, pattern=".*")["result"] == "ok"
+    world.cluster.leaders["elsewhere"] = None
+    world.cluster.heard["elsewhere"] = 2
+    assert "'elsewhere'" in world.run(operation, pattern=".*")["message"]
+
+
+def test_members_here_that_are_still_to_catch_up_are_found() -> None:
+    world = World()
+    world.cluster.declare("q", 2, 1)
+    operation = "check-if-new-quorum-queue-replicas-have-finished-initial-sync"
+    assert world.run(operation)["result"] == "ok"
+    world.cluster.learners["q"] = (1,)
+    assert world.run(operation)["result"] == "error"
+    world.cluster.learners["q"] = (2,)
+    assert world.run(operation)["result"] == "ok"
+
+
+def test_a_node_is_drained_and_revived() -> None:
+    """V1, V3: the cluster knows it."""
+    world = World()
+    assert world.run("drain") == {"draining": True}
+    assert world.catalog.nodes["a"].draining
+    assert world.run("revive") == {"draining": False}
+    assert not world.catalog.nodes["a"].draining
+
+
+def test_alarms_are_listed_by_node() -> None:
+    world = World()
+    world.cluster.on = {2: ["memory"], 1: ["memory", "disk"], 3: []}
+    assert world.run("list-alarms") == [
+        {"node": "a", "alarm": "disk"},
+        {"node": "a", "alarm": "memory"},
+        {"node": "b", "alarm": "memory"},
+    ]
+
+
+@pytest.fixture
+def world() -> World:
+    """Asked at node a; a stream at each of a and b, and a quorum queue."""
+    world = World()
+    for name, node in (("here", 1), ("there", 2)):
+        world.cluster._placed = Placed(node)
+        declare(world.catalog, "/", name, arguments={"x-queue-type": "stream", "x-initial-cluster-size": 3})
+    world.cluster.declare("quorum", 1, 2)
+    return world
+
+
+def test_a_stream_has_one_replica_whatever_size_was_asked_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With RabbitMQ's columns; one elsewhere is asked of its node."""
+    figures = QueueStats(consumers=2, first_offset=3, next_offset=10, segments=4)
+    monkeypatch.setattr(world.vhost.lookup("here").handle, "figures", lambda: figures)
+    row = {
+        "role": "leader", "node": "a", "epoch": 1, "offset": 9, "committed_offset": 9,
+        "committed_chunk_id": None, "first_offset": 3, "readers": 2, "segments": 4,
+    }  # fmt: skip
+    assert world.run("stream-status", name="here") == [row]
+    world.cluster.there = {(2, "stream-status"): [{**row, "node": "b"}]}
+    assert world.run("stream-status", name="there") == [{**row, "node": "b"}]
+
+
+def test_only_a_stream_has_a_status_of_one(world: World) -> None:
+    with pytest.raises(NotSupported, match="is no stream"):
+        world.run("stream-status", name="quorum")
+    with pytest.raises(NotFound, match="no queue 'no'"):
+        world.run("stream-status", name="no")
+
+
+def test_a_stream_whose_node_is_down_cannot_be_asked(world: World) -> None:
+    """As a classic queue there: it is said which node."""
+    world.vhost.lookup("there").handle.down = "b"
+    with pytest.raises(NotFound, match="home node 'b' of durable queue 'there' .* is down or inaccessible"):
+        world.run("stream-status", name="there")

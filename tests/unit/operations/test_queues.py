@@ -1,4 +1,4 @@
-"""Queues over AMQP 1.0's management node: statuses, bodies and texts."""
+"""Operations on queues, exchanges and bindings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amqp10broker.metadata.plan import VhostLimits
 from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.operations.bindings import PATH, location, parse_segment
 from amqp10broker.protocols.amqp10.types import Array, UInt, ULong
+from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import change_vhost
 from tests.support.managing import NODE, Box, Broker
 
@@ -277,3 +281,255 @@ def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: obje
 def with_replies(broker: Broker) -> None:
     spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
+
+
+def declared_exchange(broker: Broker, name: str = "x", **body: Any) -> None:
+    assert broker.request("PUT", f"/exchanges/{name}", body) == ("204", None)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "exchange_defaults")
+def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
+    declared_exchange(broker)
+    exchange = broker.vhost.topology.lookup_exchange("x")
+    assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal) == (
+        "direct",
+        True,
+        False,
+        False,
+    )
+
+
+def test_properties_are_those_asked_for_exchange(broker: Broker) -> None:
+    declared_exchange(
+        broker,
+        type="fanout",
+        durable=False,
+        auto_delete=True,
+        internal=True,
+        arguments={"alternate-exchange": "amq.fanout"},
+    )
+    exchange = broker.vhost.topology.lookup_exchange("x")
+    assert (exchange.type, exchange.durable, exchange.auto_delete, exchange.internal, exchange.alternate) == (
+        "fanout",
+        False,
+        True,
+        True,
+        "amq.fanout",
+    )
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_inequivalent_fields")
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"type": "fanout"}, "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but"),
+        (
+            {"durable": False},
+            "inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'false' but",
+        ),
+        ({"auto_delete": True}, "inequivalent arg 'auto_delete' for exchange 'x' in vhost '/'"),
+        ({"internal": True}, "inequivalent arg 'internal' for exchange 'x' in vhost '/'"),
+    ],
+)
+def test_declaring_differently_is_409_exchange(broker: Broker, body: Any, text: str) -> None:
+    declared_exchange(broker)
+    status, got = broker.request("PUT", "/exchanges/x", body)
+    assert status == "409"
+    assert got.startswith(text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bad_exchange_type")
+def test_an_unknown_type_is_400(broker: Broker) -> None:
+    assert broker.request("PUT", "/exchanges/x", {"type": "👎"}) == ("400", "unknown exchange type '👎'")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bad_exchange_property")
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        ({"unknown": 1}, "bad exchange property {'unknown',1}"),
+        ({"type": 5}, "bad exchange property {'type',5}: it must be a string"),
+        (None, "bad exchange properties: the request has no body"),
+    ],
+)
+def test_a_bad_property_is_400_exchange(broker: Broker, body: Any, part: str) -> None:
+    status, text = broker.request("PUT", "/exchanges/x", body)
+    assert status == "400"
+    assert part in text
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_default_exchange", "delete_default_exchange")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
+    text = "operation not permitted on the default exchange"
+    assert broker.request(method, "/exchanges/", {}) == ("403", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_amq_prefix", "delete_exchange_amq_prefix")
+@pytest.mark.parametrize(("method", "name"), [("PUT", "amq.x"), ("DELETE", "amq.x"), ("DELETE", "amq.topic")])
+def test_a_reserved_name_is_403_exchange(broker: Broker, method: str, name: str) -> None:
+    text = f"exchange '{name}' in vhost '/' starts with reserved prefix 'amq.'"
+    assert broker.request(method, f"/exchanges/{name}", {}) == ("403", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_line_feed", "delete_exchange_carriage_return")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+@pytest.mark.parametrize("end", ["%0A", "%0D"])
+def test_a_line_end_in_a_name_is_400_exchange(broker: Broker, method: str, end: str) -> None:
+    status, text = broker.request(method, f"/exchanges/a{end}b", {})
+    assert status == "400"
+    assert text.endswith("line feed and carriage return characters not allowed")
+
+
+DEFAULT_EXCHANGE = "operation not permitted on the default exchange"
+
+
+@pytest.fixture
+def broker_binding() -> Broker:
+    broker_binding = Broker()
+    for name in ("q", "a queue/;="):
+        broker_binding.do("declare-queue", name=name)
+    for name, kind in (("x", "direct"), ("h", "headers"), ("t", "topic")):
+        broker_binding.do("declare-exchange", name=name, type=kind)
+    return broker_binding
+
+
+def body(source: str = "x", queue: str = "q", key: str = "", **rest: Any) -> dict[str, Any]:
+    return {"source": source, "destination_queue": queue, "binding_key": key, "arguments": {}, **rest}
+
+
+def test_binding_is_204_and_can_be_read(broker_binding: Broker) -> None:
+    """The map says where to delete it."""
+    assert broker_binding.request("POST", "/bindings", body(key="k")) == ("204", None)
+    assert broker_binding.request("GET", "/bindings?src=x&dstq=q&key=k") == (
+        "200",
+        [
+            {
+                "source": "x",
+                "destination_queue": "q",
+                "binding_key": "k",
+                "arguments": {},
+                "location": "/bindings/src=x;dstq=q;key=k;args=",
+            }
+        ],
+    )
+
+
+@pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
+def test_bindings_differ_by_their_arguments(broker_binding: Broker) -> None:
+    """Each is listed with its own location, and deleted by it."""
+    for number in (1, 2):
+        arguments = {"x-match": "all", "number": number, "text": "ü", "flag": True, "list": [1, "a"]}
+        assert broker_binding.request("POST", "/bindings", body("h", arguments=arguments)) == ("204", None)
+    _, found = broker_binding.request("GET", "/bindings?src=h&dstq=q&key=")
+    assert [each["arguments"]["number"] for each in found] == [1, 2]
+    assert found[0]["arguments"] == {
+        "x-match": "all",
+        "number": 1,
+        "text": "ü",
+        "flag": True,
+        "list": [1, "a"],
+    }
+    assert found[0]["location"] != found[1]["location"]
+    assert broker_binding.request("DELETE", found[0]["location"]) == ("204", None)
+    _, left = broker_binding.request("GET", "/bindings?src=h&dstq=q&key=")
+    assert [each["arguments"]["number"] for each in left] == [2]
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_missing_queue")
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (body("no"), "no exchange 'no' in vhost '/'"),
+        (body(queue="no"), "no queue 'no' in vhost '/'"),
+        ({"source": "x", "destination_exchange": "no"}, "no exchange 'no' in vhost '/'"),
+    ],
+)
+def test_a_missing_end_is_400(broker_binding: Broker, given: Any, text: str) -> None:
+    assert broker_binding.request("POST", "/bindings", given) == ("400", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_default_exchange", "bind_source_default_exchange")
+@pytest.mark.parametrize(
+    "given",
+    [body(""), {"source": "x", "destination_exchange": ""}],
+    ids=["source", "destination"],
+)
+def test_the_default_exchange_is_403_binding(broker_binding: Broker, given: Any) -> None:
+    assert broker_binding.request("POST", "/bindings", given) == ("403", DEFAULT_EXCHANGE)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_line_feed", "bind_source_line_feed")
+@pytest.mark.parametrize("given", [body("a\nb"), body(queue="a\rb")])
+def test_a_line_end_in_a_name_is_400_binding(broker_binding: Broker, given: Any) -> None:
+    status, text = broker_binding.request("POST", "/bindings", given)
+    assert status == "400"
+    assert text.endswith("line feed and carriage return characters not allowed")
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ({"destination_queue": "q"}, "binding property 'source' is missing"),
+        ({"source": "x"}, "give one of them, not none"),
+        (body(destination_exchange="t"), "give one of them, not both"),
+        (body(key=5), "bad binding property {'binding_key',5}"),
+        (body(unknown=5), "bad binding property {'unknown',5}"),
+        (None, "bad binding properties: the request has no body"),
+    ],
+)
+def test_a_bad_property_is_400_binding(broker_binding: Broker, given: Any, part: str) -> None:
+    status, text = broker_binding.request("POST", "/bindings", given)
+    assert status == "400"
+    assert part in text
+
+
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "get_bindings_missing_destination_rejected")
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("src=x&key=k", "missing 'dste' or 'dstq' in query: {'src': 'x', 'key': 'k'}"),
+        ("dstq=q&key=k", "missing 'src' in query: {'dstq': 'q', 'key': 'k'}"),
+        ("src=x&dstq=q&kay=k", "unknown 'kay' in query: known are src, dstq, dste, key"),
+    ],
+)
+def test_a_bad_query_is_400(broker_binding: Broker, query: str, text: str) -> None:
+    assert broker_binding.request("GET", f"/bindings?{query}") == ("400", text)
+
+
+@pytest.mark.rabbitmq("management_SUITE", "unbind_bad_binding_path_segment")
+@pytest.mark.parametrize(
+    "segment",
+    [
+        "x",
+        "src=x;dstq=q;key=k",
+        "src=x;dst=q;key=k;args=",
+        "dstq=q;src=x;key=k;args=",
+        "src=%FF;dstq=q;key=;args=",
+    ],
+)
+def test_a_bad_segment_is_400(broker_binding: Broker, segment: str) -> None:
+    status, text = broker_binding.request("DELETE", PATH + segment)
+    assert status == "400"
+    assert text.startswith(f"bad binding path segment '{segment}'")
+
+
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
+@given(
+    st.text(), st.sampled_from(["queue", "exchange"]), st.text(), st.text(),
+    st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=3),
+)  # fmt: skip
+def test_a_location_names_its_binding(
+    source: str, kind: Any, name: str, key: str, arguments: dict[str, Any]
+) -> None:
+    binding = Binding(source, Destination(kind, name), key, arguments)
+    path = location(binding)
+    assert path.isascii()
+    named = parse_segment(path.removeprefix(PATH))
+    assert (named.source, named.destination, named.binding_key, named.arguments_hash) == (
+        source,
+        binding.destination,
+        key,
+        binding.arguments_hash,
+    )

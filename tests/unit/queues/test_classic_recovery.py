@@ -1,15 +1,27 @@
-"""A durable classic queue that comes back with holes in its positions."""
+"""What queues keep on disk and out of memory, and what a start finds of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.traits import X_OPT_DELIVERY_TIME
 from amqp10broker.protocols.amqp10.performatives import Header
 from amqp10broker.protocols.amqp10.types import Long
+from amqp10broker.queues import journal as spool_module
+from amqp10broker.queues.classic.backlog import (
+    HEAD_MESSAGES_MAX,
+    HEADS_IN_MEMORY,
+    PAGE_MESSAGES_MAX,
+    Backlog,
+    Handle,
+    Store,
+)
 from amqp10broker.queues.classic.durability import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -23,7 +35,10 @@ from amqp10broker.queues.commands import (
     Settle,
     Subscribe,
 )
-from amqp10broker.queues.journal import Spool
+from amqp10broker.queues.journal import Extents, Page, Spool
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, JournalBodies, PagedBodies
+from amqp10broker.queues.quorum.log_store import EntryIndex
+from amqp10broker.raft.entries import Kind
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 
@@ -190,3 +205,343 @@ def test_purged_delayed_messages_do_not_come_back() -> None:
     store.flush()
     queue, store = opened(log.reopened())
     assert (queue.ready, queue.delayed.count, store.live) == (0, 0, 0)
+
+
+HEAD = make_head(None, None, "", "q")
+PAGES = 20
+
+
+class _CountedPacks(Spool):
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_packs = 0
+
+    def read(self, page: Page) -> bytes:
+        self.read_packs += 1
+        return super().read(page)
+
+
+class _NoAccounts:
+    def add_live(self, file: int, length: int) -> None:
+        pass
+
+    def add_dead(self, file: int, length: int) -> None:
+        pass
+
+
+def bodies_of(packs: _CountedPacks, indexes: range) -> JournalBodies:
+    bodies = JournalBodies(_NoAccounts(), packs)
+    bodies.recovering = True
+    messages: Sequence[Message] = [(HEAD, b"%d" % index) for index in indexes]
+    bodies.put(indexes[0], messages)
+    packs.read_packs = 0
+    return bodies
+
+
+def test_a_start_reads_no_message_again_to_know_that_it_is_there() -> None:
+    packs = _CountedPacks()
+    indexes = range(PAGES * 4096)
+    bodies = bodies_of(packs, indexes)
+    assert bodies.keep_only(indexes) == []
+    assert packs.read_packs == 0
+    assert len(bodies) == len(indexes)
+
+
+def test_what_nobody_needs_goes_and_what_is_missing_is_told() -> None:
+    bodies = bodies_of(_CountedPacks(), range(10, 20))
+    assert bodies.keep_only([15, 11, 30, 25, 15]) == [25, 30]
+    assert len(bodies) == 2
+    assert [body for _, body in bodies.fetch([11, 15])] == [b"11", b"15"]
+
+
+class Accounts:
+    """Bytes that are needed, by file."""
+
+    def __init__(self) -> None:
+        self.live: dict[int, int] = {}
+
+    def add_live(self, file: int, length: int) -> None:
+        self.live[file] = self.live.get(file, 0) + length
+
+    def add_dead(self, file: int, length: int) -> None:
+        self.live[file] -= length
+        assert self.live[file] >= 0
+
+
+@pytest.fixture
+def accounts() -> Accounts:
+    return Accounts()
+
+
+@pytest.fixture
+def extents(accounts: Accounts) -> Extents:
+    return Extents(accounts)
+
+
+def spans(extents: Extents) -> list[tuple[int, int, int, int]]:
+    return [(each.first, each.count, each.offset, each.length) for each in extents]
+
+
+def test_a_marker_or_a_few_records_of_others_between_do_not_matter(
+    extents: Extents, accounts: Accounts
+) -> None:
+    """Else each message of a publisher that waits for every confirm would be an extent."""
+    for number in range(1000):
+        extents.add(number, 1, 1, 100 + 166 * number, 129, 100)
+    assert len(spans(extents)) == 1
+    assert accounts.live == {1: 129 * 1000}
+    extents.remove(0, 1000)
+    assert accounts.live == {1: 0}
+
+
+@given(st.data())
+def test_as_a_set_of_positions(data: st.DataObject) -> None:
+    """Whatever is added, copied and removed: what lives is what a set says, and so is what files need."""
+    accounts = Accounts()
+    extents = Extents(accounts)
+    live: dict[int, int] = {}
+    at = 0
+    for file in range(1, data.draw(st.integers(1, 4)) + 1):
+        offset = 32
+        for _ in range(data.draw(st.integers(0, 6))):
+            count = data.draw(st.integers(1, 9))
+            kind = data.draw(st.sampled_from(["add", "skip", "remove", "copy"]))
+            start = data.draw(st.integers(0, at))
+            stop = min(at, start + count)
+            if kind == "add":
+                extents.add(at, count, file, offset, 100 * count, 0)
+                live.update(dict.fromkeys(range(at, at + count), file))
+                at += count
+                offset += 100 * count
+            elif kind == "skip":
+                at += count
+            elif kind == "remove":
+                gone = extents.remove(start, stop)
+                assert gone == sum(position in live for position in range(start, stop))
+                for position in range(start, stop):
+                    live.pop(position, None)
+            elif stop > start and all(position in live for position in range(start, stop)):
+                extents.add(start, stop - start, file, offset, 100 * (stop - start), 0)
+                live.update(dict.fromkeys(range(start, stop), file))
+                offset += 100 * (stop - start)
+    found = {position: each.file for each in extents for run in each.live_runs() for position in run}
+    assert found == live
+    for file, needed in accounts.live.items():
+        assert (needed > 0) == (file in live.values())
+        assert (file in extents.files) == (file in live.values())
+    for position, file in live.items():
+        assert [each.file for each in extents.overlapping(position, position + 1)] == [file]
+
+
+def check(index: EntryIndex, model: dict[int, tuple[int, Kind, int, int]]) -> None:
+    if not model:
+        return
+    first, last = min(model), max(model)
+    assert list(index.places(first, last)) == [(at, *model[at][2:]) for at in range(first, last + 1)]
+    assert [index.kind(at) for at in model] == [each[:2] for each in model.values()]
+    for behind in (first - 1, (first + last) // 2, last - 1):
+        told = {}
+        stretches = list(index.terms(behind))
+        for (start, term, kind), end in zip(
+            stretches, [*(each[0] for each in stretches[1:]), last + 1], strict=True
+        ):
+            told.update(dict.fromkeys(range(start, end), (term, kind)))
+        assert told == {at: each[:2] for at, each in model.items() if at > behind}
+    for file in {each[2] for each in model.values()}:
+        assert index.last_in(file) == max(at for at, each in model.items() if each[2] <= file)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_entry_is_where_it_was_put_last(seed: int) -> None:
+    dice = Random(seed)
+    index, model = EntryIndex(), {}
+    first, term, file, offset = dice.randrange(1, 5), 1, 1, 0
+    for _ in range(300):
+        last = max(model, default=first - 1)
+        offset += dice.randrange(30, 90)
+        if dice.random() < 0.1:
+            file, offset = file + 1, 32
+        deed = dice.random()
+        if deed < 0.7:
+            term += dice.random() < 0.1
+            kind = Kind.EMPTY if dice.random() < 0.1 else Kind.COMMAND
+            index.add(last + 1, term, kind, file, offset)
+            model[last + 1] = term, kind, file, offset
+        elif deed < 0.75 and model:
+            cut = dice.randrange(max(min(model), last - 5), last + 1)
+            index.truncate(cut)
+            model = {at: each for at, each in model.items() if at < cut}
+            first = cut
+        elif deed < 0.85 and model:
+            # Appended again, from one on to the end, as far as power lasts.
+            for at in range(dice.randrange(max(min(model), last - 5), last + 1), last + dice.randrange(2)):
+                offset += 40
+                index.move(at, file, offset)
+                model[at] = (*model[at][:2], file, offset)
+        elif deed < 0.88 and model:
+            until = dice.randrange(min(model), last + 1)
+            index.forget_until(until)
+            model = {at: each for at, each in model.items() if at > until}
+            first = last + 1
+        check(index, model)
+    assert index.last_in(0) is None
+
+
+MANY = 100_000
+BATCH = 1000
+MOST = HEAD_MESSAGES_MAX + PAGE_MESSAGES_MAX + BATCH
+"""A batch that meets a head with room goes there as a whole."""
+
+
+class CountingStore(Store):
+    """Counts the messages that are in pages, as if they were elsewhere."""
+
+    in_memory = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paged = 0
+        self.looks = 0
+
+    def look(self, handle: Handle, ranks: Sequence[int]) -> tuple[Sequence[Message], Sequence[int] | None]:
+        self.looks += 1
+        return super().look(handle, ranks)
+
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
+        self.paged += len(messages)
+        return super().page_out(level, first, messages, expiries)
+
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
+        messages, expiries = super().page_in(handle)
+        self.paged -= len(messages)
+        return messages, expiries
+
+
+def fill(store: CountingStore) -> Backlog:
+    """A backlog of many messages, which never holds more than it may."""
+    backlog = Backlog(0, store)
+    for first in range(0, MANY, BATCH):
+        backlog.extend([(HEAD, b"%d" % number) for number in range(first, first + BATCH)], None)
+        assert backlog.count - store.paged <= MOST
+    return backlog
+
+
+def test_what_is_far_from_the_head_is_in_pages() -> None:
+    """However long the backlog: no more than the head and a page are messages in memory."""
+    store = CountingStore()
+    backlog = fill(store)
+    assert backlog.count == MANY
+    assert store.paged >= MANY - MOST
+
+
+def test_pages_come_back_in_order_and_one_at_a_time() -> None:
+    """Who consumes a long backlog gets it in order, and the rest stays where it is."""
+    store = CountingStore()
+    backlog = fill(store)
+    taken: list[bytes] = []
+    while len(taken) < MANY:
+        _, messages, _, _ = backlog.take(3000)
+        assert messages
+        taken += [content for _, content in messages]
+        assert MANY - len(taken) - store.paged <= MOST
+    assert taken == [b"%d" % number for number in range(MANY)]
+    assert store.paged == 0
+
+
+def test_a_page_is_read_once_while_it_is_looked_through() -> None:
+    """Who looks for something goes through windows; a page stays where it is, and is unpacked once."""
+    store = CountingStore()
+    backlog = fill(store)
+    position = seen = 0
+    while (window := backlog.window(position, 100)) is not None:
+        assert window.positions == range(position, position + len(window.messages))
+        position += len(window.messages)
+        seen += len(window.messages)
+    assert seen == MANY
+    assert store.looks == len(backlog._pages) > 0
+    assert backlog.count == MANY
+
+
+def test_what_is_taken_from_the_middle_leaves_room() -> None:
+    """A page of which little is left is packed anew, and what is left is in order."""
+    store = CountingStore()
+    backlog = fill(store)
+    kept = range(0, MANY, 50)
+    position = 0
+    while (window := backlog.window(position, 100)) is not None:
+        position = window.positions[-1] + 1
+        backlog.take_out(window, [at for at, each in enumerate(window.positions) if each % 50])
+    assert backlog.count == len(kept)
+    stored = [page.stored for page in backlog._pages]
+    assert max(stored) <= 4 * PAGE_MESSAGES_MAX // 50
+    taken: list[int] = []
+    while backlog.count:
+        positions, messages, _, _ = backlog.take(1_000)
+        assert [content for _, content in messages] == [b"%d" % each for each in positions]
+        taken += positions
+    assert taken == list(kept)
+
+
+def test_where_pages_are_in_memory_too_a_backlog_is_longer_before_it_is_packed() -> None:
+    store = CountingStore()
+    store.in_memory = True
+    backlog = Backlog(0, store)
+    batch = [(HEAD, b"x")] * 16_384
+    while not store.paged:
+        backlog.extend(batch, None)
+    most = HEADS_IN_MEMORY * HEAD_MESSAGES_MAX
+    assert most < backlog.count <= most + 2 * len(batch)
+
+
+class Files:
+    """Makes scratch files, and remembers them."""
+
+    def __init__(self) -> None:
+        self.made: list[MemoryScratch] = []
+
+    def __call__(self) -> MemoryScratch:
+        self.made.append(MemoryScratch())
+        return self.made[-1]
+
+
+class FullScratch(MemoryScratch):
+    def write(self, pieces: object) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_file_goes_with_its_last_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "FILE_BYTES_MAX", 10)
+    files = Files()
+    spool = Spool(files)
+    places = [spool.keep([b"12345", b"6789"]) for _ in range(5)]
+    assert spool.bytes_used == 45
+    assert [spool.read(place) for place in places] == [b"123456789"] * 5
+    spool.drop(places[0])
+    spool.drop(places[1])
+    assert [each.closed for each in files.made] == [True, False, False]
+    for place in places[2:]:
+        spool.drop(place)
+    assert [each.closed for each in files.made] == [True, True, False], "the one that is filled stays"
+    assert spool.bytes_used == 0
+
+
+def test_a_long_backlog_of_a_quorum_queue_is_out_of_memory_and_comes_back() -> None:
+    spool = Spool(Files())
+    bodies = PagedBodies(spool)
+    count = 4096 * (OPEN_PAGES_MAX + 4)
+    bodies.put(0, [(HEAD, b"%d" % number) for number in range(count)])
+    assert spool.bytes_used > 4 * 4096 * 4
+    assert bodies.fetch([5, 4096, 9000]) == [(HEAD, b"5"), (HEAD, b"4096"), (HEAD, b"9000")]
+    assert bodies.fetch(range(100, 200)) == [(HEAD, b"%d" % number) for number in range(100, 200)]
+    bodies.drop(range(0, count, 2))
+    assert [body for _, body in bodies.fetch([4097, 12289])] == [b"4097", b"12289"]
+    bodies.drop(range(1, count, 2))
+    assert (len(bodies), spool.bytes_used) == (0, 0)
+
+
+def test_without_room_they_stay_in_memory() -> None:
+    bodies = PagedBodies(Spool(FullScratch))
+    bodies.put(0, [(HEAD, b"%d" % number) for number in range(4096 * (OPEN_PAGES_MAX + 2))])
+    assert bodies.fetch([7]) == [(HEAD, b"7")]

@@ -1,4 +1,4 @@
-"""Messages of a quorum queue that are published to be delivered later (docs/queues.md)."""
+"""Time in quorum queues: delayed messages, and clocks that differ."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import tracemalloc
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Symbol, Timestamp
-from amqp10broker.queues.commands import Answer, Delete, DeliveryOutcome, Inspect, Purge, Refusal
+from amqp10broker.queues.commands import (
+    Answer,
+    Credit,
+    Delete,
+    DeliveryOutcome,
+    Inspect,
+    Purge,
+    Refusal,
+    Subscribe,
+)
 from amqp10broker.queues.quorum import ordered_entries, ready
-from amqp10broker.queues.quorum.commands import RaiseVersion
+from amqp10broker.queues.quorum.commands import INSTALLED, RaiseVersion
+from amqp10broker.queues.quorum.durability import AHEAD_MS_MAX, Clocks, LogTime
 from amqp10broker.queues.quorum.ordered_entries import DueMessage, LaterMessages
 from amqp10broker.queues.quorum.ready import Numbers
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
-from amqp10broker.queues.settings import Overflow
+from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support import quorum_bench
 from tests.support.quorum_bench import confirmed, message, only, rejected
+from tests.support.quorum_nodes import Node, World
 from tests.support.selecting import selector
 
 
@@ -269,3 +282,240 @@ def test_memory_is_some_bytes_of_each(spread: int) -> None:
     finally:
         tracemalloc.stop()
     assert used < 8192 * 220 + count * 30
+
+
+def the_leader(world: World) -> Node:
+    """When there is one, and all have heard of it."""
+    world.settle_down(lambda: world.leader() is not None and world.even())
+    leader = world.leader()
+    assert leader is not None
+    return leader
+
+
+def waits(world: World, node: Node) -> None:
+    ref = world.client.consumer()
+    node.work(Subscribe(ref, False), Credit(ref, 0, 100, False, 0))
+    world.settle_down(world.even)
+
+
+def test_another_leader_delivers_at_the_time_and_not_before() -> None:
+    """The leader's clock says when, by an entry: members that follow do nothing of their own."""
+    world = World(1)
+    leader = the_leader(world)
+    waits(world, leader)
+    world.publish(leader, 3, delay_ms=30_000)
+    world.publish(leader, 1, delay_ms=60_000)
+    due_ms = world.now + 30_000
+    world.settle_down(lambda: len(world.confirmed) == 4 and world.even())
+    assert [node.backend.queue.delayed for node in world.nodes.values()] == [4, 4, 4]
+    world.crash(leader.number)
+    world.settle_down(lambda: world.leader() is not None)
+    other = world.leader()
+    assert other is not None
+    assert world.now < due_ms - 100
+    world.settle_down(lambda: world.now >= due_ms - 25)
+    assert world.keys == {}
+    world.settle_down(lambda: len(world.keys) == 3)
+    assert world.now - due_ms <= 100
+    world.start(leader.number)
+    world.settle_down(world.even)
+    assert [node.backend.queue.delayed for node in world.nodes.values()] == [1, 1, 1]
+    world.settle_down(lambda: len(world.keys) == 4, 90_000)
+    assert [len(world.bodies(node)) for node in world.nodes.values()] == [4, 4, 4]
+
+
+def test_what_is_due_while_nobody_leads_is_delivered_then() -> None:
+    world = World(2)
+    leader = the_leader(world)
+    world.publish(leader, 2, delay_ms=1_000)
+    world.settle_down(lambda: len(world.confirmed) == 2 and world.even())
+    for number in list(world.nodes):
+        world.crash(number)
+    world.pass_time(5_000)
+    for number in list(world.down):
+        world.start(number)
+    leader = the_leader(world)
+    world.settle_down(lambda: leader.backend.queue.ready == 2)
+    waits(world, leader)
+    world.settle_down(lambda: len(world.keys) == 2)
+
+
+def test_a_member_that_comes_back_with_a_state_has_them() -> None:
+    """Its log was cleaned away at the others; their states are compared when it carries on."""
+    world = World(3)
+    leader = the_leader(world)
+    world.publish(leader, 5, delay_ms=600_000)
+    world.settle_down(world.even)
+    follower = next(number for number, node in world.nodes.items() if node is not leader)
+    world.crash(follower)
+    for _ in range(200):
+        world.publish(leader, 3, size=200)
+        world.settle_down(world.even)
+        leader.journal.clean(leader.store, lambda: None)
+    world.start(follower)
+    world.settle_down(world.even)
+    again = world.nodes[follower]
+    assert INSTALLED in {record.kind for record in again.journal.records}
+    assert (again.backend.queue.delayed, again.backend.queue.ready) == (5, 600)
+    world.pass_time(600_000)
+    world.settle_down(lambda: world.even() and again.backend.queue.delayed == 0)
+    assert world.bodies(again) == world.bodies(leader)
+
+
+HOURS_2 = 7_200_000
+TTL_MS = 10_000
+
+
+def time_of(correction_ms: int = 0, time_ms: int = 0, clock_ms: int = 0) -> LogTime:
+    node = Clocks()
+    node.correction_ms = correction_ms
+    return LogTime(node, time_ms, clock_ms)
+
+
+def test_time_that_is_ahead_goes_on_a_tenth_slower_until_the_clock_is_there() -> None:
+    time = time_of(0, 10_000, 0)
+    assert [time.at(clock_ms) for clock_ms in (0, 1_000, 50_000, 99_999)] == [10_000, 10_900, 55_000, 99_999]
+    assert time.at(100_000) == 100_000
+    assert time.at(100_001) == 100_001
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    time = time_of()
+    assert time.at(50_000) == 50_000
+    assert time.at(20_000) == 50_000
+    assert time.at(60_000) == 60_000
+
+
+@given(
+    st.integers(-HOURS_2, HOURS_2),
+    st.integers(0, HOURS_2),
+    st.lists(st.integers(0, 100_000), min_size=1),
+    st.integers(0, HOURS_2),
+)
+def test_it_never_runs_back_and_what_is_due_is_due_when_it_says_so(
+    correction_ms: int, ahead_ms: int, steps: list[int], wait_ms: int
+) -> None:
+    time = time_of(correction_ms, ahead_ms, 0)
+    clock_ms, last = 0, ahead_ms
+    for step in steps:
+        clock_ms += step
+        now = time.at(clock_ms)
+        assert last <= now
+        last = now
+    due = last + wait_ms
+    when = time.when(due)
+    if wait_ms:
+        assert time_of(correction_ms, last, clock_ms).at(when - 1) < due
+    assert time.at(max(when, clock_ms)) >= due
+
+
+def led(world: World) -> int:
+    """Number of the node that leads, when all have heard of it."""
+    world.settle_down(lambda: world.leader() is not None and world.even())
+    leader = world.leader()
+    assert leader is not None
+    return leader.number
+
+
+def waiting(world: World) -> int:
+    leader = world.leader()
+    assert leader is not None
+    return leader.backend.queue.ready
+
+
+@pytest.mark.parametrize("after", ["wrong", "right"])
+def test_messages_expire_when_a_leader_whose_clock_was_hours_ahead_is_gone(after: str) -> None:
+    """Time goes on, and what expires after ten seconds does so after eleven; also at the wrong one again."""
+    world = World(3, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    first = led(world)
+    world.skew_ms[first] = HOURS_2
+    world.publish(world.nodes[first])
+    world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
+    world.crash(first)
+    second = led(world)
+    assert second != first
+    if after == "wrong":
+        world.start(first)
+        world.settle_down(world.even)
+    assert world.nodes[second].backend.ahead_ms(world.now) > HOURS_2 - 60_000
+    world.publish(world.nodes[second])
+    world.settle_down(lambda: len(world.confirmed) == 2 and world.even())
+    begun = world.now
+    assert waiting(world) > 0
+    world.settle_down(lambda: waiting(world) == 0)
+    assert TTL_MS - 100 <= world.now - begun <= TTL_MS * 10 / 9 + 100
+
+
+def test_a_leader_is_not_further_ahead_of_the_others_than_the_bound() -> None:
+    """What was published before with ten seconds to live has them when a node leads that is hours ahead."""
+    world = World(4, settings=QueueSettings(message_ttl_ms=TTL_MS))
+    first = led(world)
+    world.publish(world.nodes[first])
+    world.settle_down(lambda: len(world.confirmed) == 1 and world.even())
+    others = [number for number in world.nodes if number != first]
+    for number in others:
+        world.skew_ms[number] = HOURS_2
+        world.clocks[number].heard(first, -HOURS_2)
+    begun = world.now
+    world.part(first)
+    world.settle_down(lambda: world.leader() is not None)
+    leader = world.leader()
+    assert leader is not None
+    world.publish(leader)
+    world.settle_down(lambda: len(world.confirmed) == 2)
+    assert leader.store.now_ms <= world.now + AHEAD_MS_MAX
+    assert waiting(world) == 2
+    world.settle_down(lambda: waiting(world) == 0)
+    assert TTL_MS - AHEAD_MS_MAX <= world.now - begun <= TTL_MS + 2_000
+
+
+@pytest.mark.parametrize(
+    ("others", "correction_ms"),
+    [
+        ([], 0),
+        ([0, 0], 0),
+        ([-500, 300], 0),
+        ([-HOURS_2, -HOURS_2], AHEAD_MS_MAX - HOURS_2),
+        ([HOURS_2, HOURS_2], HOURS_2 - AHEAD_MS_MAX),
+        ([0, HOURS_2], 0),
+        ([-HOURS_2, 0], 0),
+        # Of two the one behind is taken for right.
+        ([-HOURS_2], AHEAD_MS_MAX - HOURS_2),
+        ([HOURS_2], 0),
+    ],
+)
+def test_the_clock_is_corrected_to_what_most_say(others: list[int], correction_ms: int) -> None:
+    """Up to what nodes may differ by."""
+    clocks = Clocks()
+    for number, ahead_ms in enumerate(others, 2):
+        clocks.heard(number, ahead_ms)
+    assert clocks.correction_ms == correction_ms
+
+
+def test_what_is_wrong_is_said_with_names_and_seconds() -> None:
+    clocks = Clocks()
+    clocks.heard(2, -HOURS_2)
+    clocks.heard(3, 1_500)
+    clocks.heard(4, 999)
+    assert clocks.notes({2: "b", 3: "c", 4: "d"}) == {
+        "clock of b": "the clock of node b is 7200.0 s behind this node's",
+        "clock of c": "the clock of node c is 1.5 s ahead of this node's",
+    }
+    clocks.heard(3, -HOURS_2)
+    clocks.heard(4, -HOURS_2)
+    assert clocks.notes({})["clock of this node"].startswith("the clock of this node is 7199.0 s ahead of")
+
+
+def test_a_difference_counts_as_far_as_it_is_certain_and_the_closest_measurement_counts() -> None:
+    """It is known within half a round trip; a long one tells nothing that a short one has not told."""
+    clocks = Clocks()
+    clocks.heard(2, -20_000, 20_000)
+    assert "clock of b" not in clocks.notes({2: "b"})
+    clocks.heard(2, -20_000, 15_000)
+    assert clocks.notes({2: "b"})["clock of b"].endswith("is 5.0 s behind this node's")
+    clocks.heard(2, 3, 2)
+    clocks.heard(2, -20_000, 20_010)
+    assert "clock of b" not in clocks.notes({2: "b"})
+    clocks.heard(2, -20_000, 10)
+    clocks.heard(2, -10_000, 10_500)  # as good as nothing is known by this
+    assert clocks.notes({2: "b"})["clock of b"].endswith("20.0 s behind this node's")

@@ -1,16 +1,32 @@
-"""Consumers that select from a quorum queue, rule by rule; a follower carries out what the leader finds."""
+"""Consumers of a quorum queue that select, browsers, and levels of priority."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from amqp10broker.emulation import rules_of
 from amqp10broker.message.filters import filters
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, CreditReply, DeliveryOutcome
+from amqp10broker.queues.commands import (
+    DELETE,
+    TICK,
+    ConsumerRef,
+    Credit,
+    CreditReply,
+    Deliver,
+    DeliveryOutcome,
+    GiveBack,
+    QueueDeleted,
+    Settle,
+    Settled,
+)
 from amqp10broker.queues.queue_status import Looking
 from amqp10broker.queues.quorum.commands import (
+    Browsing,
     QuorumCommand,
     Selected,
     SessionGone,
@@ -20,7 +36,7 @@ from amqp10broker.queues.quorum.commands import (
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import Overflow
-from tests.support.quorum_bench import Bench, only
+from tests.support.quorum_bench import Bench, message, only
 from tests.support.selecting import SQL, coloured, selector
 
 RED, BLUE = selector("colour = 'red'"), selector("colour = 'blue'")
@@ -303,3 +319,241 @@ def test_without_them_the_state_is_as_that_of_before() -> None:
     assert b"again" not in encode_snapshot(bench.queue)
     assert b"again" not in encode_snapshot(plain.queue)
     assert bench.queue.ready == plain.queue.ready == 2
+
+
+BLUE_BROWSING = selector("colour = 'blue'")
+
+
+class Browsed(Bench):
+    """As the queue's shell does it: what browsers ask is told apart before there is an entry."""
+
+    def do(self, command: QuorumCommand) -> list[object]:
+        (marked,) = self.queue.browsers.marked([command])
+        return super().do(marked)
+
+    def browser(self, credit: int = 0, **options: Any) -> tuple[ConsumerRef, list[str]]:
+        """A browser, and what it is shown at once."""
+        before = len(self.told)
+        ref = self.consumer(credit, browse=True, counted=False, **options)
+        return ref, self.bodies(self.told[before:], ref)
+
+    def turns(self) -> list[object]:
+        """The queue goes on until it has nothing to do."""
+        told: list[object] = []
+        while self.queue.browsers.unfinished:
+            self.queue.show_on()
+            told += self.take()
+        return told
+
+
+def test_a_browser_is_shown_what_is_there_and_what_comes() -> None:
+    """From the head on, while its credit lasts; the messages stay, and others get them as if never seen."""
+    bench = Browsed()
+    bench.publish("a", "b")
+    ref, shown = bench.browser(3)
+    assert shown == ["a", "b"]
+    assert bench.bodies(bench.publish("c", "d"), ref) == ["c"]
+    assert bench.bodies(bench.credit(ref, 5, drain=True), ref) == ["d"]
+    assert [(each.credit, each.drain) for each in only(bench.told, CreditReply)][-1] == (0, True)
+    assert (bench.queue.ready, bench.queue.unsettled, bench.queue.consumers) == (4, 0, 0)
+    taker = bench.consumer()
+    told = bench.credit(taker, 9)
+    assert bench.bodies(told, taker) == ["a", "b", "c", "d"]
+    assert not any(each.again for each in only(told, Deliver))
+
+
+@pytest.mark.parametrize("delivery_outcome", list(DeliveryOutcome))
+def test_what_a_browser_decides_is_answered_and_ignored(delivery_outcome: DeliveryOutcome) -> None:
+    bench = Browsed(dead_letter_exchange="dead")
+    bench.publish("a", "b")
+    ref, _ = bench.browser(2)
+    bench.settle(ref, delivery_outcome, [0])
+    bench.leave(ref, delivery_outcome)
+    assert not bench.queue.browsers
+    assert bench.dead() == []
+    assert bench.get(bench.consumer(), 5) == ["a", "b"]
+
+
+def test_a_browser_that_gives_back_is_shown_it_again() -> None:
+    """Its session did not send it: with the next credit it comes again, and nothing twice."""
+    bench = Browsed()
+    bench.publish("a", "b", "c")
+    ref, shown = bench.browser(3)
+    bench.give_back(ref, [1, 2])
+    assert shown == ["a", "b", "c"]
+    handed = bench._handed[ref]
+    bench._handed[ref] = handed - 2
+    assert bench.get(ref, 5) == ["b", "c"]
+
+
+def test_what_is_given_back_after_another_request_is_shown_again() -> None:
+    """That request said that it had come; a message that came back meanwhile stands elsewhere."""
+    bench = Browsed()
+    taker = bench.consumer()
+    bench.publish("a", "b", "c", "d")
+    ref, _ = bench.browser(4)
+    bench.do(Credit(ref, 0, 4, False, 4))
+    bench.credit(taker, 1)
+    bench.settle(taker, DeliveryOutcome.REQUEUE, [0])
+    assert bench.bodies(bench.told[-2:], ref) == []
+    bench.do(GiveBack(ref, [2, 3], [], 4, 4, 1))
+    told = bench.do(Credit(ref, 4, 4, True, 4))
+    assert bench.bodies(told, ref) == ["c", "d", "a"]
+
+
+def test_a_browser_may_select_and_looks_in_turns() -> None:
+    """At most `scan_max` messages a turn; a drain is answered when the end was reached."""
+    bench = Browsed()
+    bench.queue.browsers.scan_max = 10
+    bench.publish_all([coloured(number, "blue" if number == 55 else "red") for number in range(60)])
+    ref, _ = bench.browser(filters=BLUE_BROWSING)
+    assert only(bench.credit(ref, 2, drain=True), CreditReply) == []
+    told = bench.turns()
+    (delivered,) = bench.delivered(told, ref)
+    assert delivered[1].endswith(b"#55")
+    assert [(each.credit, each.available) for each in only(told, CreditReply)] == [(0, 0)]
+    looking = bench.queue.queue_status().parts[ref].looking
+    assert looking is not None
+    assert (looking.looked_at, looking.passed) == (60, 1)
+
+
+def test_browsers_are_in_no_entry_and_in_no_state() -> None:
+    """So no other member and no restart knows them."""
+    bench = Browsed()
+    bench.publish("a")
+    before = encode_snapshot(bench.queue)
+    ref, _ = bench.browser(1)
+    assert encode_snapshot(bench.queue) == before
+    assert not decode_snapshot("q", before).browsers
+    marked = bench.queue.browsers.marked([TICK])
+    assert marked == [TICK]
+    asked = bench.queue.browsers.marked([_settle(ref)])
+    assert [type(each) for each in asked] == [Browsing]
+    assert encode_commands(asked, 0, 0).pieces == encode_commands([], 0, 0).pieces
+
+
+def test_a_settlement_that_wants_an_answer_has_one() -> None:
+    bench = Browsed()
+    bench.publish("a")
+    ref, _ = bench.browser(1)
+    assert only(bench.do(_settle(ref)), Settled)[0].keys == [0]
+
+
+def test_browsers_go_with_their_session_and_hear_of_the_queue_s_end() -> None:
+    bench = Browsed()
+    first, _ = bench.browser(1)
+    assert [each.ref for each in only(bench.do(DELETE), QueueDeleted)] == [first]
+    bench = Browsed()
+    bench.browser(1)
+    bench.do(SessionGone(bench.reply_to.id))
+    assert not bench.queue.browsers
+
+
+def _settle(ref: ConsumerRef) -> QuorumCommand:
+    return Settle(ref, [0], DeliveryOutcome.ACCEPT, answer=True)
+
+
+RULES: dict[str, Any] = dict(rules_of("4.3").quorum)
+PRIORITIES = st.none() | st.integers(0, 255)
+
+
+def level(priority: int | None) -> int:
+    return 4 if priority is None else min(priority, 31)
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_quorum_queue", note="with `emulate` 4.3")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_2_1_ratio", note="with `emulate` 4.3")
+@given(st.lists(PRIORITIES, max_size=30), st.integers(1, 10))
+def test_the_highest_goes_first_and_each_is_first_in_first_out(
+    priorities: list[int | None], some: int
+) -> None:
+    """Whatever was published in one batch or by itself, and over a snapshot."""
+    bench = Bench(**RULES)
+    batch = [message(str(number), priority=each) for number, each in enumerate(priorities)]
+    for at in range(0, len(batch), some):
+        bench.publish_all(batch[at : at + some])
+    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
+    numbers = sorted(range(len(batch)), key=lambda number: (-level(priorities[number]), number))
+    assert bench.get(bench.consumer(), 100) == list(map(str, numbers))
+
+
+@given(st.lists(PRIORITIES, min_size=1, max_size=12), st.data())
+def test_what_never_arrived_goes_back_to_its_place_and_what_was_returned_goes_first(
+    priorities: list[int | None], data: st.DataObject
+) -> None:
+    bench = Bench(**RULES)
+    bench.publish_all([message(str(number), priority=each) for number, each in enumerate(priorities)])
+    waiting = sorted(range(len(priorities)), key=lambda number: (-level(priorities[number]), number))
+    count = data.draw(st.integers(1, len(waiting)))
+    consumer = bench.consumer()
+    got = [int(each) for each in bench.get(consumer, count)]
+    assert got == waiting[:count]
+    bench.queue = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
+    returned = data.draw(st.lists(st.sampled_from(got), unique=True))
+    if returned:
+        bench.settle(consumer, DeliveryOutcome.REQUEUE, returned)
+    bench.give_back(consumer, [each for each in got if each not in returned])
+    left = [each for each in waiting if each not in returned]
+    assert [int(each) for each in bench.get(bench.consumer(), 100)] == [*returned, *left]
+
+
+def test_the_limit_counts_failed_attempts_alone() -> None:
+    bench = Bench(delivery_limit=1, **RULES)
+    bench.publish("a")
+    consumer = bench.consumer()
+    for _ in range(5):
+        assert bench.get(consumer) == ["a"]
+        bench.settle(consumer, DeliveryOutcome.REQUEUE)
+    for _ in range(2):
+        assert bench.get(consumer) == ["a"]
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+    assert bench.get(consumer) == []
+
+
+def test_a_full_queue_drops_what_would_be_next() -> None:
+    bench = Bench(max_length=2, overflow=Overflow.DROP_HEAD, **RULES)
+    bench.publish("low", priority=0)
+    bench.publish("high", priority=9)
+    bench.publish("middle")
+    assert bench.get(bench.consumer(), 9) == ["middle", "low"]
+
+
+def test_a_message_for_later_waits_in_its_level() -> None:
+    bench = Bench(**RULES)
+    bench.publish_all([message("high", priority=9, delay_ms=5), message("low", priority=0, delay_ms=5)])
+    bench.publish_all([message("normal", delay_ms=5)])
+    bench.publish("now", priority=1)
+    bench.now += 10
+    assert bench.get(bench.consumer(), 9) == ["high", "normal", "now", "low"]
+
+
+def test_a_browser_sees_the_levels_in_order_and_what_comes_later() -> None:
+    bench = Browsed(**RULES)
+    bench.publish("low", priority=0)
+    bench.publish("high", priority=31)
+    ref, shown = bench.browser(9)
+    assert shown == ["high", "low"]
+    assert bench.bodies(bench.publish("higher", priority=20), ref) == ["higher"]
+
+
+def test_a_consumer_that_selects_gets_the_highest_first_and_followers_agree() -> None:
+    queue = Colours(**RULES)
+    queue.put("blue", "red", priority=1)
+    queue.put("blue", "red", priority=30)
+    queue.put("blue")
+    consumer = queue.selects(selector("colour = 'blue'"), 2)
+    queue.turns()
+    assert queue.held(consumer) == [2, 4]
+    queue.put("blue", priority=31)
+    queue.credit(consumer, 2)
+    queue.turns()
+    assert queue.held(consumer) == [2, 4, 5, 0]
+
+
+@pytest.mark.parametrize("version", ["3.13", "4.0", "4.2", "4.3"])
+def test_a_snapshot_keeps_the_rules(version: str) -> None:
+    bench = Bench(**rules_of(version).quorum)
+    bench.publish("a", priority=9)
+    again = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.messages.bodies)
+    assert again.settings == bench.settings
+    assert encode_snapshot(again) == encode_snapshot(bench.queue)

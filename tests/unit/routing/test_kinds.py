@@ -1,13 +1,27 @@
-"""Direct, fanout and topic exchanges, and what all kinds share."""
+"""Kinds of exchanges."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
 import pytest
 
-from amqp10broker.errors import InvalidArgument
-from amqp10broker.routing.exchange import NOTHING, Binding, no_headers
-from amqp10broker.routing.registry import REGISTRY, TopicExchange, words_of
-from tests.support.topologies import Small, queue, unbind
+from amqp10broker.errors import InvalidArgument, PreconditionFailed
+from amqp10broker.routing.exchange import NOTHING, Binding, Choose, no_headers
+from amqp10broker.routing.registry import (
+    REGISTRY,
+    FanoutExchange,
+    Registry,
+    TopicExchange,
+    register,
+    words_of,
+)
+from amqp10broker.routing.topology import Topology
+from tests.support.topologies import Small, bind, declare_exchange, exchange, queue, remove_queue, unbind
 
 
 @pytest.mark.rabbitmq("bindings_SUITE", "binding_args_direct_exchange", "binding_args_fanout_exchange")
@@ -157,3 +171,344 @@ def test_topic_work_does_not_grow_with_bindings() -> None:
 def test_cacheable_means_that_key_and_bindings_decide(kind: str, cacheable: bool) -> None:
     """What looks at headers or leaves something to chance is not cacheable."""
     assert REGISTRY.create(kind, NOTHING, lambda count: 0).cacheable is cacheable
+
+
+KEYS = [f"key-{number}" for number in range(20_000)]
+
+
+def hashing(weights: dict[str, str], **arguments: object) -> Small:
+    small = Small(*weights)
+    named = {name.replace("_", "-"): value for name, value in arguments.items()}
+    declare_exchange(small.topology, "h", "x-consistent-hash", arguments=named)
+    for name, weight in weights.items():
+        small.bind("h", name, weight)
+    return small
+
+
+def test_consistent_hash_picks_one_queue_near_the_weights() -> None:
+    """Each message goes to one queue, and queues share as their weights say."""
+    small = hashing({"a": "1", "b": "2", "c": "5"})
+    counts = Counter(small.route("h", key) for key in KEYS)
+    for name, weight in {"a": 1, "b": 2, "c": 5}.items():
+        assert counts[(name,)] / len(KEYS) == pytest.approx(weight / 8, rel=0.06)
+
+
+def test_consistent_hash_does_not_depend_on_the_order_of_binding() -> None:
+    """A broker that reads its bindings in another order routes alike."""
+    one, other = hashing({"a": "1", "b": "3"}), hashing({"b": "3", "a": "1"})
+    assert [one.route("h", key) for key in KEYS[:500]] == [other.route("h", key) for key in KEYS[:500]]
+
+
+def test_consistent_hash_keeps_its_choice_in_every_process() -> None:
+    """The choice is part of the interface: these keys have these queues, whatever the hash seed."""
+    small = hashing({"a": "1", "b": "1", "c": "1"})
+    assert [small.route("h", key)[0] for key in KEYS[:12]] == list("cbbbcbcacbbb")
+
+
+def test_consistent_hash_moves_keys_only_from_the_queue_that_goes() -> None:
+    """Unbinding moves that queue's keys and no others; binding it again moves them back."""
+    small = hashing({"a": "2", "b": "3", "c": "4"})
+    before = {key: small.route("h", key)[0] for key in KEYS[:3_000]}
+    gone = small.binding("h", "b", "3")
+    unbind(small.topology, gone)
+    after = {key: small.route("h", key)[0] for key in before}
+    assert all(after[key] == name for key, name in before.items() if name != "b")
+    assert {after[key] for key, name in before.items() if name == "b"} == {"a", "c"}
+    bind(small.topology, gone)
+    assert {key: small.route("h", key)[0] for key in before} == before
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("", "The binding key must be an integer, not ''"),
+        ("ten", "The binding key must be an integer, not 'ten'"),
+        ("1.5", "The binding key must be an integer, not '1.5'"),
+        ("\u0661", "The binding key must be an integer, not '\u0661'"),
+        ("0", "The binding key must be greater than 0"),
+        ("-3", "The binding key must be greater than 0"),
+    ],
+)
+def test_consistent_hash_weight_is_a_positive_integer(key: str, text: str) -> None:
+    small = hashing({})
+    small.queues.add("q")
+    with pytest.raises(InvalidArgument) as refusal:
+        small.bind("h", "q", key)
+    assert refusal.value.description == text
+
+
+def test_consistent_hash_by_header() -> None:
+    """With hash-header the header decides, the key does not, and nothing is cacheable."""
+    small = hashing({"a": "1", "b": "1"}, hash_header="customer")
+    chosen = {number: small.route("h", "k", headers={"customer": number}) for number in range(100)}
+    assert set(chosen.values()) == {("a",), ("b",)}
+    assert all(small.route("h", "other", headers={"customer": n}) == names for n, names in chosen.items())
+    assert small.route_with_cacheable("h", "k", headers={})[1] is False
+    assert len({small.route("h", key) for key in KEYS[:50]}) == 1
+
+
+@pytest.mark.parametrize("name", ["message_id", "correlation_id", "timestamp"])
+def test_consistent_hash_by_property(name: str) -> None:
+    small = hashing({"a": "1", "b": "1"}, hash_property=name)
+    chosen = [small.route("h", "k", properties={name: str(number)}) for number in range(100)]
+    assert set(chosen) == {("a",), ("b",)}
+    assert chosen == [small.route("h", str(number), properties={name: str(number)}) for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"hash-header": "a", "hash-property": "message_id"},
+            "hash-header and hash-property are mutually exclusive",
+        ),
+        ({"hash-property": "app_id"}, "Unsupported property: app_id"),
+        ({"hash-header": 5}, "invalid type 'signedint' for arg 'hash-header': expected longstr"),
+    ],
+)
+def test_consistent_hash_arguments(arguments: dict[str, object], text: str) -> None:
+    """Arguments that make no sense are refused and no exchange is made."""
+    small = Small()
+    with pytest.raises(PreconditionFailed) as refusal:
+        declare_exchange(small.topology, "h", "x-consistent-hash", arguments=arguments)
+    assert refusal.value.description == text
+    assert small.exchanges() == set()
+
+
+def modulus(bindings: list[tuple[str, str]]) -> Small:
+    small = Small(*(name for name, key in bindings))
+    small.declare("m", "x-modulus-hash")
+    for name, key in bindings:
+        small.bind("m", name, key)
+    return small
+
+
+def test_modulus_hash_picks_one_queue_by_key() -> None:
+    """Every message goes to one queue, also with several keys; none without queues."""
+    small = modulus([("q1", ""), ("q2", "any"), ("q3", "key")])
+    assert {small.route("m", key, "cc") for key in KEYS[:100]} == {("q1",), ("q2",), ("q3",)}
+    assert modulus([]).route("m", "k") == ()
+
+
+@pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "weighted_routing_test")
+def test_modulus_hash_weighs_by_bindings() -> None:
+    """A queue that is bound more often gets more."""
+    small = modulus([("q1", ""), ("q2", "a"), ("q2", "b"), ("q3", "a"), ("q3", "b"), ("q3", "c")])
+    counts = Counter(small.route("m", str(number))[0] for number in range(600))
+    assert counts["q1"] < counts["q2"] < counts["q3"]
+    assert sum(counts.values()) == 600
+
+
+@pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "stable_routing_across_restarts_test")
+def test_modulus_hash_is_stable_whatever_the_order() -> None:
+    """After a restart bindings may be read in another order; keys stay where they were."""
+    bindings = [(f"q{number}", str(number * 7 % 5)) for number in range(40)]
+    one, other = modulus(bindings), modulus(bindings[::-1])
+    assert [one.route("m", key) for key in KEYS[:500]] == [other.route("m", key) for key in KEYS[:500]]
+
+
+def test_local_random_picks_the_queue_that_chance_names() -> None:
+    """Chance is an argument; each message goes to one queue."""
+    asked: list[int] = []
+
+    def choose(count: int) -> int:
+        asked.append(count)
+        return count - 1
+
+    topology = Topology("/", lambda name: True, choose=choose)
+    found, _ = declare_exchange(topology, "r", "x-local-random")
+    assert topology.route(found, ("k",)) == ((), False)
+    bind(topology, Small.binding("r", "a"))
+    assert topology.route(found, ("k",)) == (("a",), False)
+    bind(topology, Small.binding("r", "b"))
+    bind(topology, Small.binding("r", "c"))
+    assert topology.route(found, ("k", "cc")) == (("c",), False)
+    assert asked == [3]
+
+
+def test_local_random_refuses_keys_and_exchanges() -> None:
+    """Only queues, only with the empty key."""
+    small = Small("a")
+    small.declare("r", "x-local-random")
+    with pytest.raises(InvalidArgument, match="Non empty binding 'k' key not permitted"):
+        small.bind("r", "a", "k")
+    with pytest.raises(InvalidArgument, match="Destination not found"):
+        small.bind("r", exchange("amq.direct"))
+
+
+class Int8(int):
+    """As a protocol's own integer."""
+
+
+def matches(arguments: Mapping[str, object], headers: Mapping[str, object]) -> bool:
+    """Bind one queue with arguments and route a message with headers."""
+    small = Small("q")
+    small.bind("amq.headers", "q", "ignored", arguments)
+    return small.route("amq.headers", "key", headers=headers) == ("q",)
+
+
+@pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange")
+@pytest.mark.parametrize("mode", [{}, {"x-match": "all"}, {"x-match": b"all"}])
+def test_all_is_the_default_and_wants_every_header(mode: dict[str, object]) -> None:
+    """Without x-match, or with all, each argument must be met; further headers do not matter."""
+    wanted = {"type": "car", "size": 4, **mode}
+    assert matches(wanted, {"type": "car", "size": 4, "more": 1})
+    assert not matches(wanted, {"type": "car"})
+    assert not matches(wanted, {"type": "car", "size": 5})
+    assert not matches(wanted, {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "matched"), [("all", True), ("all-with-x", True), ("any", False), ("any-with-x", False)]
+)
+def test_nothing_to_compare(mode: str, matched: bool) -> None:
+    """Without arguments all of none are met, but not any of none."""
+    assert matches({"x-match": mode}, {"a": 1}) is matched
+    assert matches({"x-match": mode}, {}) is matched
+
+
+def test_x_keys_are_not_compared_in_all_and_any() -> None:
+    """Arguments that begin with x- count only in the two modes that say so."""
+    headers = {"x-a": "1", "b": "2"}
+    assert matches({"x-match": "all", "x-a": "other", "b": "2"}, headers)
+    assert not matches({"x-match": "all-with-x", "x-a": "other", "b": "2"}, headers)
+    assert matches({"x-match": "all-with-x", "x-a": "1", "b": "2"}, headers)
+    assert not matches({"x-match": "any", "x-a": "1", "b": "other"}, headers)
+    assert matches({"x-match": "any-with-x", "x-a": "1", "b": "other"}, headers)
+    assert not matches({"x-match": "any-with-x", "x-a": "other", "b": "other"}, headers)
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_void_asks_for_presence_only(mode: str) -> None:
+    """A void argument is met by any value of that header, and not by its absence."""
+    wanted = {"x-match": mode, "a": None}
+    assert matches(wanted, {"a": 1})
+    assert matches(wanted, {"a": None})
+    assert not matches(wanted, {"b": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "matched"), [(1, True), (Int8(1), True), (1.0, False), (True, False), ("1", False)]
+)
+def test_types_must_match(given: object, matched: bool) -> None:
+    """An integer argument is met by that integer of any width, and by nothing else that looks like it."""
+    assert matches({"a": 1}, {"a": given}) is matched
+
+
+def test_bad_x_match_value_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        Small("q").bind("amq.match", "q", "", {"x-match": "bogus"})
+    assert refusal.value.description == (
+        "Invalid x-match field value 'bogus'; expected all, any, all-with-x, or any-with-x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(23, "signedint (value 23)"), (Int8(1), "byte (value 1)"), (True, "bool (value true)")],
+)
+def test_bad_x_match_type_is_refused(value: object, written: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        Small("q").bind("amq.match", "q", "", {"x-match": value})
+    assert refusal.value.description == f"Invalid x-match field type {written}; expected longstr"
+
+
+def test_headers_are_not_asked_for_without_bindings() -> None:
+    small = Small()
+
+    def headers() -> Mapping[str, object]:
+        raise AssertionError("asked")
+
+    found = small.topology.lookup_exchange("amq.headers")
+    assert small.topology.route(found, ("k",), headers) == ((), False)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "exchange-types.md"
+MODULE = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+"""The example of the page: it routes by the length of the routing key."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a tiny distribution, as pip would lay it out, that adds two types; one is broken."""
+    (tmp_path / "exchange_by_length.py").write_text(MODULE)
+    meta = tmp_path / "exchange_by_length-1.0.dist-info"
+    meta.mkdir()
+    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: exchange-by-length\nVersion: 1.0\n")
+    (meta / "entry_points.txt").write_text(
+        "[amqp10broker.exchange_types]\n"
+        "x-by-length = exchange_by_length:ByLength\n"
+        "x-broken = exchange_by_length_missing:Nothing\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.modules.pop("exchange_by_length", None)
+
+
+def test_installed_package_adds_a_type(installed: Path) -> None:
+    """An entry point of an installed distribution is found, loaded and used."""
+    topology = Topology("/", lambda name: True, registry=Registry())
+    found, created = declare_exchange(topology, "x", "x-by-length")
+    assert created
+    bind(topology, Small.binding("x", "three", "3"))
+    bind(topology, Small.binding("x", "four", "4"))
+    assert topology.route(found, ("abc",)) == (("three",), True)
+    assert topology.route(found, ("abc", "abcd")) == (("three", "four"), True)
+    remove_queue(topology, "three")
+    assert topology.route(found, ("abc",)) == ((), True)
+
+
+def test_package_is_loaded_only_when_its_type_is_used(installed: Path) -> None:
+    """Other unknown types, and types of this package, load nothing of anybody else's."""
+    registry = Registry()
+    registry.create("topic", NOTHING, lambda count: 0)
+    with pytest.raises(PreconditionFailed):
+        registry.factory("x-nothing")
+    assert "x-by-length" in registry.names()
+    assert "exchange_by_length" not in sys.modules
+    registry.factory("x-by-length")
+    assert "exchange_by_length" in sys.modules
+
+
+def test_package_that_cannot_be_loaded_is_named(installed: Path) -> None:
+    """The error says which package is at fault."""
+    with pytest.raises(
+        PreconditionFailed, match="cannot be loaded from exchange_by_length_missing:Nothing"
+    ) as refusal:
+        Registry().factory("x-broken")
+    assert "repair or uninstall that package" in refusal.value.description
+
+
+def test_entry_points_are_read_at_most_once() -> None:
+    """A client that asks for unknown types again and again does not make the broker search the disk."""
+    searches = []
+    registry = Registry(lambda: searches.append(1) or ())  # type: ignore[func-returns-value]
+    registry.factory("direct")
+    assert searches == []
+    for name in ("x-1", "x-2", "x-1"):
+        with pytest.raises(PreconditionFailed):
+            registry.factory(name)
+    assert searches == [1]
+
+
+def test_registered_factory_gets_arguments_and_chance() -> None:
+    """A program adds a type by a factory; it sees the exchange's arguments."""
+    seen: list[tuple[dict[str, object], int]] = []
+
+    def factory(arguments: Mapping[str, object], choose: Choose) -> FanoutExchange:
+        seen.append((dict(arguments), choose(3)))
+        return FanoutExchange()
+
+    registry = Registry()
+    registry.register("x-mine", factory)
+    topology = Topology("/", lambda name: True, choose=lambda count: count - 1, registry=registry)
+    declare_exchange(topology, "x", "x-mine", arguments={"a": 1})
+    assert seen == [({"a": 1}, 2)] * 2, "asked whether it can be made, and made"
+
+
+def test_register_adds_to_the_common_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`register` is for the registry that every virtual host uses."""
+    monkeypatch.setattr(REGISTRY, "_factories", dict(REGISTRY._factories))
+    register("x-mine", lambda arguments, choose: FanoutExchange())
+    assert declare_exchange(Small().topology, "x", "x-mine")[1]

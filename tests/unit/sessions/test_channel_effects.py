@@ -1,11 +1,17 @@
-"""What a channel of AMQP 0-9-1 makes of what queues do, and what it tells them."""
+"""What queues say to a channel, and what is recorded of it."""
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
 
+from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.observe.frames.records import describe_method
+from amqp10broker.observe.timeline import channel_ring
+from amqp10broker.observe.timeline.channel_ring import NAMES, ChannelRing, timeline
+from amqp10broker.protocols.amqp091 import methods
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicCancel,
@@ -39,9 +45,20 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.channel_world import Got, World, WorldChannel, tags, text_of
+from tests.support.channel_world import (
+    Got,
+    QueueBox,
+    World,
+    WorldChannel,
+    contents,
+    properties_of,
+    tags,
+    text_of,
+)
+from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import bind, declare
 from tests.support.puppet import Puppet
+from tests.support.steps import steps_of
 
 QUORUM = {"x-queue-type": "quorum"}
 SAC = {"x-single-active-consumer": True}
@@ -336,3 +353,232 @@ def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: 
     reply = CreditReply(credit.consumer, 1, 0, 0, True, 0)
     happen(channel, queue.deliver([100], [(HEAD, b"m")]), reply)
     assert timed_out(channel, queue)[0] == 406
+
+
+BATCH = 170
+"""Messages of one read at full load, which take some 180 instructions each from read to write and back."""
+
+
+def consuming_ring() -> WorldChannel:
+    """A channel in confirm mode that consumes what it publishes."""
+    channel = World().channel()
+    channel.call(methods.QueueDeclare("q"))
+    channel.call(methods.ConfirmSelect())
+    channel.consume("q")
+    return channel
+
+
+def watched(channel: WorldChannel, link: str | None = "c") -> ChannelRing:
+    """A ring that listens to a channel, or to a consumer of it."""
+    service = channel.service
+    consumer = None if link is None else service.consuming.consumers[link]
+
+    def mark() -> channel_ring.ChannelMark:
+        if consumer is None:
+            return (channel.credit.credit, 0, False, 0, 0, False)
+        credit = consumer.credit
+        return (channel.credit.credit, 0, False, credit.granted, credit.waiting, credit.closed)
+
+    ring = ChannelRing(service, consumer, mark, count().__next__, describe_method)
+    service.listen((ring,))
+    return ring
+
+
+def round_of(channel: WorldChannel, messages: int, ring: ChannelRing | None) -> None:
+    """So many messages are published, delivered and acknowledged as a range, in turns as of a task."""
+    world = channel.world
+
+    def turns() -> None:
+        while channel.connection.pass_on():
+            pass
+        while channel.letters or channel.inbox:
+            channel.take_letters(1000)
+            channel.wake()
+            if ring is not None:
+                ring.turn_over()
+        for box in world.boxes:
+            box.run(1000)
+
+    channel.send(*[channel.content("q", b"x" * 12) for _ in range(messages)])
+    for _ in range(4):
+        turns()
+    last = max(got.method.delivery_tag for got in channel.take() if hasattr(got, "body"))
+    channel.send(methods.BasicAck(last, True))
+    for _ in range(3):
+        turns()
+
+
+@pytest.mark.parametrize("link", [None, "c"])
+@pytest.mark.parametrize(("messages", "most"), [(BATCH, BATCH * 180 // 50), (1, 450)])
+def test_a_channel_that_is_watched_takes_two_per_cent_more_at_most(
+    link: str | None, messages: int, most: int
+) -> None:
+    """Of what a message takes in all at full load; a lone message takes 8 000 instructions."""
+    taken = []
+    for watch in (False, True):
+        channel = consuming_ring()
+        ring = watched(channel, link) if watch else None
+        round_of(channel, messages, ring)
+        taken.append(steps_of(lambda: round_of(channel, messages, ring)))  # noqa: B023
+    assert ring is not None
+    assert ring.next >= 8, "nothing was recorded"
+    assert 0 < taken[1] - taken[0] <= most
+
+
+def test_the_oldest_goes_when_the_ring_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks for what is gone hears how much that was, and the rest is as exact as before."""
+    monkeypatch.setattr(channel_ring, "RECORDS_MAX", 16)
+    monkeypatch.setattr(channel_ring, "LOOK_AFTER", 4)
+    channel = consuming_ring()
+    ring = watched(channel)
+    for limit in range(1, 40):
+        channel.call(methods.BasicQos(0, limit, True))
+        ring.turn_over()
+    found = timeline(ring, 0, 1000)
+    assert found["lost"] == found["since"] > 0
+    assert 16 <= len(found["steps"]) <= 16 + 4 + 2
+    limits = [step["values"]["global_prefetch"] for step in found["steps"] if step["values"]]
+    assert limits == list(range(limits[0], 40))
+    assert found["start"]["global_prefetch"] in (limits[0] - 1, limits[0])
+    part = timeline(ring, found["since"] + 3, 2)
+    assert part["steps"] == found["steps"][3:5]
+    assert timeline(ring, found["next"], 10)["steps"] == []
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_content_that_is_read_in_parts_is_one_step(refused: bool) -> None:
+    """When its first part came, the channel only asked whether it is wanted."""
+    channel = consuming_ring()
+    ring = watched(channel)
+    content = channel.content("q", b"x" * 100, exchange="missing" if refused else "")
+    channel.connection.send(content[:-50])
+    channel.world.rest()
+    ring.turn_over()
+    channel.connection.send(content[-50:])
+    channel.world.rest()
+    frames = [step["frame"].split()[0] for step in timeline(ring, 0, 100)["steps"] if step["direction"]]
+    if refused:
+        assert frames == ["basic.publish", "channel.close"]
+    else:
+        assert sorted(frames) == ["basic.ack", "basic.deliver", "basic.publish"]
+
+
+def test_a_channel_that_is_opened_again_in_the_same_turn_is_another() -> None:
+    """Its timeline ends, and nothing of the new one stands in it as if it were of the old."""
+    channel = consuming_ring()
+    ring = watched(channel)
+    channel.send(methods.ChannelClose(200, "", 0, 0), methods.ChannelOpen())
+    while channel.connection.pass_on():
+        pass
+    channel.take_letters(1000)
+    channel.wake()
+    ring.turn_over()
+    assert ring.ended == "the channel is closed"
+    assert dict(zip(NAMES, ring.before(ring.next), strict=True))["unconfirmed"] == 0
+
+
+def test_a_consumer_that_goes_without_a_word_ends_its_timeline() -> None:
+    """Its client did not ask to be told that queues go."""
+    world = World()
+    channel = world.channel(capabilities=())
+    channel.call(methods.QueueDeclare("q"))
+    channel.consume("q")
+    ring = watched(channel)
+    other = world.channel()
+    other.call(methods.QueueDelete("q"))
+    world.rest()
+    ring.turn_over()
+    assert ring.ended == "the consumer is cancelled"
+    assert [record["direction"] for record in timeline(ring, 0, 10)["steps"]] == [None]
+
+
+class QuorumWorld(World):
+    """Its queues are quorum queues."""
+
+    def start_queue(self, queue: QueueSpec) -> QueueBox:
+        box = super().start_queue(queue)
+        box.queue = ClockedQueue(queue)  # type: ignore[assignment]
+        return box
+
+    def wait(self, queue: str, ms: int) -> None:
+        """Time passes for a queue, and what comes of it arrives."""
+        box = self.box(queue)
+        clocked: Any = box.queue
+        clocked.wait(ms)
+        box.run(0)
+        self.rest()
+
+
+@pytest.fixture
+def channel_counted() -> WorldChannel:
+    """A channel in a virtual host with a quorum queue `q`."""
+    world = QuorumWorld()
+    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
+    return world.channel()
+
+
+def counts(got: list[Got]) -> tuple[Any, Any]:
+    """x-acquired-count and x-delivery-count of the one message that came."""
+    (content,) = contents(got)
+    headers = properties_of(content).headers or {}
+    return headers.get("x-acquired-count"), headers.get("x-delivery-count")
+
+
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_quorum_queue")
+@pytest.mark.parametrize(
+    ("method", "attempts"), [(BasicNack(1, False, True), 0), (BasicReject(1, True), 1)], ids=str
+)
+def test_reject_counts_as_a_failed_attempt_and_nack_does_not(
+    channel_counted: WorldChannel, method: Method, attempts: int
+) -> None:
+    channel_counted.publish("q", b"m")
+    channel_counted.consume("q")
+    assert counts(channel_counted.say(method)) == (1, attempts)
+
+
+def test_the_end_of_a_channel_is_a_failed_attempt(channel_counted: WorldChannel) -> None:
+    """Whoever gets the message next sees so."""
+    channel_counted.publish("q", b"m")
+    channel_counted.consume("q")
+    other = channel_counted.world.channel()
+    assert other.consume("q", "d") == []
+    channel_counted.call(ChannelClose(200, "", 0, 0))
+    assert counts(other.take()) == (1, 1)
+
+
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
+def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel_counted: WorldChannel) -> None:
+    """Another gets the message; it is no failed attempt."""
+    channel_counted.publish("q", b"m")
+    assert tags(channel_counted.consume("q")) == [1]
+    world = channel_counted.world
+    assert isinstance(world, QuorumWorld)
+    world.wait("q", 600)
+    assert channel_counted.take() == [BasicCancel("c", True)]
+    consumed, delivered = channel_counted.say(BasicConsume("q", "d"))
+    assert consumed == BasicConsumeOk("d")
+    assert counts([delivered]) == (1, 0)
+    assert channel_counted.say(BasicAck(1)) == [], "the late acknowledgement means nothing"
+    assert world.counts("q") == (0, 1)
+    channel_counted.say(BasicAck(2))
+    assert world.counts("q") == (0, 0)
+
+
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_no_basic_cancel_capability")
+@pytest.mark.parametrize("fetched", [False, True])
+def test_otherwise_the_channel_ends(fetched: bool) -> None:
+    """consumer_timeout_no_basic_cancel_capability, consumer_timeout_basic_get: 406, the message is ready."""
+    world = QuorumWorld()
+    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
+    channel_counted = world.channel(capabilities=() if not fetched else ("consumer_cancel_notify",))
+    channel_counted.publish("q", b"m")
+    if fetched:
+        channel_counted.say(BasicGet("q"))
+    else:
+        channel_counted.consume("q")
+    world.wait("q", 600)
+    (closed,) = channel_counted.take()
+    assert isinstance(closed, ChannelClose)
+    assert closed.reply_code == 406
+    assert "timed out. Timeout value used: 500 ms" in closed.reply_text
+    assert world.counts("q") == (1, 0)

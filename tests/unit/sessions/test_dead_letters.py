@@ -1,22 +1,45 @@
-"""Routing of dead letters: which queues get what a queue gave up, in which order, and what is dropped."""
+"""Dead letters, and messages that the broker publishes and fetches itself."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.queues.commands import DeadLetterReason, DeadLetters
+from amqp10broker.queues.commands import (
+    Confirmed,
+    DeadLetterReason,
+    DeadLetters,
+    Publish,
+    PublishRejected,
+    Unconfirmed,
+)
 from amqp10broker.routing.registry import Binding, Destination
-from amqp10broker.sessions.routes import Routed, route_dead_letters
+from amqp10broker.sessions.routes import (
+    HEAD_BYTES_MAX,
+    HEADS_MAX,
+    RETRY_MS,
+    DeadLetterTarget,
+    Forwarding,
+    Post,
+    Routed,
+    Routes,
+    route_dead_letters,
+)
 from tests.support import topologies
-from tests.support.declaring import declare
+from tests.support.askers import new_asker
+from tests.support.channel_world import World
+from tests.support.dead_lettered import deaths_of
+from tests.support.dead_letters import held
+from tests.support.declaring import declare, remove
 from tests.unit.metadata.conftest import Host
 
 NOW = 1_700_000_000_000
@@ -159,3 +182,242 @@ def test_a_cycle_drops_the_message_for_that_queue_only(vhost: VirtualHost) -> No
     routed = route(vhost, died(vhost, message("1"), "a"), message("2", "c"), queue="c")
     assert bodies(routed) == {"b": "12", "a": "2"}
     assert routed.cycles == ("a",)
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    return Catalog(Host().start_queue)
+
+
+@pytest.fixture
+def vhost_once(catalog: Catalog) -> VirtualHost:
+    """With the queues a and b, and the exchange dlx, from which nothing is bound."""
+    vhost_once = catalog.lookup_vhost("/")
+    for name in "ab":
+        declare(catalog, vhost_once, name)
+    topologies.declare_exchange(vhost_once.topology, "dlx", "fanout", durable=True)
+    return vhost_once
+
+
+@pytest.fixture
+def forwarding() -> Forwarding:
+    return Forwarding("q", DeadLetterTarget("dlx", None), new_asker("worker"))
+
+
+def bind_once(vhost_once: VirtualHost, *queues: str, exchange: str = "dlx") -> None:
+    for queue in queues:
+        topologies.bind(vhost_once.topology, Binding(exchange, Destination("queue", queue)))
+
+
+def unbind(vhost_once: VirtualHost, queue: str) -> None:
+    topologies.unbind(vhost_once.topology, Binding("dlx", Destination("queue", queue)))
+
+
+def sent(posts: Sequence[Post]) -> dict[str, str]:
+    return {queue.name: b"".join(body for _, body in each.messages).decode() for queue, each in posts}
+
+
+def publish_to(posts: Sequence[Post], queue: str) -> Publish:
+    (found,) = [publish for target, publish in posts if target.name == queue]
+    return found
+
+
+def confirm(forwarding: Forwarding, publish: Publish) -> list[int]:
+    return forwarding.confirmed(Confirmed(publish.publisher, publish.ids, publish.settled))
+
+
+def reject(forwarding: Forwarding, publish: Publish) -> None:
+    forwarding.refused(PublishRejected(publish.publisher, publish.ids, publish.settled, "a"))
+
+
+def test_a_message_is_published_with_its_history_and_wants_a_confirm(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """The record says when the queue handed it out."""
+    bind_once(vhost_once, "a")
+    publish = publish_to(forwarding.send(held(1), vhost_once, NOW), "a")
+    assert not publish.settled
+    (death,) = deaths_of(publish.messages[0][0])
+    assert (death.queue, death.reason, death.last_time_ms) == ("q", "expired", NOW)
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "many_target_queues")
+def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    bind_once(vhost_once, "a", "b")
+    posts = forwarding.send(held(1, 2), vhost_once, NOW)
+    assert sent(posts) == {"a": "12", "b": "12"}
+    assert confirm(forwarding, publish_to(posts, "b")) == []
+    assert len(forwarding) == 2
+    assert confirm(forwarding, publish_to(posts, "a")) == [1, 2]
+    assert len(forwarding) == 0
+    assert forwarding.deadline() is None
+
+
+def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """After three minutes, with the same history; to the queues that confirmed not."""
+    bind_once(vhost_once, "a", "b")
+    posts = forwarding.send(held(1), vhost_once, NOW)
+    confirm(forwarding, publish_to(posts, "a"))
+    assert forwarding.deadline() == NOW + RETRY_MS
+    assert forwarding.due(vhost_once, NOW + RETRY_MS - 1) == ([], [])
+    again, done = forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert (sent(again), done) == ({"b": "1"}, [])
+    assert publish_to(again, "b").messages == publish_to(posts, "b").messages
+    assert forwarding.deadline() == NOW + 2 * RETRY_MS
+
+
+def test_a_confirm_that_comes_late_counts(vhost_once: VirtualHost, forwarding: Forwarding) -> None:
+    """Although the message was sent again meanwhile; the second confirm changes nothing."""
+    bind_once(vhost_once, "a")
+    posts = forwarding.send(held(1), vhost_once, NOW)
+    again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert confirm(forwarding, publish_to(posts, "a")) == [1]
+    assert confirm(forwarding, publish_to(again, "a")) == []
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE",
+    "reject_publish_max_length_target_quorum_queue",
+    "reject_publish_target_classic_queue",
+)
+def test_a_message_that_a_queue_refused_is_sent_again(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """When it is time; that another queue took it does not make it done with."""
+    bind_once(vhost_once, "a", "b")
+    posts = forwarding.send(held(1), vhost_once, NOW)
+    reject(forwarding, publish_to(posts, "a"))
+    assert confirm(forwarding, publish_to(posts, "b")) == []
+    again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert sent(again) == {"a": "1"}
+    assert confirm(forwarding, publish_to(again, "a")) == [1]
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE", "target_queue_deleted", "target_quorum_queue_delete_create"
+)
+def test_a_target_queue_that_was_deleted_is_left_out_later(
+    catalog: Catalog, vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """It answers that it is gone; when it is time there is no route to it any more."""
+    bind_once(vhost_once, "a", "b")
+    posts = forwarding.send(held(1), vhost_once, NOW)
+    remove(catalog, vhost_once, "a")
+    gone = publish_to(posts, "a")
+    forwarding.refused(Unconfirmed(gone.publisher, gone.ids, False, queue="a"))
+    assert confirm(forwarding, publish_to(posts, "b")) == []
+    assert forwarding.due(vhost_once, NOW + RETRY_MS) == ([], [1])
+    assert len(forwarding) == 0
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
+def test_a_message_without_a_route_is_kept_and_tried_again(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    assert forwarding.send(held(1), vhost_once, NOW) == []
+    assert forwarding.unrouted == 1
+    assert forwarding.due(vhost_once, NOW + RETRY_MS) == ([], [])
+    bind_once(vhost_once, "a")
+    again, _ = forwarding.due(vhost_once, NOW + 2 * RETRY_MS)
+    assert (sent(again), forwarding.unrouted) == ({"a": "1"}, 0)
+    assert confirm(forwarding, publish_to(again, "a")) == [1]
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
+def test_a_missing_exchange_keeps_messages(vhost_once: VirtualHost) -> None:
+    forwarding = Forwarding("q", DeadLetterTarget("later", None), new_asker("worker"))
+    assert forwarding.send(held(1), vhost_once, NOW) == []
+    assert forwarding.unrouted == 1
+    topologies.declare_exchange(vhost_once.topology, "later", "fanout", durable=True)
+    bind_once(vhost_once, "b", exchange="later")
+    again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert sent(again) == {"b": "1"}
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "cycle")
+def test_an_automatic_cycle_keeps_messages(vhost_once: VirtualHost) -> None:
+    """As one without a route: nothing is lost by a fault in the topology."""
+    forwarding = Forwarding("a", DeadLetterTarget("", "a"), new_asker("worker"))
+    assert forwarding.send(held(1), vhost_once, NOW) == []
+    assert (forwarding.unrouted, len(forwarding)) == (1, 1)
+
+
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE", "target_queue_deleted", "target_quorum_queue_delete_create"
+)
+def test_queues_that_are_bound_later_get_what_is_sent_again(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """Routes are looked up each time; who is not bound any more is not waited for."""
+    bind_once(vhost_once, "a")
+    forwarding.send(held(1), vhost_once, NOW)
+    bind_once(vhost_once, "b")
+    unbind(vhost_once, "a")
+    again, _ = forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert sent(again) == {"b": "1"}
+    assert confirm(forwarding, publish_to(again, "b")) == [1]
+
+
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "many_target_queues")
+def test_a_queue_that_took_a_message_does_not_get_it_again(
+    vhost_once: VirtualHost, forwarding: Forwarding
+) -> None:
+    """Not even if it was unbound when it said so, and is bound again."""
+    bind_once(vhost_once, "a", "b")
+    posts = forwarding.send(held(1), vhost_once, NOW)
+    unbind(vhost_once, "a")
+    forwarding.due(vhost_once, NOW + RETRY_MS)
+    assert confirm(forwarding, publish_to(posts, "a")) == []
+    bind_once(vhost_once, "a")
+    again, _ = forwarding.due(vhost_once, NOW + 2 * RETRY_MS)
+    assert sent(again) == {"b": "1"}
+
+
+def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost_once: VirtualHost) -> None:
+    """What a queue has and has not answered waits for its answer."""
+    forwarding = Forwarding("q", DeadLetterTarget("none", None), new_asker("worker"))
+    forwarding.send(held(1), vhost_once, NOW)
+    forwarding.redirect(DeadLetterTarget("", "a"), NOW + 5)
+    assert forwarding.deadline() == NOW + 5
+    posts, _ = forwarding.due(vhost_once, NOW + 5)
+    assert sent(posts) == {"a": "1"}
+    forwarding.redirect(DeadLetterTarget("", "b"), NOW + 6)
+    assert forwarding.deadline() == NOW + 5 + RETRY_MS
+
+
+def make_routes() -> Routes:
+    world = World()
+    return Routes(world.vhost, Access(CatalogGrants(world.catalog.users, "guest"), "/"))
+
+
+def test_what_repeats_is_remembered_for_each_route() -> None:
+    """Also when the route is found anew because something was declared."""
+    routes = make_routes()
+    one, two = routes.find("", "one"), routes.find("", "two")
+    routes.remember(one, b"properties", b"head one")
+    routes.remember(two, b"properties", b"head two")
+    assert one.heads == {b"properties": b"head one"}
+    routes.find("amq.direct", "")
+    assert routes.find("", "two").heads == {b"properties": b"head two"}
+
+
+def test_properties_that_never_repeat_take_no_more_room_on_many_routes() -> None:
+    """A server that answers under many keys, each message with an id of its own."""
+    routes = make_routes()
+    for number in range(10 * HEADS_MAX):
+        route = routes.find("", f"key {number % 100}")
+        routes.remember(route, b"%d" % number, b"head")
+        assert route.heads[b"%d" % number] == b"head"
+    assert sum(len(routes.find("", f"key {number}").heads) for number in range(100)) <= HEADS_MAX
+
+
+def test_large_properties_are_not_remembered() -> None:
+    """They would take more than they save."""
+    routes = make_routes()
+    route = routes.find("", "key")
+    routes.remember(route, bytes(HEAD_BYTES_MAX + 1), b"head")
+    assert route.heads == {}

@@ -1,4 +1,4 @@
-"""Why channels and consumers of AMQP 0-9-1 wait: the code, what shows it, and since when."""
+"""Why a channel or a link waits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from amqp10broker.protocols.amqp091.methods import (
     TxRollback,
     TxSelect,
 )
-from amqp10broker.sessions.diagnosis.waits import STUCK_MS, WaitContext
+from amqp10broker.queues.queue_status import QueueProgress
+from amqp10broker.sessions.diagnosis.waits import NO_WAIT, STUCK_MS, Wait, WaitContext, Waiting
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
+from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
+from tests.support.scene import Scene
 
 EARLY, LATER, NOW = 1_000, 4_000, 16_000
 
@@ -352,3 +355,306 @@ def test_a_commit_that_waits_for_confirms(world: World, channel: WorldChannel) -
         "tx.commit waits for 2 messages to be confirmed",
         12.0,
     )
+
+
+RECEIVE = "C> ATTACH h=1 source=/queues/q"
+SEND = "C> ATTACH h=0 target=/queues/q"
+
+
+class Timed:
+    """A session whose lines are said at given times."""
+
+    def __init__(self) -> None:
+        self.scene = Scene("q")
+
+    def at(self, ms: int, *lines: str) -> None:
+        self._service.moment.ms = ms
+        for line in lines:
+            self.scene.do(line)
+
+    @property
+    def _service(self) -> Any:
+        return self.scene.world.clients["C"].sessions[0].service
+
+    def look(self, ms: int, **around: Any) -> dict[str, Any]:
+        (link,) = self.look_at_all(ms, **around)
+        return link
+
+    def look_at_all(self, ms: int, **around: Any) -> list[dict[str, Any]]:
+        around.setdefault("writer_blocked", self.scene.world.clients["C"].blocked)
+        return list(document(session_view(self._service, WaitContext(ms, **around)))["links"])
+
+
+Steps = tuple[tuple[Any, ...], ...]
+
+CASES: dict[str, tuple[Steps, str, float, str]] = {
+    "never granted: since the attach": (
+        ((2_000, RECEIVE),),
+        "no-credit-never-granted", 8.0, "the client has granted no credit yet",
+    ),
+    "a flow without credit is no grant": (
+        ((2_000, RECEIVE), (5_000, "C> FLOW h=1 dc=0 cr=0")),
+        "no-credit-never-granted", 8.0, "its last flow, 5.0 s ago, set count 0 + credit 0",
+    ),
+    "used up: since the last delivery": (
+        ((1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=2"), (3_000, "publish q 1"), (4_000, "publish q 5")),
+        "no-credit-used-up", 6.0,
+        "and it has sent no flow since; the grant, 9.0 s ago: count 0 + credit 2 (settling gives no credit)",
+    ),
+    "set to zero: since that flow": (
+        ((1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=5"), (3_000, "C> FLOW h=1 dc=0 cr=0")),
+        "no-credit-set-to-zero", 7.0, "7.0 s ago the client set the credit to 0, with credit left of",
+    ),
+    "revoked: since that flow": (
+        ((1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=5", "publish q 2"), (3_000, "C> FLOW h=1 dc=0 cr=1")),
+        "no-credit-revoked", 7.0, "its last flow says count 0 + credit 1, we are at 2: nothing left",
+    ),
+    "drained: since the answer": (
+        ((1_000, RECEIVE), (3_000, "C> FLOW h=1 dc=0 cr=5 drain=true")),
+        "no-credit-drained", 7.0, "it gave up 5 credits, and it has granted none since",
+    ),
+    "a stale flow: since the credit was used up, not since the flow": (
+        (
+            (1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=2"),
+            (3_000, "publish q 5"),
+            (8_000, "C> FLOW h=1 dc=0 cr=2", "C> FLOW h=1 dc=0 cr=2"),
+        ),
+        "no-credit-stale-flow", 7.0,
+        "last flow 2.0 s ago: count 0 + credit 2, we are at 2: nothing left; flows since the last",
+    ),
+    "draining: since the flow": (
+        ((1_000, RECEIVE, "stall q"), (4_000, "C> FLOW h=1 dc=0 cr=3 drain=true")),
+        "draining", 6.0, "the client asked to drain 3 credits, and queue 'q' has not answered",
+    ),
+    "in flight: since the request": (
+        ((1_000, RECEIVE, "stall q"), (4_000, "C> FLOW h=1 dc=0 cr=3")),
+        "queue-credit-in-flight", 6.0, "3 messages were asked of queue 'q': no answer yet",
+    ),
+    "nothing came: since there is credit": (
+        ((1_000, RECEIVE), (4_000, "C> FLOW h=1 dc=0 cr=3")),
+        "queue-empty-nothing-routed", 6.0, "no exchange is bound to it",
+    ),
+    "unsettled here: since the last delivery": (
+        ((1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9"), (5_000, "publish q 3")),
+        "unsettled-here", 5.0, "all 3 messages of queue 'q' are unsettled, here",
+    ),
+    "a full socket: since it takes nothing": (
+        ((1_000, "block C", RECEIVE, "C> FLOW h=1 dc=0 cr=9"), (4_000, "publish q 3")),
+        "writer-blocked", 6.0, "3 deliveries wait",
+    ),
+    "withheld: since the credit was used up": (
+        (
+            (1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169"),
+            (4_000, "C> TRANSFER h=0 did=170..254"),
+        ),
+        "credit-withheld", 6.0, "255 deliveries are not confirmed by queue 'q', max_link_credit is 170",
+    ),
+    "an alarm: since it began": (
+        ((1_000, SEND), (4_000, "alarm memory on")),
+        "blocked-by-alarm", 6.0, "an alarm is on",
+    ),
+    "an alarm that was on before: since the attach": (
+        ((1_000, "alarm memory on"), (4_000, SEND)),
+        "blocked-by-alarm", 6.0, "an alarm is on",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_link_waits_for_and_since_when(name: str) -> None:
+    """Ten seconds after the beginning somebody looks for the first time."""
+    steps, code, for_s, says = CASES[name]
+    timed = Timed()
+    for ms, *lines in steps:
+        timed.at(ms, *lines)
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == (code, for_s), link["waits_why"]
+    assert says in link["waits_why"]
+
+
+def test_the_window_of_the_client_is_closed() -> None:
+    """Since it closed, if deliveries waited then; since the first of them, if they came later."""
+    scene = Timed()
+    scene.at(1_000, "C> END", "C> BEGIN iw=1", RECEIVE, "C> FLOW h=1 dc=0 cr=8")
+    scene.at(3_000, "publish q 1")
+    assert scene.look(10_000)["waits"] == "unsettled-here"
+    scene.at(6_000, "publish q 1")
+    link = scene.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("peer-window-closed", 4.0)
+    assert "1 delivery waits; the client's incoming-window has been 0 for 7.0 s" in link["waits_why"]
+
+
+def test_a_publisher_that_could_send_does_not_wait() -> None:
+    """It is told what it could do, and what became of its last message."""
+    timed = Timed()
+    timed.at(1_000, SEND)
+    link = timed.look(2_000)
+    assert (link["waits"], link["waits_for_s"]) == (None, None)
+    assert link["waits_why"] == "its turn: 170 credits, window open (400 frames); it has sent nothing yet"
+    timed.at(4_000, "C> TRANSFER h=0 did=0")
+    assert timed.look(10_000)["waits_why"] == (
+        "its turn: 169 credits, window open (399 frames); it sent last 6.0 s ago, last outcome: accepted "
+        "6.0 s ago"
+    )
+
+
+def test_a_delivery_that_is_being_sent_is_no_wait_before_a_second_is_over() -> None:
+    timed = Timed()
+    timed.at(1_000, SEND, "C> TRANSFER h=0 did=0 more=true")
+    link = timed.look(1_000 + STUCK_MS - 1)
+    assert link["waits"] is None
+    assert "bytes of a delivery have come" in link["waits_why"]
+    link = timed.look(1_000 + STUCK_MS)
+    assert (link["waits"], link["waits_for_s"]) == ("delivery-unfinished", STUCK_MS / 1000)
+
+
+@pytest.mark.parametrize(
+    ("around", "code", "for_s"),
+    [
+        ({"writer_ms": 9_500, "writer_bytes": 5}, None, None),
+        ({"writer_ms": 4_000, "writer_bytes": 5}, "writer-blocked", 6.0),
+        ({"held_by": "session 3", "held_ms": 7_000}, "reader-held", 3.0),
+    ],
+)
+def test_the_connection_holds_a_publisher(
+    around: dict[str, Any], code: str | None, for_s: float | None
+) -> None:
+    """Credit that the client cannot have heard of is none, nor is a turn that nobody would notice."""
+    timed = Timed()
+    timed.at(1_000, SEND)
+    link = timed.look(10_000, **around)
+    assert (link["waits"], link["waits_for_s"]) == (code, for_s)
+
+
+def test_the_connection_holds_a_consumer_without_credit() -> None:
+    """Its flow may be on the way, or it may not have seen what it was sent."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE)
+    assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
+    assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
+
+
+@pytest.mark.parametrize("around", [{"held_by": "session 3", "held_ms": 7_000}, {"blocked_ms": 0}])
+def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(around: dict[str, Any]) -> None:
+    """Nothing that its client could send would change it."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9")
+    assert timed.look(10_000, **around)["waits"] == "queue-empty-nothing-routed"
+
+
+def test_a_flow_that_opens_the_window_may_be_unread() -> None:
+    """That no flow has opened it is not known while the connection is not read."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9 iw=1", "publish q 3")
+    assert timed.look(10_000)["waits"] == "peer-window-closed"
+    assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
+
+
+def test_an_unsettled_map_that_is_incomplete() -> None:
+    """Credit, ready messages, and nothing is sent (2.7.3): until the client attaches again."""
+    timed = Timed()
+    timed.at(1_000, "publish q 3", f"{RECEIVE} unsettled={{tag3:null}} incomplete-unsettled=true")
+    timed.at(3_000, "C> FLOW h=1 dc=0 cr=9")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("unsettled-incomplete", 7.0)
+    assert "before anything new is sent; 3 messages ready in queue 'q'" in link["waits_why"]
+
+
+def test_an_attach_that_waits_for_its_queue() -> None:
+    """The client has granted credit, or will when it is attached: nothing is asked of it."""
+    timed = Timed()
+    arguments = {"x-queue-type": "quorum", "x-single-active-consumer": True}
+    declare(timed.scene.world.catalog, timed.scene.world.vhost, "s", arguments=arguments)
+    timed.at(1_000, "stall s", "C> ATTACH h=1 source=/queues/s")
+    timed.at(4_000, "C> FLOW h=1 dc=0 cr=5")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("queue-credit-in-flight", 9.0)
+    assert "the attach waits until queue 's' says whether this is its active" in link["waits_why"]
+
+
+def test_the_connection_is_not_read_during_an_alarm() -> None:
+    """A client that published too much cannot be heard: that it settles nothing would not be true."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9", "publish q 2")
+    assert timed.look(10_000)["waits"] == "unsettled-here"
+    timed.at(4_000, "alarm memory on")
+    link = timed.look(10_000, blocked_ms=0)
+    assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
+    assert "is not read until that is over" in link["waits_why"]
+
+
+@pytest.mark.parametrize(("unread", "says"), [(False, "incoming-window at 0"), (True, "not read until it")])
+def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: str) -> None:
+    """It closes the window, and reads nothing any more of a connection that sent on nevertheless."""
+    timed = Timed()
+    timed.at(1_000, SEND)
+    timed.at(4_000, "alarm memory on")
+    link = timed.look(10_000, blocked_ms=0 if unread else None, alarms=("memory",))
+    assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
+    assert says in link["waits_why"]
+
+
+def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
+    """It has begun, so it does not count among those that wait."""
+    timed = Timed()
+    timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
+    timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
+    service = timed.scene.world.clients["D"].sessions[0].service
+    (link,) = document(session_view(service, WaitContext(10_000)))["links"]
+    assert link["waits"] == "peer-window-closed"
+    assert "a delivery was sent in part; the client's incoming-window has been 0" in link["waits_why"]
+
+
+def test_a_sender_that_jumps_ahead_while_credit_is_withheld() -> None:
+    """The credits that it gave up are told, until the next grant."""
+    timed = Timed()
+    timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
+    timed.at(3_000, "C> FLOW h=0 dc=200 cr=0")
+    assert timed.look(10_000)["waits_why"].startswith("its turn: 55 credits")
+    timed.at(4_000, "C> FLOW h=0 dc=300 cr=0")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("count-jumped", 6.0)
+    assert link["waits_why"].startswith(
+        "the client gave up 85 credits by a flow that names delivery-count 300, more than it has sent; 170 "
+        "deliveries are not confirmed by queue 'q'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("full_ms", "code", "says"),
+    [
+        (5_000, "credit-withheld-by-full-disk", "because the disk has been full for 5.0 s"),
+        (None, "credit-withheld-by-sync", "because a sync has been running for 6.0 s"),
+    ],
+)
+def test_credit_is_withheld_because_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch, full_ms: int | None, code: str, says: str
+) -> None:
+    """That says more than the alarm, which a full disk raises as well."""
+    timed = Timed()
+    progress = QueueProgress(busy=True, sync_ms=4_000, full_ms=full_ms)
+    monkeypatch.setattr(timed.scene.world.queues["q"], "progress", lambda: progress)
+    timed.at(1_000, SEND, "withhold q", "C> TRANSFER h=0 did=0..84", "C> TRANSFER h=0 did=85..169")
+    timed.at(3_000, "C> TRANSFER h=0 did=170..254")
+    if full_ms is not None:
+        timed.at(3_000, "alarm disk on")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == (code, 7.0)
+    assert says in link["waits_why"]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected"),
+    [
+        (NO_WAIT, {"waits": None, "waits_why": None, "waits_for_s": None}),
+        (
+            Waiting(Wait.QUEUE_EMPTY, "why", 1_500),
+            {"waits": "queue-empty", "waits_why": "why", "waits_for_s": 1.5},
+        ),
+        (Waiting(Wait.DRAINING, "why"), {"waits": "draining", "waits_why": "why", "waits_for_s": None}),
+        (Waiting(None, "its turn"), {"waits": None, "waits_why": "its turn", "waits_for_s": None}),
+    ],
+)
+def test_a_waiting_as_the_document_has_it(waiting: Waiting, expected: dict[str, object]) -> None:
+    """Code, sentence, seconds; null for what is not."""
+    assert document(waiting.view()) == expected

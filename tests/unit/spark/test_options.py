@@ -1,13 +1,31 @@
-"""Options of the data source: what is read, and what is said of each mistake."""
+"""What is read of a stream: options, offsets, conditions that the broker checks."""
 
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 
-from amqp10broker.spark.errors import OptionError
+from amqp10broker.message.filters.sql_parser import tokenize
+from amqp10broker.spark.datasource import Amqp10DataSource
+from amqp10broker.spark.errors import DataLost, OptionError
 from amqp10broker.spark.options import (
     EARLIEST,
     LATEST,
@@ -18,6 +36,10 @@ from amqp10broker.spark.options import (
     check_at_load,
     parse_source,
 )
+from amqp10broker.spark.row_layouts import COLUMNS, DDL, arrow_schema
+from amqp10broker.spark.stream.range import StreamBounds, StreamRange, _Reading, split
+from amqp10broker.spark.stream.source import PushdownReader, Pushed, StreamReader, StreamStreamReader, push
+from tests.support.spark_schema import SCHEMA
 
 URL = "amqp://guest:guest@localhost:5673/shop"
 STREAM = {"url": URL, "stream": "orders"}
@@ -145,8 +167,8 @@ def test_passwords_are_not_shown() -> None:
         {"url": "amqp://h", "stream": "s", "password": secret},
         {"url": url, "stream": "s", "passwort": secret},
     ]
-    for given in faults:
-        assert secret not in refused(given)
+    for fault in faults:
+        assert secret not in refused(fault)
 
 
 def test_options_travel_to_workers() -> None:
@@ -273,3 +295,170 @@ def test_what_no_query_can_be_made_of_is_refused_at_load(given: dict[str, str], 
     with pytest.raises(OptionError) as raised:
         check_at_load(given)
     assert message in str(raised.value)
+
+
+GIVEN = {"url": "amqp://guest:guest@localhost", "stream": "s"}
+
+
+def options(**more: str) -> StreamOptions:
+    parsed = parse_source({**GIVEN, **more}, streaming=False)
+    assert isinstance(parsed, StreamOptions)
+    return parsed
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**6), st.integers(1, 50))
+def test_pieces_are_the_range(start: int, count: int, pieces: int) -> None:
+    """Without gap or overlap, of nearly one size, as many as asked for unless there are fewer offsets."""
+    found = split(start, start + count, pieces, dense=True)
+    assert len(found) == min(pieces, count)
+    if found:
+        assert (found[0].start, found[-1].end) == (start, start + count)
+        assert all(one.end == other.start for one, other in pairwise(found))
+        sizes = {piece.end - piece.start for piece in found}
+        assert max(sizes) - min(sizes) <= 1
+
+
+class Ends:
+    """Says what it was told to say."""
+
+    def __init__(self, bounds: StreamBounds) -> None:
+        self._bounds = bounds
+
+    def bounds(self) -> StreamBounds:
+        return self._bounds
+
+
+def reading(piece: StreamRange, bounds: StreamBounds, **more: str) -> _Reading:
+    made = _Reading(options(**more), piece, None)
+    made._ends = Ends(bounds)
+    return made
+
+
+def batch_of(*offsets: int) -> pa.RecordBatch:
+    model: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return pa.RecordBatch.from_pylist([{**model, "offset": each} for each in offsets], schema=arrow_schema())
+
+
+def test_a_gap_is_a_loss() -> None:
+    """Where every offset is a message: retention was faster than the task, in the middle of its range."""
+    at = reading(StreamRange(0, 100, True), StreamBounds(5, 100, dense=True))
+    with pytest.raises(DataLost, match="3 messages of stream 's' are lost to the reader: 5 came after 1"):
+        at._trimmed(batch_of(0, 1, 5, 6))
+    with pytest.raises(DataLost, match="2 messages of stream 's' are lost to the reader: 2 came after -1"):
+        reading(StreamRange(0, 100, True), StreamBounds(2, 100, dense=True))._trimmed(batch_of(2, 3))
+
+
+def test_a_gap_of_a_broker_that_uses_offsets_for_itself() -> None:
+    """No loss, unless the stream begins behind it by now."""
+    at = reading(StreamRange(0, 100, False), StreamBounds(0, 100, dense=False))
+    assert len(at._trimmed(batch_of(0, 1, 5, 6))) == 4
+    assert at.position == 7
+    at = reading(StreamRange(0, 100, False), StreamBounds(4, 100, dense=False))
+    with pytest.raises(DataLost, match="3 messages"):
+        at._trimmed(batch_of(0, 1, 5, 6))
+
+
+def test_the_data_source_chooses_by_its_options() -> None:
+    def source(**more: str) -> Amqp10DataSource:
+        return Amqp10DataSource({**GIVEN, **more})
+
+    assert Amqp10DataSource.name() == "amqp10"
+    assert source().schema() == DDL
+    assert tuple(arrow_schema().names) == COLUMNS
+    assert type(source().reader(SCHEMA)) is StreamReader
+    assert type(source(pushdown="true").reader(SCHEMA)) is PushdownReader
+    reader = source().streamReader(SCHEMA)
+    assert type(reader) is StreamStreamReader
+    assert type(pickle.loads(pickle.dumps(reader))) is StreamStreamReader
+    with pytest.raises(OptionError, match="linkCredit is 0"):
+        source(linkCredit="0").reader(SCHEMA)
+
+
+OFFSET = ("offset",)
+
+
+def pushed(*filters: Filter) -> tuple[Pushed, list[Filter]]:
+    into = Pushed()
+    return into, list(push(filters, into))
+
+
+@pytest.mark.parametrize(
+    ("condition", "low", "high"),
+    [
+        (GreaterThan(OFFSET, 5), 6, None),
+        (GreaterThanOrEqual(OFFSET, 5), 5, None),
+        (LessThan(OFFSET, 5), 0, 5),
+        (LessThanOrEqual(OFFSET, 5), 0, 6),
+        (EqualTo(OFFSET, 5), 5, 6),
+        (LessThan(OFFSET, -3), 0, 0),
+    ],
+)
+def test_conditions_on_the_offset_become_a_range(condition: Filter, low: int, high: int | None) -> None:
+    into, left = pushed(condition)
+    assert (into.low, into.high, left) == (low, high, [])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        In(OFFSET, (1, 2)),
+        Not(EqualTo(OFFSET, 1)),
+        IsNotNull(OFFSET),
+        EqualNullSafe(OFFSET, 5),
+        EqualTo(("body",), b"x"),
+        GreaterThan(("subject",), "a"),
+        EqualTo(("applicationProperties", "k"), "v"),
+    ],
+)
+def test_the_rest_is_left_to_spark(condition: Filter) -> None:
+    into, left = pushed(condition)
+    assert left == [condition]
+    assert into == Pushed()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "sql"),
+    [
+        ("subject", "it's", "p.subject = 'it''s'"),
+        ("messageId", "a", "p.message_id = 'a'"),
+        ("messageId", "17", "(p.message_id = '17' OR p.message_id = 17)"),
+        ("messageId", "017", "p.message_id = '017'"),
+        ("messageId", "0x00ff", "(p.message_id = '0x00ff' OR p.message_id = 0x00FF)"),
+        ("messageId", "0xABCD", "p.message_id = '0xABCD'"),
+    ],
+)
+def test_texts_become_sql_and_are_checked_again(column: str, value: str, sql: str) -> None:
+    """A column shows ids of other types as text, and the condition must let them through."""
+    condition = EqualTo((column,), value)
+    into, left = pushed(condition)
+    assert left == [condition]
+    assert into.sql(None) == sql
+    assert into.sql("a > 1 OR b") == f"(a > 1 OR b) AND {sql}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["0x", "12345678901234567890", "00000000-0000-0000-0000-000000000001", "x" * 4096, "line\nbreak"],
+)
+def test_ids_that_no_sql_says_exactly(value: str) -> None:
+    into, left = pushed(EqualTo(("messageId",), value))
+    assert into.sql(None) is None
+    assert len(left) == 1
+
+
+@pytest.mark.parametrize("given", [" OR ".join(["a = 1"] * 49), "a = '" + "x" * 4000 + "'"])
+def test_a_long_filter_leaves_no_room(given: str) -> None:
+    """200 tokens and 4096 characters are all that a broker takes; Spark checks what stays outside."""
+    into, left = pushed(*(EqualTo(("subject",), f"{number}" * 80) for number in range(5)))
+    assert into.sql(given) == given
+    assert len(left) == 5
+
+
+def test_as_many_conditions_as_there_is_room_for() -> None:
+    into, _ = pushed(EqualTo(("subject",), "x" * 4090), EqualTo(("subject",), "y"))
+    assert into.sql("a") == "(a) AND p.subject = 'y'"
+    into, _ = pushed(*(EqualTo(("subject",), f"{number}") for number in range(100)))
+    sql = into.sql(None)
+    assert sql is not None
+    assert sql.count("p.subject") > 20
+    assert tokenize(sql)

@@ -1,7 +1,9 @@
-"""Rows as messages: what the encoder writes is what a decoder reads."""
+"""Rows and messages, both ways."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,12 +22,20 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
 )
 
-from amqp10broker.client.message import Message, decode_message
-from amqp10broker.spark.errors import NotDelivered
-from amqp10broker.spark.options import parse_sink
+from amqp10broker.client.message import Message, data_message, decode_message
+from amqp10broker.spark import row_layouts
+from amqp10broker.spark.datasource import Amqp10DataSource
+from amqp10broker.spark.errors import ColumnError, NotDelivered, OptionError, SparkSourceError
+from amqp10broker.spark.layout_learning import MS_MAX, MS_MIN, microseconds
+from amqp10broker.spark.options import SinkOptions, parse_sink
+from amqp10broker.spark.row_layouts import DDL, RowDecoder
 from amqp10broker.spark.sink import Encoder, plan
+from tests.support.spark_schema import TYPES
 
 TEXT, BYTES = StringType(), BinaryType()
 
@@ -194,3 +204,132 @@ def test_each_row_says_where_it_goes() -> None:
         "/exchanges/events/all",
         "/queues/orders",
     ]
+
+
+def a_schema(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def options(**given: str) -> SinkOptions:
+    return parse_sink({"url": "amqp://127.0.0.1", **given}, streaming=False)
+
+
+def test_columns_are_found_by_name_in_any_case_and_order() -> None:
+    schema = a_schema(MESSAGEID=TEXT, contenttype=TEXT, Body=VarcharType(10), subject=TEXT)
+    found = plan(schema, options(address="/queues/orders"))
+    assert (found.body, found.message_id, found.fields) == (2, 0, ((3, 3), (6, 1)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (a_schema(subject=TEXT), "there is no column body"),
+        (
+            a_schema(value=BYTES),
+            "column value is no part of a message; a message is made of: body, messageId",
+        ),
+        (a_schema(body=BYTES, messageIds=TEXT), "column messageIds .*did you mean messageId?"),
+        (a_schema(body=BYTES, offset=LongType()), "column offset is what a source adds .*df.drop"),
+        (a_schema(body=LongType()), "column body is bigint; it must be binary or string: cast it"),
+        (a_schema(body=BYTES, subject=BYTES), "column subject is binary; it must be string"),
+        (a_schema(body=BYTES, Body=BYTES), "column body is there twice"),
+        (a_schema(body=BYTES, applicationProperties=TEXT), "must be a map<string, ...>"),
+        (a_schema(body=BYTES, applicationProperties=MapType(IntegerType(), TEXT)), "must be a map<string"),
+        (a_schema(body=BYTES, applicationProperties=MapType(TEXT, MapType(TEXT, TEXT))), "must be a map<s"),
+    ],
+)
+def test_columns_that_are_wrong_are_refused(schema: StructType, words: str) -> None:
+    with pytest.raises(ColumnError, match=words):
+        plan(schema, options(address="/queues/orders"))
+
+
+def test_a_routing_key_alone_needs_an_exchange() -> None:
+    schema = a_schema(body=BYTES, routingKey=TEXT)
+    with pytest.raises(OptionError, match="option exchange is missing; the column routingKey belongs to an"):
+        plan(schema, options(address="/queues/orders"))
+    found = plan(schema, options(exchange="events"))
+    assert (found.address, found.exchange_default, found.to_default) == (None, "events", "/exchanges/events")
+
+
+def test_it_must_be_said_where_messages_go() -> None:
+    with pytest.raises(OptionError, match="option address is missing; say where messages go"):
+        plan(a_schema(body=BYTES), options())
+    with pytest.raises(OptionError, match="option address is missing"):
+        plan(a_schema(body=BYTES), options(exchange=""))
+
+
+@pytest.mark.parametrize("count", [3, 30])
+def test_more_bytes_than_an_arrow_batch_has_room_for(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said in words: beyond 2 GiB the columns' offsets would be wrong."""
+    payloads = [data_message(bytes(100))] * count
+    monkeypatch.setattr(row_layouts, "_BATCH_BYTES_MAX", sum(map(len, payloads)) - 1)
+    with pytest.raises(SparkSourceError, match=f"{count} messages are together larger than the 2 GiB"):
+        RowDecoder("q").batch(payloads)
+    assert RowDecoder("q").batch(payloads[1:]).num_rows == count - 1
+
+
+def test_a_table_that_arrow_leaves_in_pieces() -> None:
+    """As it does when text is longer than the encoded message that it was."""
+    piece = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
+    with pytest.raises(SparkSourceError, match="4 messages are together larger"):
+        row_layouts._whole(pa.Table.from_batches([piece, piece]))
+    assert row_layouts._whole(pa.Table.from_batches([piece])) == piece
+
+
+@pytest.fixture(params=["UTC", "Pacific/Kiritimati", "Asia/Manila", "America/Juneau", "Etc/GMT+12"])
+def time_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process is in another time zone, among them those that differ most from UTC, now or long ago."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("time_zone")
+def test_what_a_row_has_can_be_collected() -> None:
+    """Spark makes `datetime`s in the zone of the process, and one that fails is no rows at all."""
+    for ms, year in ((MS_MIN, 1), (MS_MAX, 9999), (0, 1970)):
+        us = microseconds(ms)
+        assert us is not None
+        assert TimestampType().fromInternal(us).year in (year, year - 1)
+    assert microseconds(MS_MIN - 1) is None
+    assert microseconds(MS_MAX + 1) is None
+
+
+TEXT_SCHEMA = StringType()
+GIVEN = {"url": "amqp://127.0.0.1", "stream": "s"}
+
+
+def of(types: dict[str, DataType], *, not_null: str = "") -> StructType:
+    return StructType([StructField(name, kind, name != not_null) for name, kind in types.items()])
+
+
+def test_the_time_does_not_depend_on_the_session() -> None:
+    """With spark.sql.timestampType=TIMESTAMP_NTZ the word timestamp would be a type without zone."""
+    assert "enqueuedTime timestamp_ltz" in DDL
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (of({"offset": LongType(), "body": BinaryType()}), "has the columns offset, body instead of stream,"),
+        (of(dict(reversed(TYPES.items()))), "has the columns applicationProperties, body, subject"),
+        (of({**TYPES, "more": TEXT_SCHEMA}), "body, applicationProperties, more instead of stream"),
+        (of({**TYPES, "body": TEXT_SCHEMA}), "has column body as string instead of binary"),
+        (of({**TYPES, "enqueuedTime": TimestampNTZType()}), "as timestamp_ntz instead of timestamp"),
+        (of(TYPES, not_null="body"), "does not let column body hold nulls"),
+        (
+            of({**TYPES, "applicationProperties": MapType(TEXT_SCHEMA, TEXT_SCHEMA, False)}),
+            "let column applicationProperties hold nulls",
+        ),
+    ],
+)
+def test_another_schema_is_refused_before_a_job_starts(schema: StructType, message: str) -> None:
+    """Spark would fail in a task, with two schemas and no advice."""
+    source = Amqp10DataSource(GIVEN)
+    for reader in (source.reader, source.streamReader):
+        with pytest.raises(ColumnError) as raised:
+            reader(schema)
+        assert message in str(raised.value)
+        assert "leave .schema() out" in str(raised.value)

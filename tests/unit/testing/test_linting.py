@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pika
 import pytest
 
 from amqp10broker.errors import BrokerError
@@ -16,7 +18,7 @@ from amqp10broker.observe.frames.records import (
     read_lines,
 )
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.testing import linting
+from amqp10broker.testing import linting, running
 
 BEGAN_NS = 1_000
 
@@ -61,3 +63,21 @@ def test_nobody_can_say_what_was_not_kept(tmp_path: Path, monkeypatch: pytest.Mo
         list(linting.lines_in(str(tmp_path), BEGAN_NS))
     with pytest.raises(BrokerError, match="frames are not kept"):
         list(linting.lines_in("", BEGAN_NS))
+
+
+def test_it_names_messages_that_were_routed_nowhere_and_folds_handshakes() -> None:
+    """In both protocols; the first frame behind the handshake is shown as it is."""
+    with running() as broker, pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        channel = connection.channel()
+        channel.exchange_declare("shop", "topic")
+        channel.queue_declare("orders")
+        for exchange, key in (("shop", "k"), ("", "nowhere"), ("", "orders")):
+            channel.basic_publish(exchange, key, b"tea")
+        channel.queue_declare("orders", passive=True)  # the broker has taken what came before
+        with broker.client():
+            report = broker.report()
+    assert "exchange 'shop': 1 of 1 messages were routed to no queue" in report
+    assert "exchange '': 1 of 2 messages were routed to no queue" in report
+    assert not re.search(r"connection\.(start|tune|open)|SASL|OPEN", report)
+    assert re.search(r"\(opened, after \d frames\)\n.*<- ch 1 channel\.open", report)
+    assert re.search(r"\(opened, after 9 frames\)\n.*<- ch 0 BEGIN", report)

@@ -1,4 +1,4 @@
-"""What a consumer of AMQP 0-9-1 asks of a stream."""
+"""Offsets and filters as a consumer of either protocol asks for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,24 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import PreconditionFailed
+from amqp10broker.message.filters.fields import FilterError
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Interval, Offset
+from amqp10broker.message.filters.stream import (
+    AtTime,
+    BloomFilter,
+    First,
+    Interval,
+    Last,
+    Next,
+    Offset,
+    OffsetSpec,
+    from_amqp091,
+    from_amqp10,
+)
+from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp091.codec import ByteArray, Int32, Timestamp
+from amqp10broker.protocols.amqp10 import types as t10
+from amqp10broker.routing.exchange import type_name
 from amqp10broker.sessions.amqp091.consuming import from_amqp091_arguments
 
 
@@ -84,3 +99,108 @@ def test_other_values_are_refused(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(PreconditionFailed) as caught:
         read(**arguments)
     assert caught.value.description == text
+
+
+DAY_MS = 86_400_000
+TEXTS = [
+    ("first", First()),
+    ("last", Last()),
+    ("next", Next()),
+    ("5s", Interval(5_000)),
+    ("10m", Interval(600_000)),
+    ("2h", Interval(7_200_000)),
+    ("3D", Interval(3 * DAY_MS)),
+    ("1M", Interval(30 * DAY_MS)),
+    ("1Y", Interval(365 * DAY_MS)),
+    ("0s", Interval(0)),
+    ("007D", Interval(7 * DAY_MS)),
+]
+BAD_TEXTS = [
+    "",
+    "First",
+    "five",
+    "5",
+    "-5m",
+    "5 m",
+    "m",
+    "5w",
+    "5mm",
+    "1.5h",
+    "5m\n",
+    "\u0665m",
+    "9" * 19 + "s",
+    "9" * 10_000 + "s",
+]
+
+
+@pytest.mark.parametrize(("text", "spec"), TEXTS)
+def test_words_and_intervals_are_texts_of_both_protocols(text: str, spec: OffsetSpec) -> None:
+    """In AMQP 1.0 a string or a symbol, in AMQP 0-9-1 a long string."""
+    assert from_amqp10(text) == from_amqp10(t10.Symbol(text)) == from_amqp091(text, type_name) == spec
+
+
+@pytest.mark.parametrize("text", BAD_TEXTS)
+def test_any_other_text_is_refused(text: str) -> None:
+    """There is no offset in a text, and no unit but those six."""
+    with pytest.raises(FilterError, match="neither 'first', 'last', 'next' nor an interval"):
+        from_amqp10(text)
+    with pytest.raises(FilterError, match="^offset must be 'first', 'last', 'next', an interval"):
+        from_amqp091(text, type_name)
+
+
+@pytest.mark.parametrize(
+    "kind", [int, t10.UByte, t10.UShort, t10.UInt, t10.ULong, t10.Byte, t10.Short, t10.Int, t10.Long]
+)
+def test_an_integer_of_amqp10_is_an_offset(kind: Any) -> None:
+    assert from_amqp10(kind(0)) == Offset(0)
+    assert from_amqp10(kind(100)) == Offset(100)
+
+
+@pytest.mark.parametrize(
+    "kind", [int, t091.Int8, t091.UInt8, t091.Int16, t091.UInt16, t091.Int32, t091.UInt32, t091.Int64]
+)
+def test_an_integer_of_amqp091_is_an_offset(kind: Any) -> None:
+    assert from_amqp091(kind(0), type_name) == Offset(0)
+    assert from_amqp091(kind(100), type_name) == Offset(100)
+
+
+def test_a_timestamp_is_milliseconds_in_amqp10_and_seconds_in_amqp091() -> None:
+    assert from_amqp10(t10.Timestamp(1_700_000_000_123)) == AtTime(1_700_000_000_123)
+    assert from_amqp10(t10.Timestamp(-1)) == AtTime(-1)
+    assert from_amqp091(t091.Timestamp(1_700_000_000), type_name) == AtTime(1_700_000_000_000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, t10.Long(-1), True, 1.0, t10.Float(1.0), None, b"first", ["first"], {}, t10.Char("n")],
+    ids=repr,
+)
+def test_other_values_of_amqp10_are_refused(value: Any) -> None:
+    """A negative integer and a boolean among them."""
+    with pytest.raises(FilterError, match="must be a string, a symbol, a timestamp or an integer"):
+        from_amqp10(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("five", "'five'"),
+        (b"\xff", "longstr"),
+        (t091.ByteArray(b"x"), "binary"),
+        (t091.Int32(-5), "-5"),
+        (True, "bool"),
+        (1.5, "double"),
+        (None, "void"),
+        ([t091.Int32(1)], "array"),
+        ({}, "table"),
+    ],
+    ids=repr,
+)
+def test_other_values_of_amqp091_are_refused_with_what_is_allowed(value: Any, shown: str) -> None:
+    """The words and types that there are, and the value, or its type if that is wrong."""
+    with pytest.raises(FilterError) as caught:
+        from_amqp091(value, type_name)
+    assert caught.value.reason == (
+        "offset must be 'first', 'last', 'next', an interval such as '10m' (Y, M, D, h, m, s), "
+        f"a timestamp or an integer that is not negative, not {shown}"
+    )

@@ -1,4 +1,4 @@
-"""Filter-sets of AMQP 1.0: what is in place, what is refused and why, and batches of messages."""
+"""Filters of consumers: which are in place, and what passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.message.filters.fields import FieldReader
+from amqp10broker.message import amqp091
+from amqp10broker.message.filters.fields import ABSENT, FieldReader, MessageField, Section
 from amqp10broker.message.filters.filters import (
     ALIKE_MAX,
     APPLICATION_PROPERTIES,
@@ -25,9 +26,13 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.stream import BloomFilter, First
+from amqp10broker.message.filters.stream import BloomFilter, First, chunk_filter, filter_value
+from amqp10broker.message.message import MessageReader
+from amqp10broker.protocols.amqp091.codec import encode_table
+from amqp10broker.protocols.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.protocols.amqp10.codec import array_of, decode, encode
-from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
+from amqp10broker.protocols.amqp10.performatives import Properties
+from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, Timestamp, ULong
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 
@@ -278,3 +283,89 @@ def test_a_long_message_is_read_even_if_the_beginning_does_not_have_the_wanted_t
     assert not filters.matches(message(padding | {"z": "wante"}), NOW_MS)
     assert filters.matches(message({"z": "wanted"}, body=b"x" * 5000), NOW_MS)
     assert not filters.matches(message({"z": "other"}, body=b"wanted"), NOW_MS)
+
+
+BODY = encode(Described(ULong(0x75), b"body"))
+DESCRIPTORS = {
+    "usual": b"\x00\x53\x74",
+    "eight bytes": b"\x00\x80" + b"\0" * 7 + b"\x74",
+    "symbol": b"\x00" + encode(Symbol("amqp:application-properties:map")),
+}
+
+
+@pytest.mark.parametrize("descriptor", DESCRIPTORS.values(), ids=list(DESCRIPTORS))
+def test_a_key_is_a_string_however_the_section_is_spelled(descriptor: bytes) -> None:
+    """A symbol with the same letters is another key, before or behind it."""
+    pairs = ((Symbol("only"), 1), (Symbol("both"), 2), ("both", 3), ("null", None))
+    message = MessageReader("", "q", "u").read(descriptor + encode(Map(pairs)) + BODY)
+    wanted = [MessageField(Section.APPLICATION_PROPERTIES, name) for name in ("only", "both", "null", "none")]
+    assert FieldReader(wanted, absent=ABSENT).read(message) == [ABSENT, 3, None, ABSENT]
+    assert FieldReader(wanted).read(message) == [None, 3, None, None]
+
+
+@pytest.mark.parametrize("sections", [b"", b"\x00\x53\x73\x45", b"\x00\x53\x78\xc1\x01\x00"])
+def test_a_message_without_a_body_has_fields_as_any(sections: bytes) -> None:
+    """Absent ones here; what is there is read before the body is looked for."""
+    wanted = [MessageField(Section.PROPERTIES, "subject"), MessageField(Section.APPLICATION_PROPERTIES, "a")]
+    reader, read = FieldReader(wanted, absent=ABSENT), MessageReader("", "q", "u").read
+    assert reader.read(read(sections)) == [None, ABSENT]
+    both = Properties(subject="s").encode() + encode(Described(ULong(0x74), {"a": True}))
+    assert reader.read(read(both)) == ["s", True]
+
+
+def test_without_fields_nothing_is_read() -> None:
+    assert FieldReader([]).read(MessageReader("", "q", "u").read(BODY)) == []
+
+
+def test_the_form_on_disk_never_changes() -> None:
+    """Chunks are read by later versions: these bytes were written by the first one."""
+    assert chunk_filter(["invoices"], 16).hex() == "10104208000000000021841042082184"
+    assert chunk_filter(["a", "b", "c", None], 20).hex() == "902c01441260a4110612c0400b29b480004a18e2"
+
+
+def test_a_chunk_without_filter_values_has_an_empty_filter() -> None:
+    """It is for consumers that match unfiltered messages only."""
+    assert chunk_filter([]) == chunk_filter([None, None]) == b""
+    assert not BloomFilter(("a",)).may_match(b"")
+    assert BloomFilter(("a",), match_unfiltered=True).may_match(b"")
+
+
+def test_a_chunk_is_read_if_any_value_is_in_it() -> None:
+    chunk = chunk_filter(["apple", "pear"])
+    assert BloomFilter(("apple",)).may_match(chunk)
+    assert BloomFilter(("plum", "pear")).may_match(chunk)
+    assert not BloomFilter(("plum",)).may_match(chunk)
+    assert not BloomFilter(()).may_match(chunk)
+
+
+def test_match_unfiltered_reads_chunks_with_messages_without_a_value() -> None:
+    """And does not read those in which all messages have other values."""
+    mixed = chunk_filter(["apple", None])
+    assert not BloomFilter(("plum",)).may_match(mixed)
+    assert BloomFilter(("plum",), match_unfiltered=True).may_match(mixed)
+    assert not BloomFilter(("plum",), match_unfiltered=True).may_match(chunk_filter(["apple"]))
+
+
+@pytest.mark.parametrize(("values", "size", "most"), [(1, 16, 2), (8, 16, 60), (30, 16, 320), (100, 255, 10)])
+def test_few_chunks_are_read_in_vain(values: int, size: int, most: int) -> None:
+    """Of a thousand values that are not in the chunk; with one byte a value that is 1 in 50 at most."""
+    chunk = chunk_filter((f"in-{index}" for index in range(values)), size)
+    assert sum(BloomFilter((f"out-{index}",)).may_match(chunk) for index in range(1000)) <= most
+
+
+def test_the_filter_value_is_an_annotation_of_amqp10() -> None:
+    """A string: nothing else is a filter value."""
+    assert filter_value(message(annotations={"x-stream-filter-value": "eu"})) == "eu"
+    assert filter_value(message(annotations={"x-stream-filter-value": "eu" * 1000})) == "eu" * 1000
+    assert filter_value(message(annotations={"x-stream-filter-value": Symbol("eu")})) is None
+    assert filter_value(message(annotations={"x-stream-filter-value": 7})) is None
+    assert filter_value(message(annotations={"x-other": "x-stream-filter-value"})) is None
+    assert filter_value(message({"x-stream-filter-value": "eu"})) is None
+    assert filter_value(message()) is None
+
+
+def test_the_filter_value_is_a_header_of_amqp091() -> None:
+    properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": "eu"}))
+    assert filter_value((amqp091.make_head("", "q", properties), b"body")) == "eu"
+    assert filter_value((amqp091.make_head("", "q", encode_properties(BasicProperties())), b"body")) is None
+    assert encode_table({"x-stream-filter-value": "eu"}) in properties

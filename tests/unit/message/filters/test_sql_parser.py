@@ -1,14 +1,18 @@
-"""The grammar of an SQL filter: what binds how strongly, and what is no expression."""
+"""The language of SQL filters: words, expressions, patterns of LIKE."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from typing import Any
 
 import pytest
 
 from amqp10broker.message.filters.fields import FilterError, MessageField, Section
+from amqp10broker.message.filters.sql_eval import compile_like, longest_part
 from amqp10broker.message.filters.sql_parser import (
+    CHARACTERS_MAX,
+    TOKENS_MAX,
     And,
     Arithmetic,
     Comparison,
@@ -23,6 +27,7 @@ from amqp10broker.message.filters.sql_parser import (
     Unary,
     Utc,
     parse,
+    tokenize,
 )
 
 
@@ -205,3 +210,247 @@ def test_no_nesting_uses_up_the_stack(text: str) -> None:
         parse(text)
     finally:
         sys.setrecursionlimit(limit)
+
+
+def words(text: str) -> list[Any]:
+    return [token.value for token in tokenize(text)[:-1]]
+
+
+@pytest.mark.parametrize("space", [" ", "\t", "\f", "\n", "\r", " \r\n\t "])
+def test_white_space_is_that_of_java(space: str) -> None:
+    """Space, tab, form feed, line feed and carriage return, and no other."""
+    assert words(f"{space}1{space}+{space}1{space}") == [1, "+", 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("007", 7),
+        ("9" * 4000, int("9" * 4000)),
+        ("1.5", 1.5),
+        ("1.50E3", 1500.0),
+        ("1.5E+3", 1500.0),
+        ("1.5E-3", 0.0015),
+        ("0.0", 0.0),
+        ("1.0E-999", 0.0),
+        ("TRUE", True),
+        ("FALSE", False),
+        ("'it''s'", "it's"),
+        ("''", ""),
+        ("''''", "'"),
+        ("'say \"hi\"'", 'say "hi"'),
+        ('"say ""hi"""', 'say "hi"'),
+        ('"it\'s"', "it's"),
+        ("'\u2600 \t\n'", "\u2600 \t\n"),
+        ("0x00FF", b"\x00\xff"),
+    ],
+)
+def test_literals(text: str, value: Any) -> None:
+    """Of the type that they are written in."""
+    (found,) = words(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "name"),
+    [
+        ("a", None, "a"),
+        ("Ab_1", None, "Ab_1"),
+        ("_x", None, "_x"),
+        ("p.to", "p", "to"),
+        ("properties.message_id", "properties", "message_id"),
+        ("whatever.date", "whatever", "date"),
+        ("[two words]", None, "two words"),
+        ("[]", None, ""),
+        ("[ ]", None, " "),
+        ("[AND]", None, "AND"),
+        ("[p.to]", None, "p.to"),
+        ("[[[x]]]", None, "[x]"),
+        ("[]]]", None, "]"),
+        ("[]][[]", None, "]["),
+        ("[\u2600]", None, "\u2600"),
+    ],
+)
+def test_names(text: str, section: str | None, name: str) -> None:
+    """Regular ones, those with a section, and delimited ones, in which a bracket is doubled."""
+    assert words(text) == [(section, name)]
+
+
+@pytest.mark.parametrize("text", ["[a", "[a[b]", "[a]b]", "[a\n]", "[\x7f]"])
+def test_a_delimited_name_has_an_end_and_no_control_characters(text: str) -> None:
+    """A single bracket in it is an error, too."""
+    with pytest.raises(FilterError):
+        tokenize(text)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "and",
+        "Or",
+        "not",
+        "like",
+        "escape",
+        "in",
+        "is",
+        "null",
+        "true",
+        "False",
+        "utc",
+        "date",
+        "upper",
+        "EXISTS",
+    ],
+)
+def test_reserved_words_are_no_names(word: str) -> None:
+    """In no case; the error says how to write the property."""
+    with pytest.raises(FilterError, match=rf"reserved word; .*\[{word}\]"):
+        tokenize(word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["application-properties.to", "message-annotations.x", "delivery-annotations.x", "message-properties.x"],
+)
+def test_a_hyphen_in_a_section_is_an_error(text: str) -> None:
+    """It would be a subtraction, and never match."""
+    with pytest.raises(FilterError, match="with an underscore"):
+        tokenize(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["!", "a ! b", "$a", "a$b", "@", "'abc", '"abc', "'a''", "a; b", "'\ud800'", "[\udcff]"]
+)
+def test_anything_else_is_an_error_with_its_place_words(text: str) -> None:
+    """The place is counted from 1 in the message."""
+    with pytest.raises(FilterError, match=r"\(at character \d+\)") as caught:
+        tokenize(text)
+    assert caught.value.position is not None
+    assert f"(at character {caught.value.position + 1})" in str(caught.value)
+
+
+def test_an_expression_has_at_most_4096_characters() -> None:
+    assert len(words("'" + "\u2600" * (CHARACTERS_MAX - 2) + "'")) == 1
+    with pytest.raises(FilterError, match="4097 characters long; 4096 are allowed"):
+        tokenize("'" + "\u2600" * (CHARACTERS_MAX - 1) + "'")
+
+
+def test_an_expression_has_at_most_200_tokens() -> None:
+    assert len(words("+" * TOKENS_MAX)) == 200
+    with pytest.raises(FilterError, match="201 tokens; 200 are allowed"):
+        tokenize("+" * (TOKENS_MAX + 1))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        ("abc", ["abc"], ["", "ab", "abcd", "Abc", "xabc"]),
+        ("", [""], ["a"]),
+        ("%", ["", "a", "\n", "a%"], []),
+        ("%%%", ["", "abc"], []),
+        ("_", ["a", "\u2600", "\U0001f955", "\n", "%"], ["", "ab"]),
+        ("___", ["abc"], ["ab", "abcd"]),
+        ("a%", ["a", "ab", "a\nb"], ["", "ba"]),
+        ("%a", ["a", "ba"], ["", "ab"]),
+        ("%b%", ["b", "abc"], ["", "ac"]),
+        ("a%a", ["aa", "aba", "a a a"], ["a", "ab", "ba"]),
+        ("ab%ba", ["abba", "abxba"], ["aba", "ab", "ba"]),
+        ("a_c", ["abc", "a_c"], ["ac", "abbc"]),
+        ("%_%", ["a", "ab"], [""]),
+        ("_%_", ["ab", "abc"], ["a", ""]),
+        ("%a_c%e", ["abcde", "xxacce", "a1ca2ce"], ["abcd", "ace", "abce?"]),
+        ("%aab%aab%", ["aaabaaab"], ["aaab", "aabab"]),
+        ("%ab%ba%", ["abba", "xabxbax"], ["xxabaxx", "baxab"]),
+        ("a%b%c", ["abc", "a1b2c", "abbcc"], ["acb", "ab", "bc"]),
+        ("_a%a_", ["xaay", "xabcay"], ["xay", "aa"]),
+        (".*[x](y)^$|\\?+{}#", [".*[x](y)^$|\\?+{}#"], ["..*"]),
+        ("_.*", ["a.*"], ["abc"]),
+    ],
+)
+def test_underscore_is_one_character_and_percent_any_number(
+    pattern: str, yes: list[str], no: list[str]
+) -> None:
+    """A character is one of Unicode; everything else stands for itself."""
+    matches = compile_like(pattern, None)
+    assert [text for text in yes if not matches(text)] == []
+    assert [text for text in no if matches(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "escape", "yes", "no"),
+    [
+        ("!_%", "!", ["_", "_x"], ["x", ""]),
+        ("!%!!", "!", ["%!"], ["x!", "%"]),
+        ("!a", "!", ["a"], ["!a"]),
+        ("%%x", "%", ["%x"], ["xx"]),
+        ("__x", "_", ["_x"], ["ax"]),
+        ("\u2600%", "\u2600", ["%"], ["x"]),
+        ("a\\_%", "\\", ["a_", "a_b"], ["ab"]),
+    ],
+)
+def test_the_escape_character_takes_the_meaning_of_the_next_one(
+    pattern: str, escape: str, yes: list[str], no: list[str]
+) -> None:
+    """Of any, itself included; without ESCAPE there is no such character."""
+    matches = compile_like(pattern, escape)
+    assert [text for text in yes if not matches(text)] == []
+    assert [text for text in no if matches(text)] == []
+    assert not compile_like("!_", None)("_")
+
+
+@pytest.mark.parametrize("pattern", ["!", "a!", "%!", "!!!"])
+def test_a_pattern_does_not_end_with_the_escape_character(pattern: str) -> None:
+    """There is nothing for it to escape."""
+    with pytest.raises(FilterError, match="ends with the escape character"):
+        compile_like(pattern, "!")
+
+
+@pytest.mark.parametrize("pattern", ["\n", "a\r", "%\x00", "_\x1f", "!\x7f"])
+def test_a_pattern_has_no_control_characters(pattern: str) -> None:
+    with pytest.raises(FilterError, match="control character"):
+        compile_like(pattern, "!")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "%" + "a" * 2000 + "_b%",
+        "%" + "a_" * 1000 + "b%",
+        "%a" * 2000 + "%b",
+        "%a_" * 1300 + "%b%",
+        "_%" * 2000 + "b",
+        "%" + "_" * 4000 + "b%",
+    ],
+    ids=["literal", "holes", "segments", "many", "alternating", "underscores"],
+)
+def test_no_pattern_makes_the_search_explode(pattern: str) -> None:
+    """Not on a text either that is as like it as can be: this test ends."""
+    assert not compile_like(pattern, None)("a" * 100_000)
+
+
+def test_the_way_for_long_texts_finds_what_the_short_one_finds() -> None:
+    matches = compile_like("%b_" + "a" * 60 + "_c%", None)
+    noise = "ab" * 2000
+    hit = "bx" + "a" * 60 + "yc"
+    assert matches(hit)
+    assert matches(noise + hit + noise)
+    assert not matches(noise + hit[:-1] + noise)
+    assert not matches(noise)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "escape", "part"),
+    [
+        ("abc", None, "abc"),
+        ("ab%abc%_", None, "abc"),
+        ("ab_abc", None, "abc"),
+        ("%_%", None, ""),
+        ("", None, ""),
+        ("a!%b%xy", "!", "a%b"),
+    ],
+)
+def test_the_longest_part_is_in_every_match(pattern: str, escape: str | None, part: str) -> None:
+    """Without the characters that stand for others."""
+    assert longest_part(pattern, escape) == part

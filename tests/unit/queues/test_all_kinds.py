@@ -1,0 +1,508 @@
+"""What holds for queues of every kind: counters, status, room, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, ValuesView
+from typing import Any
+
+import pytest
+
+from amqp10broker.message.filters.stream import First
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.protocols.amqp091.methods import (
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    QueueDeclare,
+)
+from amqp10broker.queues.classic.dispatch import Serving
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.commands import (
+    NO_BOUND,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Credit,
+    CreditReply,
+    Deliver,
+    DeliveryOutcome,
+    Publish,
+    QueueDeleted,
+    Settle,
+    Subscribe,
+    Unconfirmed,
+    Unsubscribe,
+)
+from amqp10broker.queues.queue_status import ConsumerStatus, LengthLimits, QueueStatus
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
+from amqp10broker.queues.stream.queue import StreamConsumer, StreamQueue
+from tests.support.askers import new_asker
+from tests.support.channel_world import World
+from tests.support.quorum_bench import Bench as QuorumBench
+from tests.support.steps import steps_of
+from tests.support.streams import Bench as StreamBench
+from tests.support.streams import text
+from tests.unit.queues.bench_queue import Bench, message
+
+REJECT = Overflow.REJECT_PUBLISH
+
+
+def counted(queue: Any) -> dict[str, int]:
+    return {name: count for name, count in queue.counters.document().items() if count}
+
+
+# --- classic --------------------------------------------------------------------------------------
+
+
+def test_a_classic_queue_counts_what_it_takes_and_drops() -> None:
+    bench = Bench(QueueSettings(max_length=2))
+    bench.publish("a")
+    bench.publish("b", "c", "d")
+    assert counted(bench.queue) == {"published": 4, "dropped": 2}
+
+
+@pytest.mark.parametrize("overflow", [REJECT, Overflow.REJECT_PUBLISH_DLX])
+def test_a_classic_queue_counts_what_it_refuses(overflow: Overflow) -> None:
+    """It is neither taken nor dropped, even if it is dead-lettered."""
+    bench = Bench(QueueSettings(max_length=1, overflow=overflow, dead_letter_exchange="dlx"))
+    bench.publish("a", "b", "c")
+    bench.publish("d")
+    dead_lettered = {"dead_lettered": 3} if overflow is Overflow.REJECT_PUBLISH_DLX else {}
+    assert counted(bench.queue) == {"published": 1, "rejected": 3, **dead_lettered}
+
+
+def test_a_classic_queue_counts_what_expires_with_or_without_a_dead_letter_exchange() -> None:
+    """At its head, and in front of a consumer."""
+    bench = Bench(QueueSettings(message_ttl_ms=100))
+    bench.publish("a", "b")
+    bench.wait(200)
+    bench.publish(message("c", ttl=1))
+    bench.now += 300
+    bench.consumer(5)
+    assert counted(bench.queue) == {"published": 3, "expired": 3}
+
+
+def test_a_classic_queue_counts_what_consumers_discard() -> None:
+    """What they return, or accept, is another thing."""
+    bench = Bench()
+    bench.publish("a", "b", "c", "d")
+    consumer = bench.consumer(4)
+    consumer.settle("a", delivery_outcome=DeliveryOutcome.DISCARD)
+    consumer.settle("b", delivery_outcome=DeliveryOutcome.DISCARD_FAILED)
+    consumer.settle("c")
+    consumer.settle("d", delivery_outcome=DeliveryOutcome.REQUEUE)
+    assert counted(bench.queue) == {"published": 4, "discarded": 2}
+
+
+def test_a_classic_queue_is_full_at_its_limit() -> None:
+    """One below it is not, and what consumers hold does not count."""
+    bench = Bench(QueueSettings(max_length=2, overflow=REJECT))
+    bench.publish("a")
+    assert bench.queue.figures().limits == LengthLimits(2, None, "reject-publish")
+    assert not bench.queue.figures().full
+    bench.publish("b")
+    assert bench.queue.figures().full
+    bench.consumer(1)
+    assert not bench.queue.figures().full
+
+
+# --- quorum ---------------------------------------------------------------------------------------
+
+
+def test_a_quorum_queue_counts_what_it_takes_and_drops() -> None:
+    bench = QuorumBench(max_length=2)
+    bench.publish("a", "b", "c")
+    assert counted(bench.queue) == {"published": 3, "dropped": 1}
+
+
+def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_again() -> None:
+    """It takes publishes again when it is down to 80 %, not before."""
+    bench = QuorumBench(max_length=5, overflow=REJECT)
+    bench.publish("a", "b", "c", "d")
+    assert not bench.queue.figures().full
+    bench.publish("e", "f")
+    bench.publish("g")
+    assert counted(bench.queue) == {"published": 5, "rejected": 2}
+    assert bench.queue.figures().full
+    consumer = bench.consumer(1)
+    bench.settle(consumer, DeliveryOutcome.ACCEPT)
+    assert bench.queue.ready == 4
+    assert not bench.queue.figures().full
+
+
+def test_a_quorum_queue_counts_what_dies() -> None:
+    """By time, by a consumer, and by too many attempts."""
+    bench = QuorumBench(delivery_limit=1)
+    bench.publish("a", ttl_ms=10)
+    bench.wait(20)
+    bench.publish("b", "c")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, DeliveryOutcome.DISCARD)
+    for _ in range(2):
+        bench.credit(consumer, 1)
+        bench.settle(consumer, DeliveryOutcome.REQUEUE_FAILED)
+    assert counted(bench.queue) == {"published": 3, "expired": 1, "discarded": 1, "delivery_limit": 1}
+
+
+def test_replaying_the_log_counts_nothing() -> None:
+    """It happened before the broker was started."""
+    bench = QuorumBench(max_length=1)
+    bench.queue.follow()
+    bench.publish("a", "b")
+    bench.configure(max_length=1, overflow=REJECT)
+    bench.publish("c")
+    bench.queue.lead()
+    assert counted(bench.queue) == {}
+    bench.publish("d")
+    assert counted(bench.queue) == {"rejected": 1}
+
+
+# --- stream ---------------------------------------------------------------------------------------
+
+
+def test_a_stream_counts_what_it_takes_and_what_retention_drops() -> None:
+    bench = StreamBench(QueueSettings(segment_bytes=1, max_length_bytes=300))
+    for _ in range(8):
+        bench.publish(2)
+    dropped = bench.queue.log.first_offset
+    assert dropped > 0
+    assert counted(bench.queue) == {"published": 16, "dropped": dropped}
+
+
+class Looked(dict[ConsumerRef, ConsumerStatus]):
+    """Counts how often all consumers are looked at."""
+
+    def __init__(self, parts: Iterator[ConsumerStatus]) -> None:
+        super().__init__((part.ref, part) for part in parts)
+        self.times = 0
+
+    def values(self) -> ValuesView[ConsumerStatus]:  # type: ignore[override]
+        self.times += 1
+        return super().values()
+
+
+def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
+    """A status of 6 000 consumers of one queue held everybody up for seconds when each looked at all."""
+    reply_to = new_asker("1.1")
+    parts = Looked(
+        ConsumerStatus(reply_to.consumer(), 1, priority=number % 3, held=number) for number in range(9)
+    )
+    queue_status = QueueStatus(0, 1, parts)
+    asked = list(parts)
+    ahead = [queue_status.ahead_of(ref) for ref in asked]
+    assert [len(queue_status.holders) for _ in asked] == [8] * 9
+    assert parts.times == 1
+    first = parts[asked[2]]
+    assert ahead == [first, first, None] * 3
+    assert [part.held for part in queue_status.holders] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
+    low, high = (new_asker("1.1").consumer() for _ in range(2))
+    parts = {low: ConsumerStatus(low, 5, priority=1), high: ConsumerStatus(high, 0, priority=9)}
+    assert QueueStatus(0, 1, parts).ahead_of(low) is None
+    parts[high] = ConsumerStatus(high, 1, priority=9)
+    assert QueueStatus(0, 1, parts).ahead_of(low) == parts[high]
+    assert QueueStatus(0, 1, parts, single=True).ahead_of(low) is None
+    assert QueueStatus(0, 1, parts).ahead_of(high) is None
+    assert QueueStatus(0, 1, parts).ahead_of(new_asker("2.1").consumer()) is None
+
+
+NOW_MS = 1000
+HERE = new_asker("1.1")
+MESSAGE = (make_head(None, None, "", "q"), b"a")
+
+
+def broken(*given: object, **options: object) -> None:
+    raise RuntimeError("out of order")
+
+
+def classic(monkeypatch: pytest.MonkeyPatch) -> ClassicQueue:
+    queue = ClassicQueue("q", durable=True)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    monkeypatch.setattr(Serving, "serve", broken)
+    return queue
+
+
+def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
+    queue = QuorumQueue("q", now_ms=NOW_MS)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    monkeypatch.setattr(Messages, "read", broken)
+    return queue
+
+
+def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
+    log = StreamLog(MemoryShelf())
+    queue = StreamQueue("q", log)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.write(NOW_MS)
+    log.commit(log.write())
+    queue.commit(NOW_MS)
+    monkeypatch.setattr(StreamConsumer, "take", broken)
+    return queue
+
+
+@pytest.mark.parametrize("make", [classic, quorum, stream])
+def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_failed(
+    make: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(make)
+    queue = make(monkeypatch)
+    publisher = HERE.publisher()
+    consumers = [HERE.consumer(), HERE.consumer()]
+    for consumer in consumers:
+        queue.apply(Subscribe(consumer, False, position=First()), NOW_MS)
+    at_work: list[Command] = [Credit(consumer, 0, 1, False, 0) for consumer in consumers]
+    at_work.append(Publish(publisher, [7], [MESSAGE], False))
+    with pytest.raises(RuntimeError):
+        queue.apply(at_work[0], NOW_MS)
+
+    queue.break_down(at_work)
+
+    effects = queue.take_effects()[HERE.id]
+    assert [each.ids for each in effects if isinstance(each, Unconfirmed) and each.failed] == [[7]]
+    assert [each.ref for each in effects if isinstance(each, QueueDeleted)] == consumers
+
+
+FEW, MANY = 50, 2_000
+
+SINGLE = QueueSettings(single_active_consumer=True)
+
+
+def classic_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
+    """What gives a classic queue a command, with the end of a wake."""
+    queue = ClassicQueue("q", durable=True, auto_delete=True, settings=settings, now_ms=NOW_MS)
+
+    def apply(command: Command) -> None:
+        queue.apply(command, NOW_MS)
+        queue.deadline()
+        queue.take_effects()
+
+    return apply
+
+
+def quorum_many(settings: QueueSettings = DEFAULTS) -> Callable[[Command], None]:
+    queue = QuorumQueue("q", settings=settings, now_ms=NOW_MS)
+
+    def apply(command: Command) -> None:
+        queue.apply(command, NOW_MS)
+        queue.deadline()
+        queue.take_effects()
+
+    return apply
+
+
+def stream_many() -> Callable[[Command], None]:
+    log = StreamLog(MemoryShelf())
+    assert sum(log.recover()) == 0
+    queue = StreamQueue("q", log)
+
+    def apply(command: Command) -> None:
+        queue.apply(command, NOW_MS)
+        queue.deadline()
+        queue.take_effects()
+
+    return apply
+
+
+MAKERS: dict[str, Callable[[], Callable[[Command], None]]] = {
+    "classic": classic_many,
+    "classic, single active": lambda: classic_many(SINGLE),
+    "quorum": quorum_many,
+    "quorum, single active": lambda: quorum_many(SINGLE),
+    "stream": stream_many,
+}
+
+
+@pytest.mark.parametrize("leaves_by", ["cancel", "detach"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end(
+    kind: str, leaves_by: str
+) -> None:
+    """Subscribing with credit, and leaving, of the first one (the active one) and of one in the middle."""
+    apply = MAKERS[kind]()
+    refs: list[ConsumerRef] = []
+
+    def join() -> None:
+        ref = new_asker("somebody").consumer()
+        refs.append(ref)
+        apply(Subscribe(ref, False))
+        apply(Credit(ref, 0, 10, False, 0))
+
+    def leave(at: int) -> Callable[[], None]:
+        ref = refs.pop(at)
+        if leaves_by == "cancel":
+            return lambda: apply(Cancel(ref))
+        return lambda: apply(Unsubscribe(ref, [], [], 0, DeliveryOutcome.REQUEUE))
+
+    steps: dict[int, list[int]] = {}
+    for count in (FEW, MANY):
+        while len(refs) < count:
+            join()
+        steps[count] = [steps_of(join), steps_of(leave(0)), steps_of(leave(len(refs) // 2))]
+    for few, many in zip(steps[FEW], steps[MANY], strict=True):
+        assert many < 2 * few, steps
+
+
+def test_a_channel_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_end() -> None:
+    """basic.consume and basic.cancel of AMQP 0-9-1, with the queue's answers, on one channel."""
+    channel = World(strict=False).channel()
+    channel.call(QueueDeclare("q", durable=True))
+    tags = 0
+
+    def consume() -> None:
+        nonlocal tags
+        tags += 1
+        assert type(channel.call(BasicConsume("q", str(tags)))) is BasicConsumeOk
+
+    def cancel(tag: int) -> Any:
+        assert type(channel.call(BasicCancel(str(tag)))) is BasicCancelOk
+
+    steps: dict[int, list[int]] = {}
+    for count in (FEW, MANY):
+        while tags < count:
+            consume()
+        steps[count] = [steps_of(consume), steps_of(lambda: cancel(tags // 2))]
+    for few, many in zip(steps[FEW], steps[MANY], strict=True):
+        assert many < 2 * few, steps
+
+
+NOW_MS_ROOM = 1_700_000_000_000
+HEAD = b"\x91" + bytes(9)
+
+
+class Wire:
+    """A queue of any kind, and one consumer's end of the credit."""
+
+    def __init__(self, kind: str, settings: QueueSettings | None = None) -> None:
+        self.me = new_asker("me")
+        self.publisher = new_asker("publisher").publisher()
+        self.apply: Callable[[Any], list[Any]]
+        given = {} if settings is None else {"settings": settings}
+        if kind == "stream":
+            bench = StreamBench(**given)
+            self.apply = lambda command: list(bench.do(command))
+            self.content = _ten
+        else:
+            queue: Any
+            if kind == "classic":
+                queue = ClassicQueue("q", durable=True, **given)
+            else:
+                queue = QuorumQueue("q", now_ms=NOW_MS_ROOM, **given)
+            self.queue = queue
+            self.apply = self._apply
+            self.content = _old
+        self.had = 0
+        self.published = 0
+        self.consumers = 0
+
+    def _apply(self, command: Any) -> list[Any]:
+        self.queue.apply(command, NOW_MS_ROOM)
+        return [effect for effects in self.queue.take_effects().values() for effect in effects]
+
+    def consumer(self) -> ConsumerRef:
+        ref = self.me.consumer()
+        self.apply(Subscribe(ref, False))
+        self.consumers += 1
+        return ref
+
+    def publish(self, *sizes: int) -> list[Any]:
+        ids = range(self.published, self.published + len(sizes))
+        self.published += len(sizes)
+        return self.apply(Publish(self.publisher, ids, [self.content(size) for size in sizes], True))
+
+    def ask(self, ref: ConsumerRef, credit: int, room: int, *, drain: bool = False) -> list[Any]:
+        return self.apply(Credit(ref, self.had, credit, drain, self.had, room))
+
+    def got(self, effects: list[Any]) -> tuple[int, bool]:
+        """Deliveries, and whether the last one said that the room is used up."""
+        delivers = [each for each in effects if isinstance(each, Deliver)]
+        count = sum(len(each.keys) for each in delivers)
+        self.had += count
+        assert not any(each.spent for each in delivers[:-1])
+        return count, bool(delivers) and delivers[-1].spent
+
+
+def _old(size: int) -> Message:
+    return HEAD, b"x" * size
+
+
+def _ten(size: int) -> Message:
+    return text(0)[0], b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + b"x" * size
+
+
+def reply_of(effects: list[Any]) -> CreditReply:
+    (reply,) = [each for each in effects if isinstance(each, CreditReply)]
+    return reply
+
+
+@pytest.fixture(params=["classic", "quorum", "stream"])
+def wire(request: pytest.FixtureRequest) -> Wire:
+    return Wire(request.param)
+
+
+def test_a_batch_ends_with_the_message_that_uses_up_the_room(wire: Wire) -> None:
+    """Ten of 300 kB, and room for a million bytes: four, and no more until it asks again."""
+    ref = wire.consumer()
+    for _ in range(10):
+        wire.publish(300_000)
+    effects = wire.ask(ref, 256, 1_000_000)
+    assert wire.got(effects) == (4, True)
+    assert reply_of(effects).credit == 0
+    assert wire.got(wire.publish(10)) == (0, False)
+    assert wire.got(wire.ask(ref, 256, 1_000_000)) == (4, True)
+    assert wire.got(wire.ask(ref, 256, 1_000_000)) == (3, False)
+    assert reply_of(wire.ask(ref, 256, 1_000_000)).credit == 256
+
+
+def test_a_message_larger_than_the_room_is_handed_out(wire: Wire) -> None:
+    """One a time, whatever the room is; also after smaller ones."""
+    ref = wire.consumer()
+    for size in (5_000_000, 5_000_000, 10, 5_000_000):
+        wire.publish(size)
+    assert wire.got(wire.ask(ref, 256, 1)) == (1, True)
+    assert wire.got(wire.ask(ref, 256, 1000)) == (1, True)
+    assert wire.got(wire.ask(ref, 256, 1000)) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_another_consumer_gets_what_one_has_no_room_for(kind: str) -> None:
+    """Credit without room does not hold messages back from others."""
+    wire = Wire(kind)
+    first, second = wire.consumer(), wire.consumer()
+    wire.ask(first, 256, 1_000)
+    wire.publish(2_000)
+    wire.apply(Credit(second, 0, 256, False, 0, 1_000_000))
+    effects = wire.publish(2_000, 2_000)
+    delivers = [each for each in effects if isinstance(each, Deliver)]
+    assert {each.consumer for each in delivers} == {second}
+    assert sum(len(each.keys) for each in delivers) == 2
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_messages_that_came_back_use_up_room_like_others(kind: str) -> None:
+    """In their order, and a batch goes on from them to those that nobody had."""
+    wire = Wire(kind)
+    ref = wire.consumer()
+    wire.publish(*[600] * 6)
+    effects = wire.ask(ref, 4, NO_BOUND)
+    keys = [key for each in effects if isinstance(each, Deliver) for key in each.keys]
+    assert wire.got(effects) == (4, False)
+    wire.apply(Settle(ref, keys[:3], DeliveryOutcome.REQUEUE))
+    assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
+    assert wire.got(wire.ask(ref, 256, 1_500)) == (3, True)
+
+
+def test_priorities_and_expiring_messages_keep_to_the_room() -> None:
+    """The ways through a classic queue that look at each message."""
+    settings = QueueSettings(max_priority=2, message_ttl_ms=60_000)
+    wire = Wire("classic", settings)
+    ref = wire.consumer()
+    wire.publish(*[600] * 6)
+    assert wire.got(wire.ask(ref, 256, 1_000)) == (2, True)
+    assert wire.got(wire.ask(ref, 256, 1_201)) == (3, True)
+    assert wire.queue.ready == 1
