@@ -3,10 +3,9 @@
 ::
 
     connection nursery
-    |-- writer                     outlives sessions and channels, so that it can send their last frames
+    |-- writer                     (this task's own body) outlives sessions and channels, to send their end
     |-- keepalive                  heartbeats out, silence in
-    `-- inner nursery
-        |-- reader                 (this task's own body)
+    `-- reader, with the inner nursery
         `-- one task a session or channel
 
 The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown. Then
@@ -419,19 +418,23 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         try:
             async with trio.open_nursery() as outer:
                 self._outer = outer
-                outer.start_soon(self._run_writer)
-                async with trio.open_nursery() as inner:
-                    self._inner = inner
-                    with self.reading:
-                        await self._read()
-                    self._stop_parts()
-                self.write_last()
-                # A client that does not read must not keep its connection alive for ever.
-                outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
-                await self._await_peer_close()
+                # In a task of its own each read resumes less than below this, and what has called it.
+                outer.start_soon(self._run_reader, outer.cancel_scope)
+                await self._run_writer()
         finally:
             self.leave()
             self.unfinished.leave()
+
+    async def _run_reader(self, outer: trio.CancelScope) -> None:
+        async with trio.open_nursery() as inner:
+            self._inner = inner
+            with self.reading:
+                await self._read()
+            self._stop_parts()
+        self.write_last()
+        # A client that does not read must not keep its connection alive for ever.
+        outer.deadline = trio.current_time() + CLOSE_WAIT_S
+        await self._await_peer_close()
 
     def leave(self) -> None:
         if self.member is not None:

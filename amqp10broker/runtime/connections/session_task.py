@@ -363,7 +363,7 @@ class EndpointTask(ABC, Generic[EndpointT]):
 
     def _step(self, messages: list[SessionMessage]) -> None:
         service = self.service
-        service.moment.ms = self._clock.now_ms()
+        service.moment.ms = int((trio.current_time() + self._clock.offset_s) * 1000)
         try:
             for message in messages:
                 self._held += type(message) is Frames
@@ -444,9 +444,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
             self._discard(unwanted)
         if self._held and not service.backlog:
             super()._release_reader()
-        granted = service.take_grant()
-        if granted:
-            self.credit.credit += granted
+        received = service.received
+        # While a queue holds the channel up it gives no credit.
+        if received.unreturned >= received.more_after and not service.publishing.blocked:
+            self.credit.credit += received.take_grant()
             if self._granted is not None and not self.credit.blocked:
                 self._granted.set()
                 self._granted = None

@@ -99,7 +99,7 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
         if channel.modes.waits_for_queues:
             why = f"{method.NAME} waits for a queue that was declared just now, or is read after a start"
-    behind = channel.backlog
+    behind = len(channel.backlog)
     if behind:
         why += f"; {count(behind, 'frame')} {'waits' if behind == 1 else 'wait'} behind it"
     return why
