@@ -296,7 +296,7 @@ class LinkConsumer(SenderOwner):
         if isinstance(event.state, TransactionalState):
             self._decide_within(event.state, event)
             return
-        if self._transactions:
+        if self._transactions.open:
             self._transactions.decided_outside(self.ref, event.keys)
         decision = decide(event.state, settled=event.settled, default=self.plan.default_delivery_outcome)
         if decision is None:
@@ -634,7 +634,7 @@ class LinkConsumer(SenderOwner):
         """Suspend a link: unsent deliveries go back, the others stay acquired."""
         resumable = self.resumable
         assert resumable is not None
-        if self._transactions:
+        if self._transactions.open:
             self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = len(self._undurable or ()) + len(self._resumed)
