@@ -1,7 +1,5 @@
-"""Checks of permissions on names. `grants` has the permissions. The default exchange has the name
-``amq.default``.
-
-The permissions of one user, from the catalog or from a token of the client.
+"""The permissions of one user, from the catalog or from a token of the client, and their checks on names. The
+default exchange has the name ``amq.default``.
 """
 
 from __future__ import annotations

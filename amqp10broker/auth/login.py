@@ -1,4 +1,5 @@
-"""SASL on the server's side: one `Authentication` per connection determines the client's user.
+"""SASL on the server's side: one `Authentication` per connection determines the client's user; and the order
+of password verifications, when more clients log in than can be verified.
 
 Nothing here waits. Slow work (argon2, SCRAM's derivation) is returned as `Slow`: the caller runs it in a
 thread and passes its result to `resume`. Keys to be fetched are returned as `Fetch`, data for the client
@@ -16,19 +17,6 @@ as `Challenge`::
 
 Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS (RFC
 4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
-
-The order of password verifications, when more clients log in than can be verified.
-
-A verification takes some twenty milliseconds on purpose, so many wrong passwords build a queue. It must
-not delay other clients: turns go round the client addresses and, every other time, round the claimed user
-names; within an address round its names, within a name round its addresses. A storm from one address,
-under any names, and a storm on one name, from any addresses, each take at most every other turn from
-unrelated clients. An address has one verification at a time, so that a storm leaves a processor to others.
-
-Clients with equal credentials (a restarting fleet, a program that retries an old password) share one
-verification. The number that wait is bounded for an address and in all. The excess is taken from the
-address or name with most waiting, and refused at once, without a verification. None of this depends on
-whether a user exists.
 """
 
 from __future__ import annotations
@@ -435,7 +423,20 @@ _Lanes = OrderedDict[str, OrderedDict[str, dict[Turn[Work], None]]]
 
 
 class LoginQueue(Generic[Work]):
-    """The queue of waiting verifications."""
+    """The queue of waiting verifications.
+
+    A verification takes some twenty milliseconds on purpose, so many wrong passwords build a queue. It must
+    not delay other clients: turns go round the client addresses and, every other time, round the claimed user
+    names; within an address round its names, within a name round its addresses. A storm from one address,
+    under any names, and a storm on one name, from any addresses, each take at most every other turn from
+    unrelated clients. An address has one verification at a time, so that a storm leaves a processor to
+    others.
+
+    Clients with equal credentials (a restarting fleet, a program that retries an old password) share one
+    verification. The number that wait is bounded for an address and in all. The excess is taken from the
+    address or name with most waiting, and refused at once, without a verification. None of this depends on
+    whether a user exists.
+    """
 
     def __init__(self) -> None:
         self._by_address: _Lanes[Work] = OrderedDict()

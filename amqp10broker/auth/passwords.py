@@ -1,17 +1,11 @@
-"""Password records: making them, and verifying a password against one.
+"""Password records: making them, and verifying a password against one; and SCRAM-SHA-256 on the server's side
+(RFC 5802, RFC 7677), without channel binding.
 
 New passwords are stored as argon2id. One verification takes some twenty milliseconds on purpose, so it is
 split: `Passwords.quick` decides at once when it can, and `Passwords.slow` does the rest in a thread. A
-correct login is remembered under a key of this process, so that the next one costs microseconds.
-
-A wrong password always takes the slow way, whatever the record's algorithm and whether the user exists:
-the time does not reveal user names.
-
-SASL SCRAM-SHA-256 on the server's side (RFC 5802, RFC 7677), without channel binding.
-
-`ScramServer` reads and writes the four messages of one exchange. The caller supplies nonce and verifier.
-The client proves that it has the password, and the server that it has the client's verifier, without
-sending either.
+correct login is remembered under a key of this process, so that the next one costs microseconds. A wrong
+password always takes the slow way, whatever the record's algorithm and whether the user exists: the time does
+not reveal user names.
 """
 
 from __future__ import annotations

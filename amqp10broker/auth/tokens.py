@@ -2,11 +2,8 @@
 
 A token is the password of PLAIN, or the bearer of an HTTP request. Its signature is verified with a
 configured key, or one of the authority's key set (RFC 7517, a JWKS), which the caller fetches. The
-cryptography is joserfc's (extra ``oauth2``), imported when the first keys are made.
-
-Scopes of tokens, with the meaning of RabbitMQ's OAuth 2 backend.
-
-::
+cryptography is joserfc's (extra ``oauth2``), imported when the first keys are made. Scopes have the meaning
+of RabbitMQ's OAuth 2 backend::
 
     read:finance/orders              on the queue or exchange 'orders' of the virtual host 'finance'
     write:*/*                        everywhere

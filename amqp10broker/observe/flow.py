@@ -148,10 +148,8 @@ def session_samples(session: BrokerSession, around: WaitContext) -> Iterator[Sam
 
 
 def _limit(end: LinkPublisher | LinkConsumer) -> tuple[int, int] | None:
-    if end.auto is None:
-        return None
-    auto = end.auto.auto
-    return auto.limit, LIMIT_NUMBERS[auto.why]
+    auto = end.auto_limit
+    return None if auto is None else (auto.limit, LIMIT_NUMBERS[auto.why])
 
 
 def _handle(handle: int | None) -> int:

@@ -1,17 +1,15 @@
 """A task's mailbox, taken from in batches, and the steps that tasks run inline.
 
 The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
-own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: `Bound` of
-`session_task.py` for the reader, the output buffer of `session_task.py` for sessions (table in README.md).
+own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: in
+`session_task.py` `Bound` for the reader, `OutputBuffer` for sessions (table in README.md).
 
 A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
 for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its
 work. So a reader that read little calls `Mailbox.deliver`: the owners that get a message by it, and wait for
-one, run inline: in the reader's turn, one after the other and never one within another. They take all their
-messages, as they would in their own turn.
-
-Bulk input, and input on many connections, goes by tasks, so that messages of many senders become one batch,
-and no connection waits for the work of a big batch for others.
+one, run inline: in the reader's turn, one after the other and never one within another. Bulk input, and input
+on many connections, goes by tasks, so that messages of many senders become one batch, and no connection waits
+for the work of a big batch for others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The services of the broker that sessions and channels use, and the names of links of a container.
-
-The common base of the broker's sessions (AMQP 1.0) and channels (AMQP 0-9-1): their steps. No task is
-involved.
+"""What sessions (AMQP 1.0) and channels (AMQP 0-9-1) use of the broker, and their common base: their steps.
 
 One step of both is: `handle` each waiting message, `write_output`, then send the result of `take_commands` to
 queues. A task does that whenever its mailbox is not empty; tests do it without one.
@@ -28,16 +25,16 @@ from amqp10broker.sessions.amqp10.transactions import Transactions
 from amqp10broker.sessions.counters import ClientCounters, Moment
 from amqp10broker.sessions.messages import LinkStolen, QueueCommits, SessionMessage, ToSession
 
-# A link is identified by its name, its direction and the two containers, and has one pair of ends. So the end
-# that was attached before is detached with `amqp:link:stolen`. The names of one connection are compared, over
-# all its sessions.
-
 Key = tuple[str, bool]
 
 
 @dataclass(eq=False, slots=True)
 class LinkNames:
-    """The names of the links of one connection, over all its sessions."""
+    """The names of the links of one connection, over all its sessions.
+
+    A link is identified by its name, its direction and the two containers, and has one pair of ends. So the
+    end that was attached before is detached with `amqp:link:stolen`.
+    """
 
     _holders: dict[Key, tuple[SenderLink | ReceiverLink, ToSession]] = field(default_factory=dict)
 

@@ -1,11 +1,7 @@
-"""Counters of clients: of links, channels, sessions, connections, and in total. They only grow.
+"""What is counted of clients: of links, channels, sessions and connections, and in total. All only grow.
 
-Counted once per batch. The counts of a part that has ended are added to what it was part of.
-
-Histograms of one connection: how long it was held up, the sizes of its client's messages, and the ends of
-its transactions.
-
-A period is counted when it ends, where the change is noticed anyway. Sizes are counted once per batch.
+Counted once per batch, and periods when they end, where the change is noticed anyway. The counts of a part
+that has ended are added to what it was part of.
 """
 
 from __future__ import annotations
@@ -211,26 +207,11 @@ class MessageSizes:
         self._apart.clear()
 
 
-class TransactionEnds:
-    """The number of transactions by their end."""
-
-    __slots__ = ("committed", "rolled_back", "timed_out")
-
-    def __init__(self) -> None:
-        self.committed = 0
-        self.rolled_back = 0
-        self.timed_out = 0
-
-    def add(self, other: TransactionEnds) -> None:
-        self.committed += other.committed
-        self.rolled_back += other.rolled_back
-        self.timed_out += other.timed_out
-
-
 class Measures:
     """The histograms of one connection, or of all; times are in ms. `receiver_credit_zero`: a client that
     receives had granted no credit; the first is since its attach. `message_sizes`: of messages of the client:
-    AMQP 1.0 all sections, AMQP 0-9-1 the body.
+    AMQP 1.0 all sections, AMQP 0-9-1 the body. `transactions`: their number by end, as metrics name it:
+    committed, rolled-back, timed-out.
     """
 
     __slots__ = (
@@ -246,11 +227,14 @@ class Measures:
         self.sender_credit_zero = Histogram(DURATIONS_MS)
         self.remote_window_zero = Histogram(DURATIONS_MS)
         self.message_sizes = MessageSizes()
-        self.transactions = TransactionEnds()
+        self.transactions: Counter[str] = Counter()
 
     def add(self, other: Measures) -> None:
-        for name in self.__slots__:
-            getattr(self, name).add(getattr(other, name))
+        self.receiver_credit_zero.add(other.receiver_credit_zero)
+        self.sender_credit_zero.add(other.sender_credit_zero)
+        self.remote_window_zero.add(other.remote_window_zero)
+        self.message_sizes.add(other.message_sizes)
+        self.transactions.update(other.transactions)
 
 
 class Moment:

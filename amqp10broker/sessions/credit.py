@@ -1,16 +1,10 @@
-"""A consumer's credit with its queue: requested, used, returned. It serves both protocols.
+"""A consumer's credit with its queue, for both protocols; and limits that adapt themselves (``auto``).
 
 A request names the queue's delivery-count up to the last *written* delivery, and the credit from there, so
 deliveries that wait here for the socket count against it. It is bounded in deliveries and in bytes. At most
 one request is under way, and each is answered. When deliveries go back to the queue, all credit goes with
 them; deliveries and answers that the queue made before it received the return bear an older epoch, and the
 queue has taken those deliveries back by itself.
-
-A limit that adapts itself: the controller behind ``auto``. Pure: times are passed in, it reads no clock.
-
-It grows only while the limit itself holds deliveries up: it is doubled, and remains so if the rate rises;
-else it goes back. It shrinks when messages take much longer than when its size was last confirmed, and when
-memory is tight. It is judged by epochs of some round trips, 100 ms at least.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message, redelivered
@@ -307,20 +301,23 @@ class Why(StrEnum):
     """Messages are so large that auto_credit_max_bytes allows no more."""
 
 
-class Bounds(NamedTuple):
-    """The bounds of a limit. It may always be the default."""
-
-    base: int
-    most: int
-    most_bytes: int
-    """The most bytes of as many messages as the limit allows, by the size of those that came."""
-
-
 @dataclass(eq=False, slots=True)
 class AutoLimit:
-    """An automatic limit, with the reason of its present value."""
+    """An automatic limit, with the reason of its present value.
 
-    _bounds: Bounds
+    It grows only while the limit itself holds deliveries up: it is doubled, and remains so if the rate rises;
+    else it goes back. It shrinks when messages take much longer than when its size was last confirmed, and
+    when memory is tight. It is judged by epochs of some round trips, 100 ms at least.
+
+    Attributes:
+        _base: the default, which it may always be.
+        _most: the largest limit.
+        _most_bytes: the most bytes of as many messages as the limit allows, by the size of those that came.
+    """
+
+    _base: int
+    _most: int
+    _most_bytes: int
     since_ms: int
     _is_tight: Callable[[], bool] = lambda: False
     limit: int = field(init=False)
@@ -346,7 +343,7 @@ class AutoLimit:
     _area: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.limit = self.highest = self._bounds.base
+        self.limit = self.highest = self._base
         now_ms = self._retry_at_ms = self._at_ms = self._round_ms = self.since_ms
         self._restart(now_ms, now_ms)
 
@@ -358,8 +355,7 @@ class AutoLimit:
 
     @property
     def top(self) -> int:
-        bounds = self._bounds
-        return max(bounds.base, min(bounds.most, bounds.most_bytes // self._size))
+        return max(self._base, min(self._most, self._most_bytes // self._size))
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -396,8 +392,8 @@ class AutoLimit:
 
     def tighten(self, now_ms: int) -> None:
         """Return to the default at once because memory is short."""
-        if self.limit > self._bounds.base:
-            self._change(self._bounds.base, Why.MEMORY_TIGHT, now_ms, 0)
+        if self.limit > self._base:
+            self._change(self._base, Why.MEMORY_TIGHT, now_ms, 0)
             self._pause(now_ms)
 
     def _note(self, now_ms: int, in_flight: int) -> None:
@@ -414,7 +410,6 @@ class AutoLimit:
         per_ms = self._done / elapsed
         # Little's law: the average number in flight divided by the rate is the time that one message takes.
         wait_ms = self._area / self._done if self._done else 0.0
-        base = self._bounds.base
         if self._is_tight():
             self.tighten(now_ms)
             self._restart(now_ms, now_ms)
@@ -428,10 +423,10 @@ class AutoLimit:
             self._tell(Why.GROWN, now_ms)
             self._retry_ms = RETRY_MS_MIN
             self._usual_ms = wait_ms
-        elif self.limit == base:
+        elif self.limit == self._base:
             self._usual_ms = wait_ms
         elif wait_ms > SLOWER * self._usual_ms + SLOWER_MS:
-            self._change(max(base, self.limit // 2), Why.CONFIRMS_SLOW, now_ms, loop_ms)
+            self._change(max(self._base, self.limit // 2), Why.CONFIRMS_SLOW, now_ms, loop_ms)
             self._pause(now_ms)
             return
         if self._held_ms * HELD_PART >= elapsed and now_ms >= self._retry_at_ms:
@@ -442,7 +437,7 @@ class AutoLimit:
     def _try_more(self, now_ms: int, loop_ms: int, per_ms: float) -> None:
         top, limit = self.top, self.limit
         if limit >= top:
-            self._tell(Why.MESSAGES_BOUND if top == self._bounds.most else Why.BYTES_BOUND, now_ms)
+            self._tell(Why.MESSAGES_BOUND if top == self._most else Why.BYTES_BOUND, now_ms)
             self._restart(now_ms, now_ms)
             return
         self._change(min(2 * limit, top), Why.GROWING, now_ms, loop_ms)
@@ -467,14 +462,14 @@ class AutoLimit:
         self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
 
 
-# A client that is held up only by credit stops exactly where a grant ends. More credit would save the time
-# until it continues (the round trip of the grant, or confirms that must come first). A client that stops
-# elsewhere has nothing to send, or waits for its session's window.
-
-
 @dataclass(eq=False, slots=True)
 class AutoCredit:
-    """The automatic credit of one link on which a client publishes."""
+    """The automatic credit of one link on which a client publishes.
+
+    A client that is held up only by credit stops exactly where a grant ends. More credit would save the time
+    until it continues (the round trip of the grant, or confirms that must come first). A client that stops
+    elsewhere has nothing to send, or waits for its session's window.
+    """
 
     _credit: ReceiverCredit
     auto: AutoLimit
@@ -519,22 +514,3 @@ class AutoCredit:
             end = (grant[0] + grant[1]) & MASK
             if not self._ends or self._ends[-1] != end:
                 self._ends.append(end)
-
-
-@dataclass(eq=False, slots=True)
-class AutoQueueCredit:
-    """The credit of one link on which a client receives: the size of a request to its queue.
-
-    A queue in the same process answers at once; one of another node a round trip later. Until then no
-    delivery comes if the last request is used up.
-    """
-
-    auto: AutoLimit
-    _written: int = 0
-
-    def replied(self, now_ms: int, asked_ms: int, written: int, *, held_up: bool) -> None:
-        """Count an answer of the queue."""
-        if held_up and now_ms > asked_ms:
-            self.auto.resumed(now_ms, now_ms - asked_ms)
-        self.auto.done(now_ms, written - self._written, 0)
-        self._written = written

@@ -1,11 +1,8 @@
-"""The records that tasks send to each other.
+"""The records that tasks send to each other, and the interface of commits at several queues.
 
 To a session or channel: `Frames` from the reader, lists of queue effects from queues, `Decided`, and the rest
-from the connection, its writer and the broker. To a queue: lists of `queues.commands`. The writer's records
-are in `runtime/connections/session_task.py`. Neither side changes a record after it was sent.
-
-The interface of commits: work of a session or channel at several queues that is done as a whole or not at
-all.
+from the connection, its writer and the broker. To a queue: lists of `queues.commands`. Neither side changes a
+record after it was sent.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Routing from exchange and routing key to queues, with permission checks and a cache.
+"""Routing to queues: of published messages, with permission checks and a cache, and of dead letters.
 
 A publisher names the same exchange and key over and over. The permission, whether the exchange is internal,
 and the bound queues are determined once and cached until the virtual host's topology or the user's
-permissions change; both have a version.
-
-Routing of dead letters to the queues of a dead-letter exchange, at most once or at least once.
-
-The heads of a batch are few, mostly one, so the destination is determined once for each head.
+permissions change; both have a version. The heads of a batch of dead letters are few, mostly one, so their
+destination is determined once for each head.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Bounds, Why
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Why
 
 BASE = 170
 
@@ -55,7 +55,7 @@ class CreditLoop:
         self.sender = SenderCredit(0)
         self.auto: AutoCredit | None = None
         if fixed is None:
-            limit = AutoLimit(Bounds(BASE, most, most_bytes), 0, lambda: self.conditions.tight)
+            limit = AutoLimit(BASE, most, most_bytes, 0, lambda: self.conditions.tight)
             self.auto = AutoCredit(self.credit, limit, self.credit.top_up)
         self.confirmed = 0
         self.limits: list[int] = []

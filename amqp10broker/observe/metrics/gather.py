@@ -350,8 +350,7 @@ class Gathering:
         rows: list[tuple[str, tuple[str, ...], float]] = []
         for name, label in PROTOCOLS.items():
             ends = clients.measures[name].transactions
-            for end, count in zip(ENDS, (ends.committed, ends.rolled_back, ends.timed_out), strict=True):
-                rows.append(("", (label, end), float(count)))
+            rows += [("", (label, end), float(ends[end])) for end in ENDS]
         yield MetricSamples(over, over.labels, rows)
 
     def _of_protocols(self) -> Iterator[MetricSamples]:

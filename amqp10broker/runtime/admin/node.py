@@ -139,7 +139,7 @@ class RunningNode(Node):
         return await inspect(self._broker)
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
-        return self._broker.view(Selection.asked("status", choose))
+        return self._broker.view(Selection.read("status", choose))
 
     # --- settings, alarms -------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class RunningNode(Node):
         self, choose: Mapping[str, Any], *, queues: bool
     ) -> tuple[SummaryView, Sequence[WaitingView]]:
         counted = self._broker.catalog if queues else ()
-        return await what_waits(self._broker.connections, counted, Selection.asked("waiting", choose))
+        return await what_waits(self._broker.connections, counted, Selection.read("waiting", choose))
 
     def close_connection(self, number: int, reason: str) -> None:
         connection = self._broker.connections.get(number)

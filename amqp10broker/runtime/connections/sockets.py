@@ -1,16 +1,8 @@
-"""The sockets that a broker listens on, and addresses as text.
-
-The socket as the reader and the writer use it.
+"""The sockets that a broker listens on, and a connection's transport: a socket, or a WebSocket over one.
 
 A prototype found `trio.SocketStream` to cost 5 us a call more than the socket itself, twice per message
 of a synchronous publisher, so the connection uses the non-blocking socket and trio's readiness calls.
 Any other `trio.abc.Stream` (TLS, memory streams in tests) does as well, without `try_send`.
-
-A WebSocket as the reader and the writer use it: like a socket, over the stream of another one.
-
-Nothing is read beyond what the reader asks for: while it waits, TCP pushes the client back. What the layer
-has to say by itself goes out with the writer's next send, for which it is woken; of several pongs that wait
-the last one is left. So a client that sends and does not read uses no more memory than over TCP.
 """
 
 from __future__ import annotations
@@ -373,6 +365,14 @@ PIECES_AT_ONCE: Final = 250
 
 
 class WebSocketTransport:
+    """A WebSocket as the reader and the writer use it: like a socket, over the stream of another one.
+
+    Nothing is read beyond what the reader asks for: while it waits, TCP pushes the client back. What the
+    layer has to say by itself goes out with the writer's next send, for which it is woken; of several pongs
+    that wait the last one is left. So a client that sends and does not read uses no more memory than over
+    TCP.
+    """
+
     def __init__(self, stream: Stream, layer: WebSocketLayer, first_bytes: bytes) -> None:
         self._stream = stream
         self._layer = layer

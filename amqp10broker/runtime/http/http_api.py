@@ -1,10 +1,9 @@
-"""The HTTP API of a running broker: authentication of requests, endpoints, and the broker as they use it.
-
-Clients that follow paths of the HTTP API: evaluation, intervals, and output.
+"""The HTTP API of a running broker: authentication of requests, endpoints, and the broker as they use it; and
+clients that follow paths (`api.live`).
 
 Paths that equal users follow at one interval are evaluated once for all of them. A client has at most one
 unsent event of a path: while it reads slowly, nothing piles up here, and its next event spans all changes
-since (`api.live.Latest`).
+since.
 """
 
 from __future__ import annotations

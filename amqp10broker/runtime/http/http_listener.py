@@ -57,12 +57,20 @@ class HttpListener:
         if not config.http or port is None or (self._metrics and not config.prometheus):
             return
         try:
-            self._tls = _tls(config, tls)
+            if config.http_tls:
+                if tls is None:
+                    raise ConfigError(
+                        "http_tls", "is on without a certificate", "give one with tls_certificate"
+                    )
+                self._tls = tls
             self._sockets = await _bound(config, self._setting, port)
         except ConfigError as error:
             self._may_lack(config, error)
         if self._sockets:
-            _load(websocket=config.websocket and not self._metrics)
+            # Before clients come: they are served by these alone.
+            import_module("amqp10broker.runtime.http.http_api")
+            if config.websocket and not self._metrics:
+                import_module("amqp10broker.protocols.websocket")
         self.addresses = addresses_of(self._sockets)
 
     async def run(self, broker: Administered) -> None:
@@ -150,14 +158,6 @@ class HttpListener:
         """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
         unless it goes on as a connection of AMQP.
         """
-        self.serving += 1
-        self._on_client()
-        try:
-            return await self._serve_requests(broker, stream, peer, origin)
-        finally:
-            self.serving -= 1
-
-    async def _serve_requests(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
         from amqp10broker.runtime.http.http_api import HttpApi
         from amqp10broker.runtime.http.http_connection import HttpConnection, serve_until_websocket
 
@@ -165,33 +165,23 @@ class HttpListener:
             self._api = HttpApi(broker, self._start, metrics=self._metrics)
         limits, answering = self._api.limits, partial(self._api.answer, origin, peer)
         broker_listeners = broker.broker_listeners
-        if self._metrics or broker_listeners is None or not broker.config.websocket:
-            await HttpConnection(stream, peer, answering, limits).serve()
-            return False
-        has_room = partial(broker_listeners.has_room_for, peer, origin.address)
-        came = await serve_until_websocket(
-            *(broker.config, has_room, stream, peer, origin), run=answering, limits=limits
-        )
-        if came is None:
-            return False
-        websocket, origin = came
-        broker_listeners.take(websocket, peer, origin)
-        return True
-
-
-def _load(*, websocket: bool) -> None:
-    import_module("amqp10broker.runtime.http.http_api")
-    import_module("amqp10broker.runtime.http.http_connection")
-    if websocket:
-        import_module("amqp10broker.protocols.websocket")
-
-
-def _tls(config: Config, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    if not config.http_tls:
-        return None
-    if tls is None:
-        raise ConfigError("http_tls", "is on without a certificate", "give one with tls_certificate")
-    return tls
+        self.serving += 1
+        self._on_client()
+        try:
+            if self._metrics or broker_listeners is None or not broker.config.websocket:
+                await HttpConnection(stream, peer, answering, limits).serve()
+                return False
+            has_room = partial(broker_listeners.has_room_for, peer, origin.address)
+            came = await serve_until_websocket(
+                *(broker.config, has_room, stream, peer, origin), run=answering, limits=limits
+            )
+            if came is None:
+                return False
+            websocket, origin = came
+            broker_listeners.take(websocket, peer, origin)
+            return True
+        finally:
+            self.serving -= 1
 
 
 async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:

@@ -339,7 +339,7 @@ def look_at_link(
 
 
 def _why(end: LinkConsumer | LinkPublisher) -> str | None:
-    return None if end.auto is None else end.auto.auto.why
+    return None if end.auto_limit is None else end.auto_limit.why
 
 
 def look_at_channel(

@@ -1,14 +1,9 @@
-"""What the parts of a channel use of it: its output, names of queues, and the wait for an answer.
+"""What the parts of a channel use of it, and its parts but for publishing and consuming: `Subscribing`, the
+methods of exchanges and queues, and `Modes` (confirms, acknowledgements, transactions).
 
-basic.consume and basic.cancel of one channel, in both directions, direct reply-to, and basic.get.
-
-Exchange and queue methods of one channel: declare, delete, bind, unbind, purge.
-
-They are operations of the table (`operations.registry`). This module has what is specific to this protocol:
-names without line ends, a queue without a name, the queue declared last, passive declarations, direct
-reply-to, no-wait.
-
-Confirms, acknowledgements and transactions of one channel.
+The methods of exchanges and queues are operations of the table (`operations.registry`). Here is what is
+specific to this protocol: names without line ends, a queue without a name, the queue declared last, passive
+declarations, direct reply-to, no-wait.
 """
 
 from __future__ import annotations
@@ -674,7 +669,7 @@ class Modes:
     def commit(self) -> None:
         channel = self._channel
         self._require_tx()
-        self._ends.committed += 1
+        self._ends["committed"] += 1
         before = len(channel.commands)
         settled, self._in_tx = self._in_tx, []
         for delivery_outcome in DeliveryOutcome:
@@ -732,7 +727,7 @@ class Modes:
     def rollback(self) -> None:
         channel = self._channel
         self._require_tx()
-        self._ends.rolled_back += 1
+        self._ends["rolled-back"] += 1
         channel.publishing.rollback()
         channel.consuming.held.restore([held for held, _ in self._in_tx])
         self._in_tx = []

@@ -3,12 +3,10 @@
 A run of publishes of the same shape is routed once and sent to each queue as one command. Queues answer with
 `Confirmed`, whether the client wants confirms or not, because the credit flow counts it.
 
-RabbitMQ's credit_flow, the back-pressure of AMQP 0-9-1: reader -> channel -> queue.
-
-Each pair of sender and receiver among them has a counter. The sender may send until it is used up, and then
-stops *everything*, whatever its destination. The receiver returns `more_after` whenever it has handled so
-many, unless it is held up itself: then it does so when it continues. So a slow queue stops a channel, the
-channel stops the reader, and the reader stops the whole connection.
+The credit flow is RabbitMQ's, the back-pressure of AMQP 0-9-1: each pair of reader, channel and queue has a
+counter. The sender may send until it is used up, and then stops *everything*, whatever its destination. The
+receiver returns `more_after` whenever it has handled so many, unless it is held up itself: then it does so
+when it continues. So a slow queue stops a channel, and the channel the reader of the whole connection.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Resolution of an attach: termini, agreed modes, and refusals.
+"""Resolution of an attach: termini, topics and subscriptions, agreed modes, and refusals.
 
 The functions read the peer's attach and either return a plan or raise the `AmqpLinkError` with which the link
 is refused (part 2, section 2.6.3; part 3, section 3.5); they do not touch a link. Where a queue must be
 declared first, they yield the request and are sent its decision, at once or later.
-
-Receivers that attach to a topic, or that return to their subscription.
-
-A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link alone,
-durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the three steps:
-to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to read it.
 """
 
 from __future__ import annotations
@@ -550,7 +544,13 @@ _STAYS: Final[dict[str, Any]] = {
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a receiver, topics and subscriptions included. Raises as `attach.plan_source`."""
+    """Resolve the source of a receiver, topics and subscriptions included. Raises as `plan_source`.
+
+    A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link
+    alone, durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the
+    three steps: to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to
+    read it.
+    """
     source = attach.source
     if source is None:
         subscribed = _find(attach, context)

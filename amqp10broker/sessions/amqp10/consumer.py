@@ -58,7 +58,7 @@ from amqp10broker.sessions.amqp10.transactions import (
 )
 from amqp10broker.sessions.context import ClientLog
 from amqp10broker.sessions.counters import Moment
-from amqp10broker.sessions.credit import AutoQueueCredit, QueueCredit
+from amqp10broker.sessions.credit import AutoLimit, QueueCredit
 from amqp10broker.sessions.messages import no_part_text
 
 
@@ -168,7 +168,7 @@ class LinkConsumer(SenderOwner):
         _drop: removes the consumer from its session after its link has ended, and makes it `leave`.
         resumable: its state that survives this end of the link; None if none does.
         queue_credit: the most that it requests of its queue at a time.
-        auto: adapts `queue_credit`; None: it is fixed.
+        auto_limit: adapts `queue_credit`; None: it is fixed.
     """
 
     _session: Session
@@ -186,7 +186,8 @@ class LinkConsumer(SenderOwner):
     queue: DeclaredQueue = field(init=False)
     address: str = field(init=False)
     queue_credit: int = field(init=False)
-    auto: AutoQueueCredit | None = None
+    auto_limit: AutoLimit | None = None
+    _counted: int = 0  # by `auto_limit`: deliveries that were written
     last_error: LastError | None = None
     closed: bool = False
     # Answers of an older epoch belong to another end of a kept link.
@@ -420,15 +421,22 @@ class LinkConsumer(SenderOwner):
         if reply.epoch < self._since:
             return
         self.credit.on_reply(reply)
-        if self.auto is not None:
-            self._count_reply(self.auto, reply)
+        if self.auto_limit is not None:
+            self._count_reply(self.auto_limit, reply)
         self._in_turn(reply)
 
-    def _count_reply(self, auto: AutoQueueCredit, reply: CreditReply) -> None:
-        # Only a request smaller than what the queue had and the client could take holds the link up.
+    def _count_reply(self, auto: AutoLimit, reply: CreditReply) -> None:
+        # A queue in the same process answers at once; one of another node a round trip later. Until then no
+        # delivery comes if the last request is used up. Only a request smaller than what the queue had and
+        # the client could take holds the link up.
+        now_ms, asked_ms = self._moment.ms, self.times.request_ms
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
-        auto.replied(self._moment.ms, self.times.request_ms, self.credit.written, held_up=held_up)
-        self.queue_credit = auto.auto.limit
+        if held_up and now_ms > asked_ms:
+            auto.resumed(now_ms, now_ms - asked_ms)
+        written = self.credit.written
+        auto.done(now_ms, written - self._counted, 0)
+        self._counted = written
+        self.queue_credit = auto.limit
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
         match effect:

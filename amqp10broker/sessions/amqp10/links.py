@@ -69,7 +69,7 @@ from amqp10broker.sessions.amqp10.resumable_links import (
 )
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters
-from amqp10broker.sessions.credit import AutoCredit, AutoLimit, AutoQueueCredit, Bounds, Mode, QueueCredit
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Mode, QueueCredit
 from amqp10broker.sessions.messages import LinkFree, Part
 from amqp10broker.sessions.routes import Routes
 
@@ -474,16 +474,18 @@ class ClientLinks:
     def _set_queue_credit(self, consumer: LinkConsumer) -> None:
         settings = consumer.settings
         if settings.max_queue_credit != AUTO:
-            consumer.auto = None
-        elif consumer.auto is None:
+            consumer.auto_limit = None
+        elif consumer.auto_limit is None:
             most = self._context.config.auto_credit_max // consumer.queue.kind.asked_times
-            consumer.auto = AutoQueueCredit(self._new_limit(settings.queue_credit, most))
-        consumer.queue_credit = settings.queue_credit if consumer.auto is None else consumer.auto.auto.limit
+            consumer.auto_limit = self._new_limit(settings.queue_credit, most)
+        consumer.queue_credit = (
+            settings.queue_credit if consumer.auto_limit is None else consumer.auto_limit.limit
+        )
 
     def _new_limit(self, base: int, most: int) -> AutoLimit:
         context = self._context
-        bounds = Bounds(base, most, context.config.auto_credit_max_bytes)
-        return AutoLimit(bounds, context.moment.ms, context.is_memory_tight)
+        most_bytes = context.config.auto_credit_max_bytes
+        return AutoLimit(base, most, most_bytes, context.moment.ms, context.is_memory_tight)
 
     def _top_up(self, publisher: LinkPublisher) -> None:
         self._resize_window()
@@ -496,9 +498,9 @@ class ClientLinks:
             if publisher.auto is not None:
                 publisher.auto.tighten(self._context.moment.ms)
         for consumer in self.consumers.values():
-            if consumer.auto is not None:
-                consumer.auto.auto.tighten(self._context.moment.ms)
-                consumer.queue_credit = consumer.auto.auto.limit
+            if consumer.auto_limit is not None:
+                consumer.auto_limit.tighten(self._context.moment.ms)
+                consumer.queue_credit = consumer.auto_limit.limit
 
     def _resize_window(self) -> None:
         # The smallest window that the settings of this session and of its links request. An automatic one is

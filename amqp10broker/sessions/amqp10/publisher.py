@@ -74,7 +74,7 @@ from amqp10broker.sessions.amqp10.resumable_links import Entry, ResumablePublish
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.counters import ClientCounters, Moment
-from amqp10broker.sessions.credit import AutoCredit
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit
 from amqp10broker.sessions.messages import NoRoom, Part, no_part_text
 from amqp10broker.sessions.routes import Route, Routes
 
@@ -682,6 +682,10 @@ class LinkPublisher(ReceiverOwner):
         self.times.answered(self.link.credit, outcome)
         if self.auto is not None:
             self.auto.answered(self._context.moment.ms, len(ids))
+
+    @property
+    def auto_limit(self) -> AutoLimit | None:
+        return None if self.auto is None else self.auto.auto
 
     @property
     def _credit_max(self) -> int:

@@ -1,20 +1,7 @@
 """Links that survive the end of their session: part 2, sections 2.6.1 and 2.6.13; part 3, section 3.5.
 
 Such a link has a reply address of its own, so its state at queues outlives the session: effects go to the
-session while the link is attached, and to the link itself while it is suspended. The state of each kind of
-link is in `resumable_publisher` and `resumable_consumer`.
-
-The state of a link on which a client sends that survives its session (part 2, section 2.6.13).
-
-It has the deliveries that the broker has taken and that may be unsettled for the client, without partial ones
-and those posted in a transaction. With rcv-settle-mode second an entry stays until the client has settled;
-with first until the client must have received the outcome, because that may have been lost.
-
-The unsettled deliveries of a link on which a client receives that survives its session (2.6.13).
-
-They stay acquired: the consumer remains at its queue under the link's own reply address, but requests
-nothing. A delivery without a decision is sent again with its content, which is held within a limit for each
-user; without its content it is aborted, and goes back to its queue.
+session while the link is attached, and to the link itself while it is suspended.
 """
 
 from __future__ import annotations
@@ -531,7 +518,11 @@ TellLate = Callable[[Entry, int], None]
 
 
 class ResumablePublisher(ResumableLink):
-    """A link on which a client sends; `entries` are by delivery-tag, in order of arrival."""
+    """A link on which a client sends. `entries`: by delivery-tag, in order of arrival, the deliveries that
+    the broker has taken and that may be unsettled for the client, without partial ones and those posted in a
+    transaction. With rcv-settle-mode second an entry stays until the client has settled; with first until the
+    client must have received the outcome, because that may have been lost.
+    """
 
     def __init__(self, key: Key, host: Host, target: Target) -> None:
         super().__init__(key, host)
@@ -708,6 +699,10 @@ class ResumablePublisher(ResumableLink):
 
 class ResumableConsumer(ResumableLink):
     """A link on which a client receives.
+
+    Its unsettled deliveries stay acquired: the consumer remains at its queue under the link's own reply
+    address, but requests nothing. A delivery without a decision is sent again with its content, which is held
+    within a limit for each user; without its content it is aborted, and goes back to its queue.
 
     Attributes:
         held: key -> message of each delivery that the client has not settled, in the order of delivery; None:

@@ -210,7 +210,7 @@ class Transactions:
         return [each for each in self.open.values() if each.control is control]
 
     def committed(self, transaction: Transaction) -> None:
-        self._moment.measures.transactions.committed += 1
+        self._moment.measures.transactions["committed"] += 1
         for acquirer in transaction.acquirers:
             acquirer.end(transaction)
         self._forget(transaction)
@@ -219,11 +219,8 @@ class Transactions:
         """Roll a transaction back. `then`: called for each delivery that was acquired in it and partly sent,
         when that is aborted. Returns the number of calls of `then` to come.
         """
-        ends = self._moment.measures.transactions
-        if self._is_overdue(transaction):
-            ends.timed_out += 1
-        else:
-            ends.rolled_back += 1
+        end = "timed-out" if self._is_overdue(transaction) else "rolled-back"
+        self._moment.measures.transactions[end] += 1
         aborting = sum(each.roll_back(transaction, then) for each in tuple(transaction.acquirers))
         self._forget(transaction)
         return aborting
@@ -239,7 +236,7 @@ class Transactions:
 
     def clear(self) -> None:
         """Drop all transactions at the end of the session; its consumers return what they hold."""
-        self._moment.measures.transactions.rolled_back += len(self.open)
+        self._moment.measures.transactions["rolled-back"] += len(self.open)
         self._numbers.open -= len(self.open)
         self.open.clear()
         self._deciding.clear()

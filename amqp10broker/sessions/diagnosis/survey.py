@@ -58,34 +58,28 @@ class Selection:
     limit: int | None = None
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Self:
-        """Make a selection of a request's fields. Raises `ValueError`."""
+    def read(cls, what: str, given: Mapping[str, Any]) -> Self:
+        """Make a selection of the fields that the operation `what` was given. Raises `BadRequest`."""
         for name, value in given.items():
             if name not in cls.__dataclass_fields__:
-                raise ValueError(f"'{name}' cannot be chosen by; {hint(name, cls.__dataclass_fields__)}")
+                known = hint(name, cls.__dataclass_fields__)
+                raise BadRequest(what, f"'{name}' cannot be chosen by; {known}")
             if value is None:
                 continue
             if name in _TEXTS and not isinstance(value, str):
-                raise ValueError(f"'{name}' must be a text")
+                raise BadRequest(what, f"'{name}' must be a text")
             if name == "idle":
                 if not isinstance(value, bool):
-                    raise ValueError("'idle' must be true or false")
+                    raise BadRequest(what, "'idle' must be true or false")
             elif name not in _TEXTS and (
                 isinstance(value, bool) or not isinstance(value, int | float) or value < 0
             ):
-                raise ValueError(f"'{name}' must be a number of 0 or more")
+                raise BadRequest(what, f"'{name}' must be a number of 0 or more")
         reason = given.get("reason")
         if reason is not None and not any(_is_reason(reason, code) for code in Wait):
-            raise ValueError(f"there is no reason '{reason}'; {hint(reason, [*Wait, *sorted(_GENERAL)])}")
+            known = hint(reason, [*Wait, *sorted(_GENERAL)])
+            raise BadRequest(what, f"there is no reason '{reason}'; {known}")
         return cls(**given)
-
-    @classmethod
-    def asked(cls, what: str, given: Mapping[str, Any]) -> Self:
-        """Make a selection for the operation `what`. Raises `BadRequest`."""
-        try:
-            return cls.read(given)
-        except ValueError as error:
-            raise BadRequest(what, str(error)) from error
 
     @property
     def of_parts(self) -> bool:

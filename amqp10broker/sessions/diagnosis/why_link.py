@@ -1,6 +1,5 @@
-"""Why a link waits, with the evidence: one on which a client receives, then one on which it sends.
-
-The state of a session's links for the management API, and why each one waits.
+"""Why a link waits, with the evidence: one on which a client receives, then one on which it sends; and the
+state of a session's links for the management API.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.counters import PUBLISHING, ClientCounters
-from amqp10broker.sessions.credit import AutoLimit
 from amqp10broker.sessions.diagnosis.idle import idle_wait, storage_text, why_idle
 from amqp10broker.sessions.diagnosis.waits import (
     NO_WAIT,
@@ -382,7 +380,6 @@ def _consumer_view(
 ) -> LinkView:
     return _link_view(
         consumer,
-        None if consumer.auto is None else consumer.auto.auto,
         around,
         role="receiver",
         queue=consumer.queue.name,
@@ -403,7 +400,6 @@ def _publisher_view(broker_session: BrokerSession, publisher: LinkPublisher, aro
     link = publisher.link
     return _link_view(
         publisher,
-        None if publisher.auto is None else publisher.auto.auto,
         around,
         role="sender",
         queue=publisher.queue.name if publisher.queue else None,
@@ -420,10 +416,8 @@ def _publisher_view(broker_session: BrokerSession, publisher: LinkPublisher, aro
     )
 
 
-def _link_view(
-    end: LinkConsumer | LinkPublisher, auto: AutoLimit | None, around: WaitContext, **own: Any
-) -> LinkView:
-    link = end.link
+def _link_view(end: LinkConsumer | LinkPublisher, around: WaitContext, **own: Any) -> LinkView:
+    link, auto = end.link, end.auto_limit
     return LinkView(
         name=link.name,
         handle=link.remote_handle,

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.observe.flow import Observer, session_samples
 from amqp10broker.observe.flow_events import EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import ReceiverCredit
-from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Bounds, Why
+from amqp10broker.sessions.credit import AutoCredit, AutoLimit, Why
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
@@ -142,7 +142,7 @@ def test_only_a_client_that_stops_where_its_grant_ends_is_held_up_by_credit(
     """One that stops elsewhere has nothing to send or waits for its window; an alarm holds back by itself."""
     credit = ReceiverCredit(0, BASE)
     credit.top_up()
-    auto = AutoCredit(credit, AutoLimit(Bounds(BASE, 10_000, 1 << 20), 0), credit.top_up)
+    auto = AutoCredit(credit, AutoLimit(BASE, 10_000, 1 << 20, 0), credit.top_up)
     for turn in range(1, 40):
         counted(credit, auto, 50 * turn, batch, held=held)
         if auto.auto.why is not Why.DEFAULT:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.errors import BadRequest
 from amqp10broker.message.filters.filters import from_amqp10
 from amqp10broker.message.filters.stream import Next
 from amqp10broker.metadata.catalog import VHOST, Catalog
@@ -312,7 +313,7 @@ class Found:
 
 
 def survey(**chosen: Any) -> Found:
-    selection = Selection.read(chosen)
+    selection = Selection.read("status", chosen)
     found = Survey(selection, len(CONNECTIONS))
     for each in CONNECTIONS:
         if selection.wants(each.id, each.user):
@@ -426,5 +427,5 @@ def test_a_bound_leaves_the_worst_connections_the_longest_waits_and_the_fullest_
 )
 def test_what_nobody_can_be_chosen_by_is_refused(chosen: dict[str, Any], text: str) -> None:
     """An empty answer to a slip of the pen would say that nothing waits."""
-    with pytest.raises(ValueError, match=re.escape(text)):
-        Selection.read(chosen)
+    with pytest.raises(BadRequest, match=re.escape(text)):
+        Selection.read("status", chosen)
