@@ -136,14 +136,12 @@ class FrameReader:
                 if span is not None:
                     if layout is not last_layout:
                         spans = []
-                        add(
-                            layout.channel,
-                            DispositionRun(layout.role, layout.settled, layout.state, spans),
-                        )
+                        like = layout.disposition
+                        add(layout.channel, DispositionRun(like.role, like.settled, like.state, spans))
                         last_layout = layout
                     spans.append(span)
                     frames += 1
-                    pos += layout.frame_bytes
+                    pos += layout.head_bytes
                     continue
             try:
                 stop = self._read_other(buf, pos, end, add, groups, open_groups)
