@@ -118,6 +118,8 @@ def compile_like(pattern: str, escape: str | None) -> Matcher:
         case [str() as start, str() as end]:
             both = len(start) + len(end)
             return lambda text: len(text) >= both and text.startswith(start) and text.endswith(end)
+        case _:
+            pass
     middle = [segment for segment in others if segment.length]
     length = sum(segment.length for segment in segments)
 
