@@ -22,9 +22,13 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, CREDIT, ClientOptions, check_text, fields
 from amqp10broker.client.session import ClientSession, LinkEnd, ReceiverEnd, SenderEnd, ended
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    ESTABLISHMENT_FAILED,
+    HEARTBEAT,
+    Connection,
+    ConnectionState,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.link import (
     BeginReceived,
     ConnectionEvent,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.delivery import (
     DeliveryBatch,
@@ -29,7 +30,6 @@ from amqp10broker.protocols.amqp10.errors import (
     Condition,
 )
 from amqp10broker.protocols.amqp10.faults import message_too_large, over_limit, to_error
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.link import (
     LINK_TRANSITIONS,
     DeliveriesReceived,
