@@ -17,20 +17,22 @@ def utc_text() -> str:
 
 
 class WallClock:
-    """Milliseconds since 1970, that go on as Trio's clock does: never back, and in tests as fast as it."""
+    """Milliseconds since 1970, that go on as Trio's clock does: never back, and in tests as fast as it.
+    `offset_s`: between the two, for steps of sessions and queues, which compute `now_ms` without a call.
+    """
 
-    __slots__ = ("_offset_s",)
+    __slots__ = ("offset_s",)
 
     def __init__(self) -> None:
-        self._offset_s = max(time.time() - trio.current_time() for _ in range(_READINGS))
+        self.offset_s = max(time.time() - trio.current_time() for _ in range(_READINGS))
 
     def now_ms(self) -> int:
-        return int((trio.current_time() + self._offset_s) * 1000)
+        return int((trio.current_time() + self.offset_s) * 1000)
 
     def ms_at(self, trio_time: float) -> int:
         """Return the past or future value of `now_ms` at a time of Trio's clock."""
-        return int((trio_time + self._offset_s) * 1000)
+        return int((trio_time + self.offset_s) * 1000)
 
     def trio_time(self, when_ms: int) -> float:
         """When that is on Trio's clock, not before: `now_ms` has reached it then."""
-        return (when_ms + 1) / 1000 - self._offset_s
+        return (when_ms + 1) / 1000 - self.offset_s

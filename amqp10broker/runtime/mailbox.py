@@ -53,10 +53,20 @@ class InlineSteps:
         """Run the owners that are due, and those that become due by it; then close."""
         try:
             for steps, mailbox in enumerate(self.due):  # it grows meanwhile
+                mailbox._due = False
+                step = mailbox._step
+                if mailbox._owner is None or step is None:
+                    continue  # it was cancelled meanwhile, and takes its messages itself
+                done = False
                 if steps < INLINE_STEPS_MAX:
-                    mailbox.run_inline()
-                else:
-                    mailbox.wake()
+                    messages, mailbox._messages = mailbox._messages, []
+                    try:
+                        done = step(messages)
+                    except Exception as error:  # the owner's, in whose task it is raised
+                        mailbox._error = error
+                if not done and mailbox._owner is not None:  # it needs its task
+                    trio.lowlevel.reschedule(mailbox._owner)
+                    mailbox._owner = None
         finally:
             self.open = False
             self.due.clear()
@@ -117,27 +127,6 @@ class Mailbox(Generic[T]):
         taken = self.put(message)
         inline.run()
         return taken
-
-    def wake(self) -> None:
-        """Let the owner run in its own turn."""
-        self._due = False
-        if self._owner is not None:
-            trio.lowlevel.reschedule(self._owner)
-            self._owner = None
-
-    def run_inline(self) -> None:
-        """Run the owner's step with the messages that are there; wake the owner if it needs its task."""
-        self._due = False
-        if self._owner is None or self._step is None:
-            return  # it was cancelled meanwhile, and takes its messages itself
-        messages, self._messages = self._messages, []
-        try:
-            done = self._step(messages)
-        except Exception as error:  # the owner's, in whose task it is raised
-            self._error = error
-            done = False
-        if not done:
-            self.wake()
 
     async def take_all(self, step: Callable[[list[T]], bool] | None = None) -> list[T]:
         """Wait for a message, then take all that are there; none when cancelled.

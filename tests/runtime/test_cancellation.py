@@ -65,8 +65,8 @@ class Killer(trio.abc.Instrument):
 
 
 ROLES = {
-    "reader": "serve_stream",
-    "writer": "_run_writer",
+    "reader": "_run_reader",
+    "writer": "serve_stream",
     "session": "_run_part",
     "queue": "queue q",
 }
@@ -321,7 +321,7 @@ async def test_cancelled_send_poisons_the_connection(broker: Broker) -> None:
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
-    assert hasattr(ClientConnection, "_run_writer")
+    assert hasattr(ClientConnection, "_run_reader")
     assert hasattr(ClientConnection, "_run_part")
     assert hasattr(Writer, "run")
     assert hasattr(QueueTask, "run")

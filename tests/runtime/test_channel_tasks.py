@@ -43,8 +43,8 @@ DURING = 20
 STEPS_MAX = 250
 Q = QueueDeclare("q", durable=True)
 ROLES = {
-    "reader": "serve_stream",
-    "writer": "_run_writer",
+    "reader": "_run_reader",
+    "writer": "serve_stream",
     "channel": "_run_part",
     "queue": "queue q",
 }

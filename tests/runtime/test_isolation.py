@@ -24,9 +24,8 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.client_connection import PORTION
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.session_task import CONTROL_BYTES_MAX, READS_MAX
+from amqp10broker.runtime.connections.session_task import CONTROL_BYTES_MAX, PORTION, READS_MAX
 from amqp10broker.runtime.connections.sockets import CLOSE_WAIT_S
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher

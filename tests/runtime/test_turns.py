@@ -30,10 +30,16 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.amqp10.connection import Connection
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.connections.client_connection import HEAVY, PORTION, ReadBudget
 from amqp10broker.runtime.connections.connection091 import ConnectionTask091
 from amqp10broker.runtime.connections.connection10 import Connection10
-from amqp10broker.runtime.connections.session_task import READS_MAX, OutputBuffer, SessionTask
+from amqp10broker.runtime.connections.session_task import (
+    HEAVY,
+    PORTION,
+    READS_MAX,
+    OutputBuffer,
+    ReadBudget,
+    SessionTask,
+)
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame

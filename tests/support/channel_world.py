@@ -347,8 +347,9 @@ class WorldChannel:
         unwanted, service.unwanted = service.unwanted, None
         if unwanted is not None:
             self.connection.reader.discard(unwanted)
-        granted = service.take_grant()
-        self.credit.credit += granted
+        received = service.received
+        if received.unreturned >= received.more_after and not service.publishing.blocked:
+            self.credit.credit += received.take_grant()
         if service.state is ChannelState.CLOSED and not self.letters and not self.inbox:
             self.stop()
         return budget - self.room

@@ -201,7 +201,7 @@ class SimNode:
     def clock(self) -> WallClock:
         """The time of day, as this node has it."""
         clock = WallClock.__new__(WallClock)
-        clock._offset_s = EPOCH_S + self.skew_s
+        clock.offset_s = EPOCH_S + self.skew_s
         return clock
 
     async def dial(self, address: tuple[str, int]) -> Transport:
@@ -637,7 +637,7 @@ class Simulation:
             case "clock":
                 node.skew_s += rng.choice((0.1, 3.0, 30.0))
                 if node.broker is not None and hasattr(node.broker, "clock"):
-                    node.broker.clock._offset_s = EPOCH_S + node.skew_s
+                    node.broker.clock.offset_s = EPOCH_S + node.skew_s
             case "transfer":
                 self._transfer(node)
             case "add member" | "delete member":

@@ -3,10 +3,9 @@
 ::
 
     connection nursery
-    |-- writer                     outlives sessions and channels, so that it can send their last frames
+    |-- writer                     (this task's own body) outlives sessions and channels, to send their end
     |-- keepalive                  heartbeats out, silence in
-    `-- inner nursery
-        |-- reader                 (this task's own body)
+    `-- reader, with the inner nursery
         `-- one task a session or channel
 
 The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown. Then
@@ -15,22 +14,13 @@ sessions or channels stop, then the connection's own last frame is written, then
 
 It is a base class because observers (status, tracing, rights, the recorder) need one object with one set of
 names. The protocol's part is its abstract half.
-
-The portions in which one connection's reader hands over its input.
-
-A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is handed
-over in portions, and between two of them every other task of the broker runs once. So the wait of others
-depends on a portion, not on the size of a client's input. Runs (transfers, publishes, acknowledgements of one
-kind) are one item of any length, so normal traffic is one portion.
-
-A connection's place in a virtual host: counted while it lasts, and what goes when it leaves.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import field
 from enum import Enum
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
@@ -56,13 +46,17 @@ from amqp10broker.metadata.queue import Owner
 from amqp10broker.metadata.queue_requests import ConnectionEnded
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import ConnectionView, OriginView
-from amqp10broker.protocols.amqp091.content import MethodFrame
-from amqp10broker.protocols.amqp091.methods import ChannelClose, ChannelOpen
-from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
 from amqp10broker.protocols.connection import Budget, IdleTimer
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.runtime.connections.connection_log import ConnectionLog
-from amqp10broker.runtime.connections.session_task import ChannelTask, OutputBuffer, SessionTask, Writer
+from amqp10broker.runtime.connections.session_task import (
+    PORTION,
+    ChannelTask,
+    OutputBuffer,
+    ReadBudget,
+    SessionTask,
+    Writer,
+)
 from amqp10broker.runtime.connections.sockets import (
     CLOSE_WAIT_S,
     LINGER_S,
@@ -87,73 +81,11 @@ from amqp10broker.sessions.messages import (
 
 T = TypeVar("T")
 
-PORTION: Final = 256
-"""What is handed over in one turn, in units of the cheapest frame: some five milliseconds of work."""
-
-HEAVY: Final = 16
-"""What makes or ends a session, a channel or a link: 16 of them a turn."""
-
-_METHOD: Final = 4
-"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them a turn."""
-
-_HEAVY_ITEMS: Final = frozenset((Attach, Detach, End))
-_HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
-_NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
-
-
-class ReadBudget:
-    """One reader's turn. `left`: what may still be handed over in it. At 0 or below it is over: the reader
-    lets other tasks run, and sets it to `PORTION`.
-    """
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = PORTION
-
-    def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn ends between two of them.
-
-        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
-        fits is returned without a copy.
-        """
-        if len(items) * HEAVY <= self.left:
-            self.left -= len(items) * HEAVY
-            return (items,)
-        return self._cut(items)
-
-    def _cut(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        start = 0
-        while start < len(items):
-            stop = self._fill(items, start)
-            yield items if stop - start == len(items) else items[start:stop]
-            start = stop
-
-    def _fill(self, items: Sequence[object], start: int) -> int:
-        # Count items from `start` on, one at least; where the turn ends.
-        count = len(items) - start
-        if count * HEAVY <= self.left:
-            self.left -= count * HEAVY
-            return len(items)
-        if _NOT_LIGHT.isdisjoint(map(type, items)):
-            count = max(1, min(count, self.left))
-            self.left -= count
-            return start + count
-        stop = start
-        while stop < len(items) and (stop == start or self.left > 0):
-            self.left -= _weight(items[stop])
-            stop += 1
-        return stop
-
-
-def _weight(item: object) -> int:
-    if type(item) is MethodFrame:
-        return HEAVY if type(item.method) in _HEAVY_METHODS else _METHOD
-    return HEAVY if type(item) in _HEAVY_ITEMS else 1
-
 
 @dataclass(slots=True, eq=False)
 class VhostSlot:
+    """A connection's place in a virtual host: counted while it lasts; and what goes when it leaves."""
+
     _catalog: Catalog
     vhost: VirtualHost
     _grants: Grants
@@ -419,19 +351,23 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         try:
             async with trio.open_nursery() as outer:
                 self._outer = outer
-                outer.start_soon(self._run_writer)
-                async with trio.open_nursery() as inner:
-                    self._inner = inner
-                    with self.reading:
-                        await self._read()
-                    self._stop_parts()
-                self.write_last()
-                # A client that does not read must not keep its connection alive for ever.
-                outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
-                await self._await_peer_close()
+                # In a task of its own each read resumes less than below this, and what has called it.
+                outer.start_soon(self._run_reader, outer.cancel_scope)
+                await self._run_writer()
         finally:
             self.leave()
             self.unfinished.leave()
+
+    async def _run_reader(self, outer: trio.CancelScope) -> None:
+        async with trio.open_nursery() as inner:
+            self._inner = inner
+            with self.reading:
+                await self._read()
+            self._stop_parts()
+        self.write_last()
+        # A client that does not read must not keep its connection alive for ever.
+        outer.deadline = trio.current_time() + CLOSE_WAIT_S
+        await self._await_peer_close()
 
     def leave(self) -> None:
         if self.member is not None:

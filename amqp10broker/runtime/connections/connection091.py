@@ -37,11 +37,10 @@ from amqp10broker.protocols.amqp091.methods import (
 from amqp10broker.protocols.connection import IdleTimer
 from amqp10broker.runtime.connections.client_connection import (
     CREDENTIAL_EXPIRED,
-    PORTION,
     ClientConnection,
     VhostSlot,
 )
-from amqp10broker.runtime.connections.session_task import ChannelTask
+from amqp10broker.runtime.connections.session_task import PORTION, ChannelTask
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox

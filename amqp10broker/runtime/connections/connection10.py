@@ -37,12 +37,10 @@ from amqp10broker.protocols.connection import IdleTimer, Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.runtime.connections.client_connection import (
     CREDENTIAL_EXPIRED,
-    HEAVY,
-    PORTION,
     ClientConnection,
     VhostSlot,
 )
-from amqp10broker.runtime.connections.session_task import Bound, SessionTask
+from amqp10broker.runtime.connections.session_task import HEAVY, PORTION, Bound, SessionTask
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.context import ConnectionContext
 from amqp10broker.runtime.mailbox import Mailbox

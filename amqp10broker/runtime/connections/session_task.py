@@ -1,8 +1,7 @@
-"""The tasks of AMQP 1.0 sessions and AMQP 0-9-1 channels. The meaning of messages is in `sessions`.
+"""The tasks of AMQP 1.0 sessions and AMQP 0-9-1 channels, what their connection's reader may give them, and
+its writer, which joins what waits into one send. The meaning of messages is in `sessions`.
 
-The writer of one connection: joins what waits into one send.
-
-Sessions do not wait for it when they have answers to give; they stop making *transfers* while
+Sessions do not wait for the writer when they have answers to give; they stop making *transfers* while
 `writer_buffer_bytes` of theirs are not sent (`OutputBuffer.room`), so that a 16 MiB message on one session is
 never more than one frame ahead of another session's. Only a client that keeps asking and does not read makes
 its sessions wait here, and through them its reader: its own TCP pushes it back.
@@ -11,15 +10,17 @@ its sessions wait here, and through them its reader: its own TCP pushes it back.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp091.content import ContentOpened
+from amqp10broker.protocols.amqp091.content import ContentOpened, MethodFrame
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
+from amqp10broker.protocols.amqp091.methods import ChannelClose, ChannelOpen
 from amqp10broker.protocols.amqp10.errors import AmqpError
+from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, WebSocketTransport, unsent
 from amqp10broker.runtime.mailbox import Mailbox
@@ -250,9 +251,84 @@ class Writer:
             self._mailbox.put((Write(output, [], 0), 0))
 
 
+T = TypeVar("T")
+
 READS_MAX: Final = 4
 """Socket reads (64 KiB each, or a share of `READ_BYTES_MAX`) whose frames may wait for one session before the
 reader waits."""
+
+PORTION: Final = 256
+"""What is handed over in one turn, in units of the cheapest frame: some five milliseconds of work."""
+
+HEAVY: Final = 16
+"""What makes or ends a session, a channel or a link: 16 of them a turn."""
+
+_METHOD: Final = 4
+"""A method of AMQP 0-9-1 that declares, binds, consumes, ...: 64 of them a turn."""
+
+_HEAVY_ITEMS: Final = frozenset((Attach, Detach, End))
+_HEAVY_METHODS: Final = frozenset((ChannelOpen, ChannelClose))
+_NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
+
+
+class ReadBudget:
+    """What a reader may hand over before others have their turn.
+
+    A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is
+    handed over in portions, and between two of them every other task of the broker runs once. So the wait of
+    others depends on a portion, not on the size of a client's input. Runs (transfers, publishes,
+    acknowledgements of one kind) are one item of any length, so normal traffic is one portion.
+
+    Attributes:
+        left: of the present turn. At 0 or below it is over: the reader lets other tasks run, and sets it to
+            `PORTION`.
+    """
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = PORTION
+
+    def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
+        """Cut items of one session or channel into portions; the turn ends between two of them.
+
+        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
+        fits is returned without a copy.
+        """
+        if len(items) * HEAVY <= self.left:
+            self.left -= len(items) * HEAVY
+            return (items,)
+        return self._cut(items)
+
+    def _cut(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        start = 0
+        while start < len(items):
+            stop = self._fill(items, start)
+            yield items if stop - start == len(items) else items[start:stop]
+            start = stop
+
+    def _fill(self, items: Sequence[object], start: int) -> int:
+        # Count items from `start` on, one at least; where the turn ends.
+        count = len(items) - start
+        if count * HEAVY <= self.left:
+            self.left -= count * HEAVY
+            return len(items)
+        if _NOT_LIGHT.isdisjoint(map(type, items)):
+            count = max(1, min(count, self.left))
+            self.left -= count
+            return start + count
+        stop = start
+        while stop < len(items) and (stop == start or self.left > 0):
+            self.left -= _weight(items[stop])
+            stop += 1
+        return stop
+
+
+def _weight(item: object) -> int:
+    if type(item) is MethodFrame:
+        return HEAVY if type(item.method) in _HEAVY_METHODS else _METHOD
+    return HEAVY if type(item) in _HEAVY_ITEMS else 1
+
 
 EndpointT = TypeVar("EndpointT", bound=SessionEndpoint)
 
@@ -363,7 +439,7 @@ class EndpointTask(ABC, Generic[EndpointT]):
 
     def _step(self, messages: list[SessionMessage]) -> None:
         service = self.service
-        service.moment.ms = self._clock.now_ms()
+        service.moment.ms = int((trio.current_time() + self._clock.offset_s) * 1000)
         try:
             for message in messages:
                 self._held += type(message) is Frames
@@ -444,9 +520,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
             self._discard(unwanted)
         if self._held and not service.backlog:
             super()._release_reader()
-        granted = service.take_grant()
-        if granted:
-            self.credit.credit += granted
+        received = service.received
+        # While a queue holds the channel up it gives no credit.
+        if received.unreturned >= received.more_after and not service.publishing.blocked:
+            self.credit.credit += received.take_grant()
             if self._granted is not None and not self.credit.blocked:
                 self._granted.set()
                 self._granted = None

@@ -246,7 +246,7 @@ class QueueTask(OwnQueue, Participant):
 
     def _decide(self, commands: list[Command]) -> None:
         backend = self.backend
-        now_ms = self._clock.now_ms()
+        now_ms = int((trio.current_time() + self._clock.offset_s) * 1000)
         self._at_work = commands = backend.admission.admitted(commands, now_ms)
         if self._due_ms is not None and self._due_ms <= now_ms:
             commands = [*commands, TICK]

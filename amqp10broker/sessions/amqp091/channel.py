@@ -83,20 +83,21 @@ class ChannelState(Enum):
 
 class BrokerChannel(ChannelBase):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
-    kind only. `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
+    kind only. `backlog`: what waits behind it. `received`: the contents for which the reader gets new credit.
+    `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
         super().__init__(number, context)
         self.state = ChannelState.UNOPENED
         self.stopping = False
-        self._backlog: deque[object] = deque()
+        self.backlog: deque[object] = deque()
         self._opened: ContentOpened | None = None
         self.unwanted: ContentOpened | None = None
         self.in_hand: Method | type[Method] = methods.ChannelOpen
         self._counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
-        self._received = CreditReceiver(flow)
+        self.received = CreditReceiver(flow)
         self._reset()
 
     def _reset(self) -> None:
@@ -144,20 +145,16 @@ class BrokerChannel(ChannelBase):
 
     def receive(self, items: Sequence[object]) -> None:
         """Handle frames of the client. Raises `AmqpHardError`, as do all handlers of input."""
-        self._backlog.extend(items)
+        self.backlog.extend(items)
         self._work()
-
-    @property
-    def backlog(self) -> int:
-        return len(self._backlog)
 
     @property
     def busy(self) -> bool:
         """Whether a method of the client is not done: a queue must answer first."""
-        return self.paused or bool(self._backlog)
+        return self.paused or bool(self.backlog)
 
     def _work(self) -> None:
-        backlog = self._backlog
+        backlog = self.backlog
         while backlog and not self.paused:
             item = backlog.popleft()
             for tap in self.taps:
@@ -200,16 +197,9 @@ class BrokerChannel(ChannelBase):
         out, self._out = self._out, []
         return out
 
-    def take_grant(self) -> int:
-        """Return for how many contents the reader gets new credit; 0 while a queue holds the channel up."""
-        received = self._received
-        if received.unreturned < received.more_after or self.publishing.blocked:
-            return 0
-        return received.take_grant()
-
     def close(self) -> None:
         self._give_everything_back()
-        self._backlog.clear()
+        self.backlog.clear()
 
     def release(self) -> None:
         del self.consuming, self.modes, self.subscribing, self.publishing
@@ -237,7 +227,7 @@ class BrokerChannel(ChannelBase):
             return
         self._opened = None
         if type(item) is PublishRun:
-            self._received.unreturned += len(item.bodies)
+            self.received.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
             self._guarded(self.modes.acks, item.tags)
@@ -247,7 +237,7 @@ class BrokerChannel(ChannelBase):
                 raise _not_for_a_server(item.method)
             self._guarded(handler, self, item.method)
         elif type(item) is ContentTooLarge:
-            self._received.unreturned += 1
+            self.received.unreturned += 1
             self._guarded(self._on_too_large, item)
         elif type(item) is ContentOpened:
             self._opened = item
@@ -294,9 +284,9 @@ class BrokerChannel(ChannelBase):
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
-            self._received.unreturned += len(item.bodies)
+            self.received.unreturned += len(item.bodies)
         elif type(item) is ContentTooLarge:
-            self._received.unreturned += 1
+            self.received.unreturned += 1
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
             self.unwanted = item
         method = item.method if type(item) is MethodFrame else None

@@ -1,8 +1,5 @@
-"""Consuming on one channel: consumers, basic.get, acknowledgements, prefetch, and writing deliveries.
-
-The arguments of basic.consume: their names, types and meanings.
-
-One consumer of a channel, and the credit by which its queue delivers to it.
+"""Consuming on one channel: the arguments of basic.consume, consumers with their prefetch and their queue's
+credit, basic.get, acknowledgements, and writing deliveries.
 
 Queues use credit, as for AMQP 1.0; AMQP 0-9-1 has prefetch. The queue may deliver what the prefetch leaves,
 and never more than `UNSENT_MAX` beyond what has been written to the socket, so that the messages of a client
@@ -150,37 +147,6 @@ def _refused(resource: str, name: str, wanted: str, value: Any) -> PreconditionF
     )
 
 
-# Noted once per batch, never per message. All times are of `Moment`, in ms.
-
-
-class ChannelConsumerTimes:
-    """The times of one consumer. `settled_ms`: the client's last decision; None: there was none."""
-
-    __slots__ = ("_moment", "_room_ms", "asked_ms", "moved_ms", "settled_ms")
-
-    def __init__(self, moment: Moment) -> None:
-        self._moment = moment
-        self._room_ms = self.moved_ms = self.asked_ms = moment.ms
-        self.settled_ms: int | None = None
-
-    def asked(self) -> None:
-        self.asked_ms = self._moment.ms
-
-    def moved(self) -> None:
-        self.moved_ms = self._moment.ms
-
-    def settled(self, *, was_full: bool) -> None:
-        """Note decisions; `was_full` if it held as many deliveries as it may until then."""
-        self.settled_ms = self._moment.ms
-        if was_full:
-            self._room_ms = self._moment.ms
-
-    @property
-    def idle_ms(self) -> int:
-        """The earliest time from which it could have got the next delivery, if its queue had any."""
-        return max(self.moved_ms, self._room_ms)
-
-
 UNSENT_MAX: Final = 200
 """The most deliveries of one consumer that the channel has not written (RabbitMQ's unsent limit)."""
 
@@ -205,14 +171,25 @@ class ConsumerTerms:
 
 
 class ChannelConsumer:
-    """A consumer of basic.consume, or a fetcher for basic.get."""
+    """A consumer of basic.consume, or a fetcher for basic.get.
 
-    __slots__ = ("credit", "keys", "messages", "terms", "times", "unacked")
+    Attributes, in ms of `Moment`, set once a batch:
+        asked_ms: its last request to the queue.
+        moved_ms: its last delivery that was written.
+        settled_ms: the client's last decision; None: there was none.
+    """
+
+    __slots__ = (
+        *("_moment", "_room_ms", "asked_ms", "credit", "keys", "messages", "moved_ms", "settled_ms"),
+        *("terms", "unacked"),
+    )
 
     def __init__(self, terms: ConsumerTerms, credit: QueueCredit, moment: Moment) -> None:
         self.terms = terms
         self.credit = credit
-        self.times = ChannelConsumerTimes(moment)
+        self._moment = moment
+        self._room_ms = self.moved_ms = self.asked_ms = moment.ms
+        self.settled_ms: int | None = None
         self.unacked = 0
         self.keys: list[int] = []
         self.messages: list[Message] = []
@@ -252,6 +229,11 @@ class ChannelConsumer:
         """The number of deliveries that count against a prefetch: written or waiting to be."""
         return self.unacked + len(self.keys)
 
+    @property
+    def idle_ms(self) -> int:
+        """The earliest time from which it could have got the next delivery, if its queue had any."""
+        return max(self.moved_ms, self._room_ms)
+
     def request(self, limit: int | None = None) -> None:
         """Request more from the queue; `limit` is what the channel's own limit leaves, None if it has
         none.
@@ -266,11 +248,11 @@ class ChannelConsumer:
         # Without one, a request when half is left is enough.
         limited = self.terms.prefetch or limit is not None
         if self.credit.top_up(wanted, UNSENT_MAX, renew_at=UNSENT_MAX if limited else UNSENT_MAX // 2):
-            self.times.asked()
+            self.asked_ms = self._moment.ms
 
     def fetch(self) -> None:
         self.credit.request(1, 1, drain=True)
-        self.times.asked()
+        self.asked_ms = self._moment.ms
 
     def on_deliver(self, effect: Deliver) -> None:
         if self.credit.on_deliver(effect):
@@ -294,8 +276,9 @@ class ChannelConsumer:
         return keys, messages
 
     def settle(self, keys: Sequence[int], delivery_outcome: DeliveryOutcome) -> None:
-        prefetch = self.terms.prefetch
-        self.times.settled(was_full=0 < prefetch <= self.holds)
+        self.settled_ms = self._moment.ms
+        if 0 < self.terms.prefetch <= self.holds:
+            self._room_ms = self._moment.ms  # until now it held as many deliveries as it may
         self.unacked -= len(keys)
         self.credit.post(Settle(self.credit.ref, keys, delivery_outcome))
 
@@ -569,8 +552,7 @@ class ChannelConsumers:
         self._stirred[consumer] = None
         first = self._next_tag
         self._next_tag += len(keys)
-        self.moved_ms = self._context.moment.ms
-        consumer.times.moved()
+        self.moved_ms = consumer.moved_ms = self._context.moment.ms
         if not consumer.terms.no_ack:
             self.held.add(first, consumer, keys)
             consumer.unacked += len(keys)

@@ -6,7 +6,7 @@ million and closes its window cannot fill the broker's memory. Both have a deliv
 drain, because the client's is advanced by all its credit and the queue's by one batch only.
 
 A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
-Answers to the client (`FlowAnswers`) are written when every delivery that the queue made before its
+Answers to the client are written when every delivery that the queue made before its
 answer has been written, so that a flow never overtakes a transfer.
 """
 
@@ -15,19 +15,22 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from amqp10broker.config import FlowSettings
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
+from amqp10broker.protocols.amqp10.credit import Grant, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import Parts, Resume, ResumedDelivery, SenderPlan
-from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.protocols.amqp10.encoder import encode
+from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.link import DeliveriesUpdated, SenderLink
-from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Received, TransactionalState
+from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Modified, Received, TransactionalState
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
+from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import (
     ActiveChanged,
     ConsumerRef,
@@ -40,13 +43,10 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.sessions.amqp10.attach import SourcePlan
 from amqp10broker.sessions.amqp10.link_owner import (
-    ConsumerTimes,
-    Decisions,
-    FlowAnswers,
-    Properties,
+    ANSWERS_OWED_MAX,
+    TXN_ID,
     SenderOwner,
-    decide,
-    transaction_named,
+    to_outcome,
 )
 from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
 from amqp10broker.sessions.amqp10.transactions import (
@@ -60,6 +60,101 @@ from amqp10broker.sessions.context import ClientLog
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import AutoQueueCredit, QueueCredit
 from amqp10broker.sessions.messages import no_part_text
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision; `annotations` is an encoded map for the message-annotations, or empty."""
+
+    delivery_outcome: DeliveryOutcome
+    annotations: bytes = b""
+
+
+def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision | None:
+    """Translate a client's disposition. `state`: of the delivery; None if the client did not set it. Returns
+    None when the disposition contains no decision. Raises `AmqpLinkError` if annotations that clients may not
+    set, and `AmqpSessionError` if the state is not one that a receiver may set.
+    """
+    if state is None:
+        return Decision(default) if settled else None
+    annotations = b""
+    if isinstance(state, Modified) and state.message_annotations:
+        if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                "reserved_annotation_key: message-annotations of modified must have symbol keys that start "
+                "with x-",
+            )
+        annotations = encode(state.message_annotations)
+    delivery_outcome = to_outcome(state)
+    if delivery_outcome is None:
+        raise AmqpSessionError(
+            Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
+        )
+    return Decision(delivery_outcome, annotations)
+
+
+def transaction_named(flow: Flow) -> bytes | None:
+    """Return the id of the transaction in which a client wants to acquire. Raises `AmqpLinkError`."""
+    txn_id = None if flow.properties is None else flow.properties.get(TXN_ID)
+    if txn_id is not None and not isinstance(txn_id, bytes):
+        text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
+        raise AmqpLinkError(Condition.INVALID_FIELD, text)
+    return txn_id
+
+
+ACTIVE: Final = Symbol("rabbitmq:active")
+"""Link state property that states whether a client is the single active consumer."""
+
+
+@dataclass(eq=False, slots=True)
+class ConsumerTimes:
+    """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
+    there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
+    `unsent_ms`: the first delivery that waits to be written; `request_ms`: the last request to the queue.
+    The consumer sets these three.
+    """
+
+    _moment: Moment
+    credit_ms: int = field(init=False)
+    unsent_ms: int = field(init=False)
+    request_ms: int = field(init=False)
+    flow_ms: int | None = None
+    granted_ms: int | None = None
+    sent_ms: int | None = None
+    settled_ms: int | None = None
+    _has_credit: bool = False
+    _last: Grant | None = None
+
+    def __post_init__(self) -> None:
+        self.credit_ms = self.unsent_ms = self.request_ms = self._moment.ms
+
+    def on_flow(self, credit: SenderCredit) -> None:
+        if credit.last is self._last:
+            return
+        self._last = credit.last
+        self.flow_ms = self._moment.ms
+        if credit.link_credit:
+            self.granted_ms = self._moment.ms
+        self.note(credit)
+
+    def on_sent(self, credit: SenderCredit) -> None:
+        self.sent_ms = self._moment.ms
+        self.note(credit)
+
+    def note(self, credit: SenderCredit) -> None:
+        has_credit = credit.link_credit > 0
+        if has_credit is not self._has_credit:
+            self._has_credit = has_credit
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.receiver_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms
+
+    @property
+    def idle_ms(self) -> int:
+        """The earliest time from which the client could have got the next delivery."""
+        return self.credit_ms if self.sent_ms is None else max(self.credit_ms, self.sent_ms)
 
 
 @dataclass(eq=False, slots=True)
@@ -99,10 +194,21 @@ class LinkConsumer(SenderOwner):
     # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
     _resumed: deque[ResumedDelivery] = field(default_factory=deque)
     times: ConsumerTimes = field(init=False)
-    _decisions: Decisions = field(default_factory=Decisions)
+    # Decisions that a quorum queue has yet to make durable, in the order in which it received them, which is
+    # that of its answers; and deliveries that the queue has taken back after a timeout, on which the client
+    # may still decide. Made on demand: few links ever have any, and empty ones take 800 bytes.
+    _undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
+    _expired: set[int] | None = None
     # Made when a flow names a transaction.
     _acquisition: Acquisition | None = None
-    _flows: FlowAnswers = field(init=False)
+    # Whether the client is told whether it is the single active consumer, and what it was told last.
+    tells_active: bool = field(init=False)
+    _active_told: bool | None = None
+    # Whether a flow came since the last request to the queue; and flows that are to be answered: covered by
+    # the last request, and later ones.
+    _unasked: bool = False
+    _answers_asked: int = 0
+    _answers_owed: int = 0
 
     def __post_init__(self) -> None:
         queue = self.queue = self.credit.queue
@@ -111,15 +217,11 @@ class LinkConsumer(SenderOwner):
         self._since = self.credit.epoch
         self.times = ConsumerTimes(self._moment)
         single = queue.effective.settings.single_active_consumer and not self.plan.browse
-        self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
+        self.tells_active = queue.kind.tells_active and single
 
     @property
     def ref(self) -> ConsumerRef:
         return self.credit.ref
-
-    @property
-    def tells_active(self) -> bool:
-        return self._flows.tells_active
 
     @property
     def ready(self) -> int:
@@ -137,12 +239,12 @@ class LinkConsumer(SenderOwner):
             return
         self.times.on_flow(self.link.credit)
         if flow.echo or self.link.credit.drain:
-            self._flows.owe()
+            self._answers_owed = min(self._answers_owed + 1, ANSWERS_OWED_MAX)
         credit = self.credit
         if credit.waiting > self._room:
             self._give_back()
         if credit.in_flight:
-            self._flows.unasked = True
+            self._unasked = True
         else:
             self._request()
 
@@ -174,7 +276,7 @@ class LinkConsumer(SenderOwner):
     def give_up(self, ids: Sequence[int]) -> None:
         unsettled = self._session.outbound.unsettled
         found = [unsettled[number][1] for number in ids]
-        keys, _, _ = self._decisions.without_expired(found, list(ids))
+        keys, _, _ = self._without_expired(found, list(ids))
         if keys:
             self.credit.counters.settled(DeliveryOutcome.REQUEUE, len(keys))
             self.credit.post(Settle(self.credit.ref, keys, DeliveryOutcome.REQUEUE))
@@ -194,13 +296,13 @@ class LinkConsumer(SenderOwner):
         if isinstance(event.state, TransactionalState):
             self._decide_within(event.state, event)
             return
-        if self._transactions:
+        if self._transactions.open:
             self._transactions.decided_outside(self.ref, event.keys)
         decision = decide(event.state, settled=event.settled, default=self.plan.default_delivery_outcome)
         if decision is None:
             return
         kind = self.credit.kind
-        keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
+        keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             if not event.settled:
                 self._settle(expired, event.state)
@@ -219,7 +321,9 @@ class LinkConsumer(SenderOwner):
                 )
             )
         if answer:
-            self._decisions.wait(ids, event.state)
+            if self._undurable is None:
+                self._undurable = deque()
+            self._undurable.append((ids, event.state))
         elif not event.settled:
             self._settle(ids, event.state)
 
@@ -242,7 +346,7 @@ class LinkConsumer(SenderOwner):
             other_id = other.id.hex()
             raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
         annotations = decision.annotations if self.credit.kind.keeps_annotations else b""
-        keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
+        keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             transaction.fail(self._taken_back)
             if not event.settled:
@@ -251,6 +355,17 @@ class LinkConsumer(SenderOwner):
         for key, number in zip(keys, ids, strict=True):
             retired = Retired(self, number, decision.delivery_outcome, outcome, event.settled, annotations)
             self._transactions.retire(transaction, key, retired)
+
+    def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
+        # Separates expired deliveries from those on which the client decides. The key of a delivery that went
+        # back to the queue may be reused by another one. Returns keys and ids of those that still count, and
+        # ids of the others, which are removed here.
+        if not self._expired:
+            return keys, ids, []
+        valid = [(key, number) for key, number in zip(keys, ids, strict=True) if number not in self._expired]
+        expired = [number for number in ids if number in self._expired]
+        self._expired.difference_update(expired)
+        return [key for key, _ in valid], [number for _, number in valid], expired
 
     @property
     def _taken_back(self) -> str:
@@ -324,7 +439,8 @@ class LinkConsumer(SenderOwner):
                 if self._resumed:
                     self._resume_durable()
                     return
-                ids, state = self._decisions.take_durable()
+                assert self._undurable is not None
+                ids, state = self._undurable.popleft()
                 # The client may have settled them meanwhile, and then needs no answer.
                 unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
@@ -348,7 +464,8 @@ class LinkConsumer(SenderOwner):
             deliveries=len(expired),
             text="released",
         )
-        self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
+        told = self._session.settling.tell_sent(self.link, expired, RELEASED)
+        self._expired = {*(self._expired or ()), *told}
         if self._transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
@@ -375,9 +492,9 @@ class LinkConsumer(SenderOwner):
             self._acquisition.on_aborted(marker)
             return
         assert isinstance(marker, ActiveChanged)
-        change = self._flows.take_active(active=marker.active)
-        if change is not None:
-            self._send_flow(change)
+        if marker.active is not self._active_told:
+            self._active_told = marker.active
+            self._send_flow({ACTIVE: marker.active})
 
     def _act_on_reply(self, reply: CreditReply) -> None:
         if not self.credit.answered(reply):
@@ -389,7 +506,7 @@ class LinkConsumer(SenderOwner):
             self._answer()
         if self.credit.in_flight:
             return
-        if self._flows.unasked:
+        if self._unasked:
             self._request()
         else:
             self._request_next()
@@ -402,16 +519,17 @@ class LinkConsumer(SenderOwner):
         elif not self.credit.forfeited and self._wanted > 0:
             self._request()  # messages have used up the request: another round of the same drain
         else:
-            self._flows.take_drained()
+            self._answers_asked = max(0, self._answers_asked - 1)
             self._session.drained(self.link, available=self.credit.available)
             self.times.note(credit)
             self._answer()
 
     def _answer(self) -> None:
-        for _ in range(self._flows.take()):
+        asked, self._answers_asked = self._answers_asked, 0
+        for _ in range(asked):
             self._send_flow()
 
-    def _send_flow(self, change: Properties | None = None) -> None:
+    def _send_flow(self, change: dict[Symbol, bool] | None = None) -> None:
         self._session.send_flow(self.link, available=self.credit.available, properties=change)
 
     # --- to the queue -----------------------------------------------------------------------------
@@ -428,16 +546,21 @@ class LinkConsumer(SenderOwner):
     def _request(self) -> None:
         drain = self.link.credit.drain
         self.credit.request(self._wanted, self.queue_credit, drain=drain)
+        self._on_requested()
+
+    def _on_requested(self) -> None:
+        # The request covers all flows so far.
         self.times.request_ms = self._moment.ms
-        self._flows.asked()
+        self._unasked = False
+        self._answers_asked += self._answers_owed
+        self._answers_owed = 0
 
     def _request_next(self) -> None:
         credit = self.link.credit
         if self.credit.in_flight or credit.link_credit <= 0:
             return
         if self.credit.top_up(self._wanted, self.queue_credit, drain=credit.drain):
-            self.times.request_ms = self._moment.ms
-            self._flows.asked()
+            self._on_requested()
 
     def _give_back(self) -> None:
         # "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
@@ -511,10 +634,10 @@ class LinkConsumer(SenderOwner):
         """Suspend a link: unsent deliveries go back, the others stay acquired."""
         resumable = self.resumable
         assert resumable is not None
-        if self._transactions:
+        if self._transactions.open:
             self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
-        stale = self._decisions.undurable + len(self._resumed)
+        stale = len(self._undurable or ()) + len(self._resumed)
         resumable.suspended(self.credit, self.plan.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:

@@ -25,7 +25,8 @@ from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import CatalogRequest, Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.metadata.queue_requests import is_subscribed, temporary_topic
-from amqp10broker.protocols.amqp10.delivery import Arrival, Parts, on_resumed
+from amqp10broker.protocols.amqp10.credit import ReceiverCredit
+from amqp10broker.protocols.amqp10.delivery import Arrival, PartialDelivery, Parts, on_resumed
 from amqp10broker.protocols.amqp10.errors import (
     AmqpDeliveryError,
     AmqpError,
@@ -68,11 +69,11 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.link_owner import PublisherTimes, ReceiverOwner
+from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
 from amqp10broker.sessions.amqp10.resumable_links import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
-from amqp10broker.sessions.counters import ClientCounters
+from amqp10broker.sessions.counters import ClientCounters, Moment
 from amqp10broker.sessions.credit import AutoCredit
 from amqp10broker.sessions.messages import NoRoom, Part, no_part_text
 from amqp10broker.sessions.routes import Route, Routes
@@ -81,6 +82,54 @@ READERS_MAX: Final = 1024
 """The most targets for which an anonymous terminus caches message heads."""
 
 _CONTENT: Final = itemgetter(1)
+
+
+@dataclass(eq=False, slots=True)
+class PublisherTimes:
+    """The times of a link on which a client publishes."""
+
+    _moment: Moment
+    attached_ms: int = field(init=False)
+    credit_ms: int = field(init=False)
+    granted_ms: int = field(init=False)
+    part_ms: int = field(init=False)
+    received_ms: int | None = None
+    outcome: Outcome | None = None
+    outcome_ms: int | None = None
+    _has_credit: bool = True
+    _part: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        self.attached_ms = self.credit_ms = self.granted_ms = self.part_ms = self._moment.ms
+
+    def received(self, credit: ReceiverCredit) -> None:
+        self.received_ms = self._moment.ms
+        self.note(credit)
+
+    def note_part(self, partial: PartialDelivery | None) -> None:
+        """Note frames of the session, which may contain a part of this link's delivery."""
+        part = None if partial is None else (partial.delivery_id, partial.size_bytes)
+        if part != self._part:
+            self._part = part
+            self.part_ms = self._moment.ms
+
+    def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
+        """Note the outcome of deliveries; None if it is not sent to the client."""
+        if outcome is not None:
+            self.outcome = outcome
+            self.outcome_ms = self._moment.ms
+        self.note(credit)
+
+    def note(self, credit: ReceiverCredit) -> None:
+        if credit.granted is not None:
+            self.granted_ms = self._moment.ms
+        has_credit = credit.link_credit > 0
+        if has_credit is not self._has_credit:
+            self._has_credit = has_credit
+            now_ms = self._moment.ms
+            if has_credit:
+                self._moment.measures.sender_credit_zero.count(now_ms - self.credit_ms)
+            self.credit_ms = now_ms
 
 
 class PublisherLinks(Protocol):

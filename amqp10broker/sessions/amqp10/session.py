@@ -4,8 +4,6 @@ queues come out.
 Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
 (`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
 The steps in which it runs are defined in `sessions/context.py`.
-
-Log entries for errors sent to clients of AMQP 1.0, and for operations of the management node.
 """
 
 from __future__ import annotations
@@ -80,52 +78,6 @@ from amqp10broker.sessions.messages import (
     TransactionsDue,
     WriterReady,
 )
-
-
-def log_fault(
-    log: ClientLog,
-    channel: int,
-    link: SenderLink | ReceiverLink | None,
-    error: AmqpError,
-    *,
-    refused: bool,
-) -> LastError:
-    """Log an error with which a link was detached or a session ended (then `link` is None)."""
-    condition = str(error.condition)
-    if link is None:
-        return log.warning(
-            "session ended by the broker", session=channel, condition=condition, text=error.description
-        )
-    return log.warning(
-        "attach refused" if refused else "link detached by the broker",
-        session=channel,
-        link=link.name,
-        role="receiver" if type(link) is SenderLink else "sender",
-        address=link.address if isinstance(link.address, str) else None,
-        queue=queue_of(link.address),
-        condition=condition,
-        text=error.description,
-    )
-
-
-def log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
-    """Log an operation that a client requested of the management node (see `operations.node.Report`)."""
-    details = {"operation": operation, "object": subject, "by": "/management"}
-    if refusal is None:
-        log.info("operation", **details)
-    else:
-        log.warning("operation refused", **details, text=refusal)
-
-
-def queue_of(address: object) -> str | None:
-    if not isinstance(address, str):
-        return None
-    try:
-        parsed = parse(address)
-    except BadAddress:
-        return None
-    return parsed.queue if isinstance(parsed, QueueAddress) else None
-
 
 T = TypeVar("T")
 
@@ -571,8 +523,23 @@ class BrokerSession(SessionEndpoint):
     # --- helpers ----------------------------------------------------------------------------------
 
     def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
-        log = self.context.log
-        self.last_error = log_fault(log, self.session.channel, link, error, refused=refused)
+        # A link is detached, or the session ends: then `link` is None.
+        event, details = "session ended by the broker", {}
+        if link is not None:
+            event = "attach refused" if refused else "link detached by the broker"
+            details = {
+                "link": link.name,
+                "role": "receiver" if type(link) is SenderLink else "sender",
+                "address": link.address if isinstance(link.address, str) else None,
+                "queue": _queue_of(link.address),
+            }
+        self.last_error = self.context.log.warning(
+            event,
+            session=self.session.channel,
+            **details,
+            condition=str(error.condition),
+            text=error.description,
+        )
 
     def _caller(self) -> Caller:
         context = self.context
@@ -585,5 +552,24 @@ class BrokerSession(SessionEndpoint):
             propose=context.propose,
             new_request=context.reply_to.request,
             offer_token=context.offer_token,
-            report=partial(log_operation, context.log),
+            report=partial(_log_operation, context.log),
         )
+
+
+def _log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
+    """Log an operation that a client requested of the management node (see `operations.node.Report`)."""
+    details = {"operation": operation, "object": subject, "by": "/management"}
+    if refusal is None:
+        log.info("operation", **details)
+    else:
+        log.warning("operation refused", **details, text=refusal)
+
+
+def _queue_of(address: object) -> str | None:
+    if not isinstance(address, str):
+        return None
+    try:
+        parsed = parse(address)
+    except BadAddress:
+        return None
+    return parsed.queue if isinstance(parsed, QueueAddress) else None

@@ -6,7 +6,7 @@ The commit itself is in `sessions/messages.py`, the control link in `coordinator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import field
 from typing import NamedTuple, Protocol
 
@@ -168,9 +168,10 @@ class ConflictError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Transactions:
-    """The open transactions of one session.
+    """The transactions of one session.
 
     Attributes:
+        open: by their id.
         _timeout_ms: for how long a transaction may be open; 0: no limit.
         _watch: called when the time of a transaction begins to run, or that of another still does.
     """
@@ -179,17 +180,11 @@ class Transactions:
     _moment: Moment = field(default_factory=Moment)
     _timeout_ms: int = 0
     _watch: Callable[[Transactions], None] = lambda transactions: None
-    _open: dict[bytes, Transaction] = field(default_factory=dict)
+    open: dict[bytes, Transaction] = field(default_factory=dict)
     # The transaction that has decided on a delivery.
     _deciding: dict[tuple[ConsumerRef, int], Transaction] = field(default_factory=dict)
     # Consumers without links that still hold deliveries that are decided on: how they leave their queues.
     _leaving: dict[ConsumerRef, Callable[[], None]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def __iter__(self) -> Iterator[Transaction]:
-        return iter(self._open.values())
 
     @property
     def open_in_connection(self) -> int:
@@ -198,12 +193,12 @@ class Transactions:
     def declare(self, control: ReceiverLink) -> Transaction:
         self._numbers.open += 1
         transaction = Transaction(self._numbers.next_id(), control, self._moment.ms)
-        self._open[transaction.id] = transaction
+        self.open[transaction.id] = transaction
         return transaction
 
     def find(self, txn_id: bytes) -> Transaction:
         """Return an open transaction; raise `AmqpLinkError` if this session has none of this id."""
-        transaction = self._open.get(txn_id)
+        transaction = self.open.get(txn_id)
         if transaction is None or transaction.discharged:
             raise AmqpLinkError(
                 Condition.UNKNOWN_TRANSACTION,
@@ -212,7 +207,7 @@ class Transactions:
         return transaction
 
     def of(self, control: ReceiverLink) -> list[Transaction]:
-        return [each for each in self._open.values() if each.control is control]
+        return [each for each in self.open.values() if each.control is control]
 
     def committed(self, transaction: Transaction) -> None:
         self._moment.measures.transactions.committed += 1
@@ -234,7 +229,7 @@ class Transactions:
         return aborting
 
     def _forget(self, transaction: Transaction) -> None:
-        del self._open[transaction.id]
+        del self.open[transaction.id]
         self._numbers.open -= 1
         for delivery in transaction.deliveries():
             self._deciding.pop(delivery, None)
@@ -244,9 +239,9 @@ class Transactions:
 
     def clear(self) -> None:
         """Drop all transactions at the end of the session; its consumers return what they hold."""
-        self._moment.measures.transactions.rolled_back += len(self._open)
-        self._numbers.open -= len(self._open)
-        self._open.clear()
+        self._moment.measures.transactions.rolled_back += len(self.open)
+        self._numbers.open -= len(self.open)
+        self.open.clear()
         self._deciding.clear()
         for leave in self._leaving.values():
             leave()
@@ -257,11 +252,11 @@ class Transactions:
     @property
     def due_ms(self) -> int | None:
         """When the first transaction times out; None if none will."""
-        due = [each.due_ms for each in self._open.values() if each.due_ms is not None]
+        due = [each.due_ms for each in self.open.values() if each.due_ms is not None]
         return min(due, default=None)
 
     def overdue(self) -> list[Transaction]:
-        return [each for each in self._open.values() if self._is_overdue(each)]
+        return [each for each in self.open.values() if self._is_overdue(each)]
 
     def _is_overdue(self, transaction: Transaction) -> bool:
         return transaction.due_ms is not None and transaction.due_ms <= self._moment.ms

@@ -99,7 +99,7 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
         if channel.modes.waits_for_queues:
             why = f"{method.NAME} waits for a queue that was declared just now, or is read after a start"
-    behind = channel.backlog
+    behind = len(channel.backlog)
     if behind:
         why += f"; {count(behind, 'frame')} {'waits' if behind == 1 else 'wait'} behind it"
     return why
@@ -173,7 +173,7 @@ def why_consumer_waits(channel: BrokerChannel, consumer: ChannelConsumer, around
             why = f"it holds {held}, and acknowledgements have to wait: {hold_up.why}"
             return Waiting(wait, why, hold_up.for_ms)
         case Wait.PREFETCH_FULL:
-            since_ms = consumer.times.moved_ms
+            since_ms = consumer.moved_ms
             why = f"{_prefetch(channel, consumer, now_ms)}; {_ready(consumer)}"
         case Wait.CHANNEL_PREFETCH_FULL:
             since_ms = channel.consuming.moved_ms
@@ -184,13 +184,11 @@ def why_consumer_waits(channel: BrokerChannel, consumer: ChannelConsumer, around
                 f"{_ready(consumer)}"
             )
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
-            since_ms = consumer.times.asked_ms
+            since_ms = consumer.asked_ms
             why = f"{count(consumer.credit.granted, 'message')} were asked of {queue}: no answer yet"
             why += storage_text(consumer.queue.handle.progress(), now_ms)
         case _:
-            idle = why_idle(
-                consumer.queue, consumer.ref, now_ms, consumer.times.idle_ms, channel.context.vhost
-            )
+            idle = why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
             if wait is Wait.UNSETTLED_HERE:
                 return replace(idle, why=idle.why + _uncommitted(channel, consumer))
             return idle
@@ -212,9 +210,9 @@ def _prefetch(channel: BrokerChannel, consumer: ChannelConsumer, now_ms: int) ->
     uncommitted = _uncommitted(channel, consumer)
     if uncommitted:
         return f"{why}{uncommitted}"
-    if consumer.times.settled_ms is None:
+    if consumer.settled_ms is None:
         return f"{why}; the client has acknowledged none"
-    return f"{why}; the client acknowledged last {seconds(now_ms - consumer.times.settled_ms)} ago"
+    return f"{why}; the client acknowledged last {seconds(now_ms - consumer.settled_ms)} ago"
 
 
 def _ready(consumer: ChannelConsumer) -> str:

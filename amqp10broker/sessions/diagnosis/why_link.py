@@ -372,7 +372,7 @@ def session_view(broker_session: BrokerSession, around: WaitContext) -> SessionV
                 deliveries=len(transaction.deliveries()),
                 failed=transaction.failed,
             )
-            for transaction in broker_session.context.transactions
+            for transaction in broker_session.context.transactions.open.values()
         ),
     )
 

@@ -261,7 +261,7 @@ def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> N
     world.box("q").stalled = True
     asking = channel.service.consuming.consumers["c"]
     asking.credit.request(7, 7)
-    asking.times.asked()
+    asking.asked_ms = asking._moment.ms
     assert consumer(channel) == (
         "queue-credit-in-flight",
         "7 messages were asked of queue 'q': no answer yet",
