@@ -1,15 +1,8 @@
-"""The node's journal, for queues, and notifications of its durability and room.
-
-The places of one level's messages in the journal, and which of them are gone.
+"""What queues use of the node's storage: its journal, the places of messages in it, and pages in scratch files.
 
 An extent is one record of the journal, or several with few others between them. Removed messages are bits of
 one number, so that the index takes a few bytes a message even when they go in any order. Positions grow, so
 extents are in order.
-
-Pages of messages that need not survive a restart, in files without a name, or in memory.
-
-One spool serves all queues of a broker. A file is closed, and its space released, when the last page in it
-has been dropped.
 """
 
 from __future__ import annotations

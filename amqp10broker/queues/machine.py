@@ -1,9 +1,7 @@
-"""The base class of all queues' states: commands, publishers, and the end of a queue.
+"""The base class of all queues' states, their effects, and the rotation of their consumers.
 
 A machine is changed by commands only, each with its time, and returns effects. The passing of time is a
 command too (`Tick`). So a machine can be driven by a log, and runs without a task.
-
-The rotation of a queue's consumers, and the number of deliveries in a turn.
 """
 
 from __future__ import annotations

@@ -72,6 +72,12 @@ class Raft(MemberState):
     not lead: it takes over from no leader, and waits longer than others would.
     """
 
+    __slots__ = (
+        "_after", "_asked_ms", "_due", "_first_ms", "_first_token", "_hard_due", "_late", "_leading",
+        "_owed", "_patience", "_random_source", "_role", "_snapshot", "_tally", "_token",
+        "_told_commit", "_told_status", "_took_ms", "_yields", "backward", "leader",
+    )  # fmt: skip
+
     def __init__(
         self,
         me: int,

@@ -4,7 +4,7 @@ A record belongs to a *group*, a queue's number. `append` collects it and return
 collected records; when the descriptors of `fds_to_sync` have been synced, `synced` makes the tickets durable.
 Publishes that must survive a loss of power are not confirmed before; those that need only survive the process
 may be when they are written, and `write_early` waits for no sync. The journal neither waits nor reads a
-clock: `runtime/journal/committer.py` calls it in the right order.
+clock: `runtime/journal/journal_task.py` calls it in the right order.
 
 Three rules make the files readable after a loss of power (`reader` and `sequence` rely on them):
 

@@ -1,20 +1,9 @@
-"""A file of records that is appended to and read at the same time.
+"""Files of records that are appended to and read at the same time, and the numbered files of a folder.
 
 Records are collected in memory with fixed offsets, and `write` writes them in one call. A failed write leaves
 the file as it was and everything collected; the next `write` puts the same bytes at the same places. After a
 sync, `synced_to` must be called; the next record is then preceded by a marker (`record.encode_marker`).
 Errors of the system raise `StorageError`, and `DiskFull` if the call can be repeated when there is room.
-
-The numbered files of a folder: which exist, which are missing, and how each is to be read.
-
-A start and a check (`check`) use the same rules:
-
-- A file that the inventory names must exist.
-- One before all those was dropped and came back with a loss of power: it is not read, and removed.
-- One behind them was made and not written to, or not for long: it may be empty, and is removed then.
-- In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
-  commit that fills the one before, so that both may be unfinished. Of a stream the records state what
-  follows.
 """
 
 from __future__ import annotations
@@ -335,6 +324,17 @@ def go_on(disk: Disk, reader: FileReader) -> LogFile:
     file.sync()
     return file
 
+
+# --- the numbered files of a folder ---------------------------------------------------------------
+#
+# A start and a check (`check`) use the same rules:
+#
+# - A file that the inventory names must exist.
+# - One before all those was dropped and came back with a loss of power: it is not read, and removed.
+# - One behind them was made and not written to, or not for long: it may be empty, and is removed then.
+# - In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
+#   commit that fills the one before, so that both may be unfinished. Of a stream the records state what
+#   follows.
 
 _SUFFIX: Final = ".log"
 

@@ -1,6 +1,5 @@
-"""The distribution of a classic queue's ready messages to consumers, in rotation, within their credit.
-
-The removal of messages from a classic queue and its store, with dead-lettering, and its limits.
+"""What becomes of a classic queue's messages: handed out to consumers in rotation, within their credit, or
+removed from queue and store, with dead-lettering and limits of length.
 """
 
 from __future__ import annotations
@@ -25,6 +24,11 @@ DROPPED_MAX: Final = 4096
 
 
 class Disposal:
+    __slots__ = (
+        "_counters", "_dead_letters", "_delayed", "_outbox", "_store", "_waiting", "expired_ms",
+        "keeps", "settings", "unfinished",
+    )  # fmt: skip
+
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -259,6 +263,11 @@ def is_over(settings: QueueSettings, count: int, size: int) -> bool:
 
 
 class Serving:
+    __slots__ = (
+        "_consumers", "_disposal", "_left", "_looked", "_outbox", "_store", "_waiting", "delivered_ms",
+        "keeps", "scan_max", "unfinished",
+    )  # fmt: skip
+
     def __init__(
         self,
         waiting: ReadyMessages,

@@ -1,11 +1,8 @@
-"""The state of a quorum queue's consumers: their deliveries, their rotation, and the single active one.
+"""The state of a quorum queue's consumers, and of the remote nodes that have some.
 
 Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
 messages. A consumer of higher priority that comes later takes over when the active one has settled its
 deliveries; until then that one is quiescing and gets nothing (tests/queue-features.md, section 8).
-
-The state of remote nodes in a quorum queue: which of their commands were applied, and which effects they
-need.
 
 A node numbers its commands to the queue, so that those which are sent again after the loss of a leader are
 applied once. Effects are sent by the leader and stored by no member: a node that missed some gets them again

@@ -7,15 +7,8 @@ replace them.
 A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
 the last one is cleaned; the tail is appended again behind it, so that everything that is needed with a state
 stands behind its record. So recovery begins with the first state that is still in the journal. Older records
-matter for their messages only, which are found by their places.
-
-In a group of one, everything in the journal is committed. So a start applies it, and appends the loss of the
-former sessions, before the group begins.
-
-The places of a Raft log's entries in the journal.
-
-It takes 8 bytes an entry, and a stretch for each file and each term: a queue has hundreds of thousands of
-entries between two states.
+matter for their messages only, which are found by their places. In a group of one everything in the journal is
+committed: a start applies it, and appends the loss of the former sessions, before the group begins.
 """
 
 from __future__ import annotations
@@ -96,7 +89,10 @@ _INDEX = itemgetter(0)
 
 
 class EntryIndex:
-    """The index of one group. Entries are added in the order of their indexes, without gaps."""
+    """The places of a group's entries in the journal, added in the order of their indexes, without gaps. It
+    takes 8 bytes an entry, and a stretch for each file and term: a queue has hundreds of thousands of entries
+    between two states.
+    """
 
     def __init__(self) -> None:
         self._stretches: list[_Stretch] = []

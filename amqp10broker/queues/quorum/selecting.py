@@ -1,16 +1,10 @@
-"""Consumers that select from a quorum queue: their cursors, and the leader's search through the queue.
+"""Consumers of a quorum queue that select or browse.
 
-The messages taken from the middle of the queue are part of the state, the evaluation of filters is not: the
-leader searches the queue and proposes the result (`commands.Selected`). Every member moves the cursors and
-hands out the messages of the command without evaluating a filter. A cursor is exact: no message before it is
-wanted by its consumer and was not offered. So a new leader continues where the last one was, and a consumer
-that selects nothing makes others wait for one search only.
-
-Consumers that browse a quorum queue: they receive copies of messages and are not part of its state.
-
-Their commands are in no log entry (`commands.Browsing`): the leader applies them between two entries, and no
-other member has them. In a cluster the node of a browser records its progress (`Browser.shown`), from which
-the next leader continues.
+The messages that consumers take from the middle of the queue are part of the state, the evaluation of filters
+is not: the leader searches the queue and proposes the result (`commands.Selected`). Every member moves the
+cursors and hands out the messages of the command. A cursor is exact: no message before it is wanted by its
+consumer and was not offered. So a new leader continues where the last one was, and a consumer that selects
+nothing makes others wait for one search only.
 """
 
 from __future__ import annotations
@@ -394,6 +388,14 @@ class Browser:
 
 
 class Browsers:
+    """Consumers that receive copies of messages and are not part of the state. Their commands are in no log
+    entry (`commands.Browsing`): the leader applies them between two entries, and no other member has them. In
+    a cluster the node of a browser records its progress (`Browser.shown`), from which the next leader
+    continues.
+    """
+
+    __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
+
     def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
         self._name = name
         self._messages = messages

@@ -3,13 +3,9 @@
 Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow, and
 other queues do not wait for it. Consumers are served meanwhile.
 
-Commits over several queues into one stream: records of the journal, as long as the stream's files lack
-them.
-
-A stream has files of its own, but a commit must be whole or absent. So its messages are written to the
-journal first, with a number that grows from commit to commit. When they are durable they are written to the
-stream as one chunk, and each chunk records which commits are in the stream up to it. A start writes the
-commits that the journal has beyond that.
+A commit over several queues must be whole or absent. So its messages are written to the journal first, with a
+number that grows from commit to commit. When they are durable they are written to the stream as one chunk, and
+each chunk records which commits are in the stream up to it. A start writes those that the journal has beyond.
 """
 
 from __future__ import annotations

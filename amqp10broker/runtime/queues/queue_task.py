@@ -1,16 +1,7 @@
-"""The task of one queue of any kind: commands in, the machine applied, effects out.
+"""The task of one queue of any kind, the handle of a queue elsewhere, and commits over several queues.
 
 A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
-effects. Storage, and so the time of publication, is up to its `DurabilityBackend`.
-
-A queue as a node of a cluster has it that is at another node, or may be.
-
-Commits: the parts of a transaction in several queues are applied between two awaits, and stored as one
-group.
-
-The committing task works for each queue, whose own task is at rest between two awaits of a single-threaded
-program. First each queue executes its earlier commands; then each checks its part; then all apply, and the
-journal's records are one group (`storage.journal.Journal.together`).
+effects. Storage, and so the time of publication, is up to the `DurabilityBackend`.
 """
 
 from __future__ import annotations
@@ -457,7 +448,7 @@ def _joined(letters: list[list[Command]]) -> list[Command]:
 
 
 class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue elsewhere. `member`: the queue's task here; None: no part of it is here."""
+    """A `QueueHandle` of a queue that is at another node, or may be. `member`: the queue's task here; None: no part of it is here."""
 
     def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
         self.client = client
@@ -548,6 +539,11 @@ MESSAGE_BYTES: Final = 64
 
 
 class SessionCommits:
+    """The commits of one session or channel. It works for each queue, whose own task is at rest between two
+    awaits of a single-threaded program: first each queue executes its earlier commands; then each checks its
+    part; then all apply, and the journal's records are one group (`storage.journal.Journal.together`).
+    """
+
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
         self._inbox = inbox
         self._journal_task = journal_task

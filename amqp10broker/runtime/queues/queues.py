@@ -1,9 +1,6 @@
 """All queues of a broker: created at declaration, run in one nursery, handled after a fault.
 
 An internal error in a queue ends that state of it, and no other queue: `AFTER_FAULT` defines the consequence.
-
-The durability backend of each queue: its machine, with a place in memory, in the journal, or in files of
-its own.
 """
 
 from __future__ import annotations
