@@ -46,9 +46,17 @@ class Admission:
             return commands
         asking = [command for command in commands if isinstance(command, Publish)]
         before = len(self.waiting)
+        if not (asking or before):
+            return commands
         if before:
             asking = [*self.waiting, *asking]
-        count = self._count(asking, room)
+        count = size = 0
+        for publish in asking:
+            last = content_bytes(publish.messages)
+            size += last
+            if not room.journal.admits(size, last):
+                break
+            count += 1
         admitted: list[Command] = [*asking[: min(before, count)]]
         self.waiting = asking[count:]
         if not self.waiting:
@@ -64,16 +72,6 @@ class Admission:
                     continue
             admitted.append(command)
         return admitted
-
-    @staticmethod
-    def _count(publishes: list[Publish], room: Commits) -> int:
-        size = 0
-        for at, publish in enumerate(publishes):
-            last = content_bytes(publish.messages)
-            size += last
-            if not room.journal.admits(size, last):
-                return at
-        return len(publishes)
 
     @property
     def holds(self) -> bool:

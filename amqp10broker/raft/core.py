@@ -546,7 +546,7 @@ class Raft(MemberState):
         """Return the output since the last call, None if there is none; once after all inputs of a step."""
         log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
-        if leading is not None and not leading.quiet:
+        if leading is not None and (leading.peers or leading.retry_due or leading.commit_due):
             needing = leading.replicate(now_ms)
         hard = self.hard if self._hard_due else None
         snapshot = self._snapshot

@@ -436,10 +436,6 @@ class Leadership:
             raise ChangeRefused(f"{to} cannot be reached")
         self.transfer = Transfer(to, now_ms + TRANSFER_MS)
 
-    @property
-    def quiet(self) -> bool:
-        return not (self.peers or self.retry_due or self.commit_due)
-
     def _must_take(self) -> None:
         if self._member.commit < self.first:
             raise NotReady("nothing of this leader's term is committed yet")

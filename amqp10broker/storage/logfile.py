@@ -43,8 +43,8 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 class LogFile:
     """One file: `written` bytes on disk, and records collected behind them. `written`: bytes that the system
-    has been given. `synced`: bytes that are known to be durable; 0 as long as the header and the name are
-    not. `allocated`: bytes before this can be written even if the disk is full.
+    has been given; 0: the file is not made. `synced`: bytes that are known to be durable; 0 as long as the
+    header and the name are not. `allocated`: bytes before this can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -79,10 +79,6 @@ class LogFile:
         return self.end - max(self.written, HEADER_BYTES)
 
     @property
-    def is_made(self) -> bool:
-        return self.written > 0
-
-    @property
     def name(self) -> str:
         return os.path.basename(self.path)
 
@@ -103,7 +99,7 @@ class LogFile:
         """Make the file with its header; before `write`, the file and its folder must be synced, and
         `synced_to` called.
         """
-        assert not self.is_made
+        assert not self.written
         header = self.header.encode()
         try:
             if self._fd is None:

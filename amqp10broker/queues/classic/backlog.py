@@ -1,12 +1,12 @@
 """The messages of one priority level that have not been delivered: first in, first out, of any length.
 
-Positions are consecutive numbers, with gaps after a restart, and where a selecting consumer has taken messages.
-The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of content (thirty times as much if pages
-are in memory), consists of objects. Messages behind a full head gather in the tail, which is given to the store
-page by page; a page is loaded when the head is used up.
+Positions are consecutive numbers, with gaps after a restart, and where a selecting consumer has taken
+messages. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of content (thirty times as
+much if pages are in memory), consists of objects. Messages behind a full head gather in the tail, which is
+given to the store page by page; a page is loaded when the head is used up.
 
 The store also keeps messages that must survive a restart (`Store.keep`); the one of a durable queue is in
-`durability`. In memory pages are packed: a million messages of 100 bytes take 110 MB so, and as objects twice.
+`durability`. In memory pages are packed: a million messages of 100 bytes take 110 MB, as objects twice that.
 """
 
 from __future__ import annotations

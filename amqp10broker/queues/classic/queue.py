@@ -8,7 +8,6 @@ command contains the time in ms of wall clock; the queue's time stands still whi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Final, assert_never
@@ -120,7 +119,7 @@ class ClassicQueue(QueueMachine):
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
         # Publishes that wait to be safe: ticket of the store, publisher, numbers, settled, since when in ms.
-        self.unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool, int]] = deque()
+        self.unsafe: list[tuple[int, PublisherRef, Sequence[int], bool, int]] = []
         self._store_failed = False
         # Heads of transient messages without properties that matter here.
         self._plain: set[bytes] = set()
@@ -287,7 +286,7 @@ class ClassicQueue(QueueMachine):
         if self._pass_on(command):
             return
         self._take_in(command, 0, len(command.messages))
-        if self._consumers.waiting or self._consumers.looking:
+        if self._consumers.rings or self._consumers.looking:
             self._serving.serve(self._now)
         if self.waiting.may_expire:
             # A time to live of 0 is for messages that could not be delivered at once.
@@ -314,13 +313,13 @@ class ClassicQueue(QueueMachine):
         waiting, consumers = self.waiting, self._consumers
         if (
             waiting.count
-            or not consumers.waiting
+            or not consumers.rings
             or consumers.looking
             or self.settings.message_ttl_ms is not None
         ):
             return False
         ring = consumers.top_ring()
-        consumer = ring.first
+        consumer = next(iter(ring))
         messages = command.messages
         count = len(messages)
         if len(ring) > 1 or consumer.credit < count or not self._are_plain(messages):
@@ -503,21 +502,24 @@ class ClassicQueue(QueueMachine):
 
     def safe_up_to(self, ticket: int) -> int | None:
         """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
-        unsafe = self.unsafe
-        while unsafe and unsafe[0][0] <= ticket:
-            _, publisher, ids, settled, _ = unsafe.popleft()
+        safe = 0
+        for safe_at, publisher, ids, settled, _ in self.unsafe:
+            if safe_at > ticket:
+                break
+            safe += 1
             self._tell(publisher.reply_to, Confirmed(publisher, ids, settled))
-        return unsafe[0][0] if unsafe else None
+        del self.unsafe[:safe]
+        return self.unsafe[0][0] if self.unsafe else None
 
     def _refuse_unsafe(self, *, failed: bool) -> None:
-        while self.unsafe:
-            _, publisher, ids, settled, _ = self.unsafe.popleft()
+        unsafe, self.unsafe = self.unsafe, []
+        for _, publisher, ids, settled, _ in unsafe:
             self._tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self.name))
 
     def _settle(self, command: Settle) -> None:
         if command.answer:
             self._tell(command.consumer.reply_to, Settled(command.consumer, command.keys))
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.by_ref.get(command.consumer)
         if consumer is None:
             return
         consumer.settled_ms = self._now

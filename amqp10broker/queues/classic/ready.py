@@ -15,16 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.backlog import Backlog, Handle, Page, Store, Window, content_bytes
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.queue_status import QueueWeight, few
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import MessageFilter
 
 
 class Cursor:

@@ -44,9 +44,9 @@ AHEAD_MS_MAX: Final = 1_000
 
 class Clocks:
     """The clock differences as one node measures them. A node's time advances evenly from its start
-    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) a measurement is a round trip, and the
-    difference is known within half of it: a heartbeat that is worked off late makes the bound wide, and not
-    the clock wrong. `correction_ms`: the correction of this node's clock
+    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) a measurement is a round trip, and
+    the difference is known within half of it: a heartbeat that is worked off late makes the bound wide, and
+    not the clock wrong. `correction_ms`: the correction of this node's clock
     where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
     right: what expires too early is lost.
     """
@@ -207,7 +207,7 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
     def _take(self, index: int) -> EffectBatch:
         queue = self.queue
-        dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
+        dead = [] if queue.deleted or not queue.messages.pending.entries else queue.take_dlx()
         return EffectBatch(queue.take_effects(), queue.take_dead_letters(), dead, index)
 
 

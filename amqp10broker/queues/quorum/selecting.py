@@ -13,9 +13,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,
@@ -45,10 +45,6 @@ from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsume
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS, RETURNS, Place
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import MessageFilter
-
 
 AGAIN: Final = -1
 """Index in a cursor, behind those of `ReadyIndexes.lines`, for places in `Again`."""
@@ -114,12 +110,12 @@ class Selecting:
     def forget(self, ref: ConsumerRef) -> None:
         self.able.pop(ref, None)
         if self.by_ref.pop(ref, None) is not None:
-            self._forget_passed()
+            self.forget_passed()
 
     def clear(self) -> None:
         self.by_ref.clear()
         self.able.clear()
-        self._forget_passed()
+        self.forget_passed()
 
     def stand_again(self, places: Iterable[Place]) -> None:
         """Record places behind cursors at which messages wait again."""
@@ -174,10 +170,6 @@ class Selecting:
         return bounds
 
     def forget_passed(self) -> None:
-        if self.again.places:
-            self._forget_passed()
-
-    def _forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
             # As in a state without consumers that select: its snapshot lacks the number.

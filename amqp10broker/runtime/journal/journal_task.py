@@ -364,7 +364,8 @@ class Committer:
             each.synced()
         if ticket is not None:
             self.journal.synced(ticket)
-        self.journal.remove_dropped()
+        else:
+            self.journal.remove_dropped()
         if not self._unmarked:
             self._unmarked = True
             self._to_mark.set()
