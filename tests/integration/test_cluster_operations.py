@@ -452,12 +452,10 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     other = next(name for name in states(nodes, "lost", "b") if name != "c")
     publish(nodes.node("b"), "lost", 3)
     nodes.node("c").kill()
-    for name in "ab":
+    for node in (nodes.node("a"), nodes.node("b")):
         nodes.wait_until(
-            lambda name=name: (
-                nodes.run_command(nodes.node(name), "check", "quorum-critical").returncode == 69
-            ),
-            f"the loss is noticed by {name}",
+            lambda node=node: nodes.run_command(node, "check", "quorum-critical").returncode == 69,
+            f"the loss is noticed by {node.name}",
             20,
         )
     assert "would lose" in run(nodes, "a", "check", "quorum-critical", code=69)

@@ -1,12 +1,8 @@
-"""Operations on the cluster at one of several nodes (`operations.node`).
+"""Operations on the cluster at one of several nodes (`operations.node`), and changes of members.
 
-Operations on a queue are executed by the node that leads it, which the others ask.
-
-Changes of members of quorum queues, at the node that leads them, step by step.
-
-`cluster.membership` chooses the next step; this module executes it in the catalog or the group, and looks
-again. A look each second repairs changes that ended between two steps, and promotes members that have caught
-up.
+Operations on a queue are executed by the node that leads it, which the others ask. `cluster.membership`
+chooses the next step of a change; this module executes it in the catalog or the group, and looks again. A
+look each second repairs changes that ended between two steps, and promotes members that have caught up.
 """
 
 from __future__ import annotations
