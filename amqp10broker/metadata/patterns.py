@@ -5,7 +5,7 @@ an unsupported one is refused when it is set, not when it is used. An older one 
 definitions file stays, finds nothing, and `fault_of` gives the reason.
 
 Names come from users, so a hostile name must not make a search long: Python's `re` has 2**27 ways through a
-name of 27 letters for ``^([a-z]+\\.?)+$``. `re` searches where `ways` finds few; elsewhere `bounded_search`
+name of 27 letters for ``^([a-z]+\\.?)+$``. `re` searches where `steps` finds few; elsewhere `BoundedSearch`
 follows all ways at once (Thompson's construction), from the end of the text to its beginning, in time bounded
 by the pattern's size times the length. `re` parses the pattern there, too, and each single character, class
 or anchor is a small pattern of it. Only whether something is found is answered. Back references, conditions
