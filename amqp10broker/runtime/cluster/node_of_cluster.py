@@ -458,7 +458,8 @@ class NodeOfCluster(ServingNode):
         return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        return self._cluster.notifications.alarms(self.number)
+        monitor = self._broker.resource_monitor
+        return {self.number: monitor.alarms.names(), **monitor.elsewhere}
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         at = self._cluster.address
