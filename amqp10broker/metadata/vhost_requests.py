@@ -1,7 +1,4 @@
-"""Virtual hosts, their limits and policies, and parameters: requests and their plans.
-
-Adding, changing and deleting users and their permissions: requests and their plans.
-"""
+"""Virtual hosts, their limits and policies, parameters, users and permissions: requests and their plans."""
 
 from __future__ import annotations
 
