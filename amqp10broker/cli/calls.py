@@ -9,13 +9,13 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
+from amqp10broker.cli.connecting import add_password, new_password
 from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE, RefusedByBroker
-from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import Argument, Kind
@@ -111,7 +111,7 @@ def _code(result: Any) -> int:
     return EXIT_UNAVAILABLE if failed else EXIT_OK
 
 
-def registered(special: Iterable[CommandCall], *, tool: bool) -> tuple[Command, ...]:
+def registered(*special: CommandCall) -> tuple[Command, ...]:
     """Return the commands of the registry's operations, without lists. `special`: calls that replace those of
     the records.
     """
@@ -119,7 +119,7 @@ def registered(special: Iterable[CommandCall], *, tool: bool) -> tuple[Command, 
     return tuple(
         calls.get(each.name, CommandCall(each.name)).command()
         for each in OPERATIONS.values()
-        if each.command is not None and each.command.tool is tool and not each.name.startswith(LISTS)
+        if each.command is not None and not each.name.startswith(LISTS)
     )
 
 
