@@ -609,7 +609,7 @@ def run_server(given: Sequence[str]) -> int:
             "is not an option",
             "configure it by rabbitmq.conf or the environment",
         )
-    from amqp10broker.cli import run_server as serving  # Trio and structlog
+    from amqp10broker.cli import serve as serving  # Trio and structlog
 
     config, warnings = load(_files(), os.environ, {})
     config = replace(

@@ -164,35 +164,35 @@ def render(document: Document, *, width: int = WIDTH) -> list[str]:
     lines = _broker(document.get("broker", {}), width)
     lines += _waiting(document, width)
     connections = document.get("connections", [])
-    summary = document.get("summary", {})
+    counts = document.get("summary", {})
     lines.append("")
     if not connections:
-        lines.append("No connections of what was chosen." if summary.get("chosen") else "No connections.")
+        lines.append("No connections of what was chosen." if counts.get("chosen") else "No connections.")
     for at, connection in enumerate(connections):
         if at:
             lines.append("")
         lines += _connection(connection, width)
-    lines += _more(summary.get("connections", 0) - len(connections), "connection", width)
+    lines += _more(counts.get("connections", 0) - len(connections), "connection", width)
     lines.append("")
     queues = document.get("queues", [])
     if queues:
         lines += _queues(queues, width)
-        lines += _more(summary.get("queues", 0) - len(queues), "queue", width)
+        lines += _more(counts.get("queues", 0) - len(queues), "queue", width)
         lines += _dead_lettered(queues, width)
     else:
-        lines.append("No queues of what was chosen." if summary.get("chosen") else "No queues.")
+        lines.append("No queues of what was chosen." if counts.get("chosen") else "No queues.")
     return [line.rstrip() for line in lines]
 
 
 def _waiting(document: Document, width: int) -> list[str]:
-    summary = document.get("summary", {})
-    if not summary.get("connections_in_all"):
+    counts = document.get("summary", {})
+    if not counts.get("connections_in_all"):
         return []
-    lines = ["", *summary(summary, width)]
+    lines = ["", *summary(counts, width)]
     found = document.get("waiting", [])
     for entry in entries(found, width):
         lines += entry
-    return [*lines, *_more(summary["waiting"] - len(found), "wait", width)]
+    return [*lines, *_more(counts["waiting"] - len(found), "wait", width)]
 
 
 def _more(count: int, noun: str, width: int) -> list[str]:

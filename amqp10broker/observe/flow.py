@@ -1,12 +1,10 @@
-"""Samples of a session or a channel, one of each link and of each consumer, and events from two of them.
+"""Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The same state that `status` shows, read by the same rules (`why_link`, `why_channel`),
-without the sentences: samples are taken twenty times a second, and the sentences cost many times as much.
+The same state that `status` shows, read by the same rules (`why_link`, `why_channel`), without the sentences:
+samples are taken twenty times a second, and the sentences cost many times as much. Observers compare them,
+time some deliveries, and watch what has no credit: a connection's bytes, a queue's depth, the process.
 
-Observers of a session or channel, which compare samples of its parts and time some of their deliveries;
-and of what has no credit: a connection's bytes, a queue's depth, the broker's process.
-
-In all of them `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
+In all observers `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
 emits the elapsed time up to now even without changes.
 """
 

@@ -1,6 +1,6 @@
-"""Endpoints of connections, their channels, sessions and consumers.
+"""Endpoints of connections, their channels, sessions and consumers, and of how credit flows in their links.
 
-Endpoints of waits, and of timelines of links: how credit flows, an extension of RabbitMQ's API.
+Waits, and timelines of links, are an extension of RabbitMQ's API.
 """
 
 from __future__ import annotations

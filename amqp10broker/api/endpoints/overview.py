@@ -1,6 +1,6 @@
-"""Endpoints of the broker as a whole, of its nodes, and of live updates (`api.live`).
+"""Endpoints of the broker as a whole, of its nodes and their health, and of live updates (`api.live`).
 
-Health checks: 200 and ``ok``, or 503 with the failure.
+A check of health answers 200 and ``ok``, or 503 with the failure.
 """
 
 from __future__ import annotations

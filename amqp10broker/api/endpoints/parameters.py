@@ -1,6 +1,6 @@
-"""Endpoints of parameters and policies, and of RabbitMQ's plugins that have no equivalent here.
+"""Endpoints of parameters and policies, of RabbitMQ's plugins that are not here, and of definitions.
 
-Endpoints of definitions: all declared objects as one document.
+Definitions are all declared objects as one document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Endpoints of queues, made of rows of the operation ``list-queues``, and of quorum queues' members.
 
-Endpoints that publish and get messages, one request each, for tests and for people; too slow for
-programs.
+Those that publish and get messages take one request each: for tests and for people, too slow for programs.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
     user = call.values["user"]
     if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise not_authorised("User not authorised to access object")
-    if call.broker_api.catalog.users.find(user) is None:
+    if call.broker_api.catalog.users.by_name.get(user) is None:
         raise not_found()
     owners = {name for name, each in (await _owners(call)).items() if each.user == user}
     known = [

@@ -1,7 +1,4 @@
-"""Endpoints of users, their permissions and limits, and of logins.
-
-Endpoints of virtual hosts and their limits.
-"""
+"""Endpoints of users, of their permissions, limits and logins, and of virtual hosts and their limits."""
 
 from __future__ import annotations
 
@@ -100,7 +97,7 @@ async def list_permissions(call: EndpointCall) -> HttpResponse:
 @route("GET", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def get_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = call.values["user"], call.vhost().name
-    permission = call.broker_api.catalog.users.permission(user, vhost)
+    permission = call.broker_api.catalog.users.granted.get((user, vhost))
     if permission is None:
         raise not_found()
     return call.shown(permission_entry(user, vhost, permission))
@@ -111,7 +108,7 @@ async def put_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = _both(call)
     body = call.body
     fields.require(body, "configure", "write", "read")
-    there = call.broker_api.catalog.users.permission(user, vhost)
+    there = call.broker_api.catalog.users.granted.get((user, vhost))
     patterns = {name: fields.text(body, name, "") for name in ("configure", "write", "read")}
     await call.administer("set-permissions", vhost, user=user, **patterns)
     return CREATED if there is None else NO_CONTENT
@@ -120,7 +117,7 @@ async def put_permission(call: EndpointCall) -> HttpResponse:
 @route("DELETE", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = call.values["user"], call.vhost().name
-    if call.broker_api.catalog.users.permission(user, vhost) is None:
+    if call.broker_api.catalog.users.granted.get((user, vhost)) is None:
         raise not_found()
     await call.administer("clear-permissions", vhost, user=user)
     return NO_CONTENT
@@ -223,7 +220,7 @@ def limit_given(call: EndpointCall, known: Sequence[str], whose: str) -> dict[st
 
 
 def _user(call: EndpointCall) -> User:
-    user = call.broker_api.catalog.users.find(call.values["user"])
+    user = call.broker_api.catalog.users.by_name.get(call.values["user"])
     if user is None:
         raise not_found()
     return user

@@ -1,21 +1,13 @@
-"""Rows of runs with their settings, one small Parquet file per run.
+"""A recording on disk: rows of runs with their settings, parts with their events, names of their links.
 
-``DIR/runs.parquet`` is a folder, so that each process writes the rows of its own runs and rewrites no others.
-A row may be written again with more values, and replaces the one of the same run id as a whole.
+``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A row
+that is written again, with more values, replaces that of the same run id. A part of the events grows under a
+name that begins with ``_`` and is renamed when it is complete, so that readers see complete files only.
+Nothing is synced: a recording need not be durable, and a sync would delay those of the broker's journal.
 
-Errors of recordings; each contains a remedy.
-
-Writes packed events to Parquet files, part by part, and reads them for tests and small recordings.
-
-A part is a separate file. It grows under a name that begins with ``_``, a row group at a time, and is renamed
-when it is complete, so that readers see complete files only. Nothing is synced: a recording need not be
-durable, and a sync would delay those of the broker's journal.
-
-The names of the links of a run, in a file beside its events, which have only numbers.
-
-``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen; a line is written
-at once, so that a broker that is killed leaves the names of all that it recorded. Handles are reused: a name
-is valid from its time until the next one with the same numbers.
+``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen, written at once,
+so that a broker that is killed leaves them. Handles are reused: a name is valid from its time until the next
+one with the same numbers.
 """
 
 from __future__ import annotations

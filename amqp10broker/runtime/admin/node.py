@@ -1,7 +1,4 @@
-"""The running broker as operations see it (`operations.node.Node`).
-
-A node looks at itself and at its machine, for `operations.doctor`.
-"""
+"""The running broker as operations see it (`operations.node.Node`), and its look at itself for `doctor`."""
 
 from __future__ import annotations
 
@@ -293,7 +290,7 @@ def _listeners(broker: Administered) -> Iterator[ListenerSeen]:
 
 
 async def _guest(broker: Administered) -> bool | None:
-    if broker.catalog.users.find(GUEST) is None:
+    if broker.catalog.users.by_name.get(GUEST) is None:
         return None
     password = GUEST.encode()
     if broker.passwords.quick(GUEST, password):

@@ -1,11 +1,9 @@
-"""Records flow events while the broker runs: hands what `flow_sampler` has seen to the helper process.
+"""Recordings of flow events of the running broker: begin, end, and pass what is seen to the helper process.
 
-A look takes its time from everybody. It is never repeated before 50 times as long has passed as it took, with
-the probes before it: so recording at intervals costs 2 % of a processor at most, with however many links.
-Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged once, and nothing
-else.
-
-Starting and stopping recordings of flow events. What records is loaded when it is first asked for.
+A look of `flow_sampler` takes its time from everybody. It is never repeated before 50 times as long has
+passed as it took, with the probes before it: so recording at intervals costs 2 % of a processor at most, with
+however many links. Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged
+once, and nothing else. What records is loaded when it is first requested.
 """
 
 from __future__ import annotations
