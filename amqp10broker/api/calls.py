@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from amqp10broker.api.fields import read_object
 from amqp10broker.api.front import (
     JSON_TYPES,
     SUFFICIENT,
@@ -37,6 +36,7 @@ from amqp10broker.api.messages import (
     RequestRefused,
     bad_request,
     json_bytes,
+    read_object,
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants

@@ -227,7 +227,6 @@ class Cors:
     """The permitted origins; none by default."""
 
     origins: tuple[str, ...] = ()
-    max_age_s: int = MAX_AGE_S
 
     def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
         """Return the headers of an answer."""
@@ -250,7 +249,7 @@ class Cors:
             *granted,
             ("access-control-allow-methods", allow),
             *((("access-control-allow-headers", asked),) if asked else ()),
-            ("access-control-max-age", str(self.max_age_s)),
+            ("access-control-max-age", str(MAX_AGE_S)),
         )
 
 
@@ -352,7 +351,7 @@ class Front:
         return replace(answer, headers=headers)
 
 
-def too_large(limit: int = BODY_BYTES_MAX) -> RequestRefused:
+def too_large(limit: int) -> RequestRefused:
     """Make the refusal of a body that exceeds the limit."""
     return bad_request(f"the body exceeded the size limit of {limit} bytes: send less")
 

@@ -22,14 +22,8 @@ from amqp10broker.operations.operation import Argument, Kind
 from amqp10broker.operations.operation import Command as OperationCommand
 from amqp10broker.operations.registry import OPERATIONS
 
-LISTS: Final = "list-"
-"""The names of operations that `listing` shows begin so."""
 CHOICES_SHOWN_MAX: Final = 60
 """The most characters of an argument's choices that are shown in place of its name."""
-
-
-def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class CommandCall:
     said: Callable[[argparse.Namespace, Any], str | None] | None = None
     without: tuple[str, ...] = ()
     more: Callable[[Parser], object] = lambda parser: None
-    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
+    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = lambda arguments, given: None
     code: Callable[[Any], int] | None = None
     description: str = ""
 
@@ -119,7 +113,7 @@ def registered(*special: CommandCall) -> tuple[Command, ...]:
     return tuple(
         calls.get(each.name, CommandCall(each.name)).command()
         for each in OPERATIONS.values()
-        if each.command is not None and not each.name.startswith(LISTS)
+        if each.command is not None and not each.name.startswith("list-")
     )
 
 

@@ -162,6 +162,11 @@ def add_where(parser: Parser) -> None:
     )
 
 
+def add_format(parser: Parser, *, plain: str = "text") -> None:
+    """Add the option of the result's format, for people (`plain`) or as JSON."""
+    parser.add_argument("--format", choices=(plain, "json"), default=plain, help=f"default: {plain}")
+
+
 def add_vhost(parser: Parser) -> None:
     """Add the option of the virtual host; `-p` is RabbitMQ's name of it."""
     parser.add_argument(

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli import tables
-from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of, seconds
+from amqp10broker.cli.commands import Command, Parser, add_format, add_where, ask, place_of, seconds
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Record, read_lines
@@ -161,7 +161,7 @@ def _lint_arguments(parser: Parser) -> None:
         help="look on for so long, or until ctrl-C (default: 10)",
     )
     parser.add_argument("--file", metavar="FILE", help="look at a recording of frames instead; - is stdin")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     add_where(parser)
 
 

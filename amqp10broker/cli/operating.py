@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from amqp10broker.cli import status, tables
 from amqp10broker.cli.calls import CommandCall, add_formatter, registered
-from amqp10broker.cli.commands import STANDARD, Command, Parser, add_vhost, ask, read_file
+from amqp10broker.cli.commands import STANDARD, Command, Parser, add_format, add_vhost, ask, read_file
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, Failed
 from amqp10broker.cli.status import without_leader
 from amqp10broker.cli.tables import as_json
@@ -290,10 +290,6 @@ def _sentence(recording: Mapping[str, Any]) -> str:
     )
 
 
-def _add_recording_format(parser: Parser) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
-
-
 _RECORDING: Final = (
     CommandCall(
         "record-start",
@@ -309,7 +305,7 @@ _RECORDING: Final = (
     CommandCall(
         "record-status",
         _recording_shown,
-        more=_add_recording_format,
+        more=add_format,
         code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
         description="Say whether the broker records, and what the recording has cost. The exit code is 1 if "
         "it does not record, and the reason is shown if a recording failed.",
@@ -395,10 +391,6 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
     return f"{what} '{arguments.name}' set; it counts for {contents}"
 
 
-def _add_waiting_format(parser: Parser) -> None:
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
-
-
 def _waits(arguments: argparse.Namespace, found: Any) -> str:
     if arguments.format == "json":
         return json.dumps(found, indent=2)
@@ -422,7 +414,7 @@ COMMANDS: Final = (
         CommandCall(
             "waiting",
             _waits,
-            more=_add_waiting_format,
+            more=partial(add_format, plain="table"),
             description="Show every link, channel and consumer that waits, the longest first: why, what "
             "shows it, for how long, and what to do. docs/waiting.md has the codes.",
         ),

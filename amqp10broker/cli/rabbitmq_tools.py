@@ -103,8 +103,6 @@ def run_tool(tool: str, given: Sequence[str]) -> int:
     if "RABBITMQ_NODE_PORT" in os.environ:
         os.environ.setdefault(SETTINGS["port"].variable, os.environ["RABBITMQ_NODE_PORT"])
     if tool == "rabbitmq-server":
-        # MERGEMODS
-
         return run_server(given)
     if tool == "rabbitmqadmin":
         return _admin(given)

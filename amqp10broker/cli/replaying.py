@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from amqp10broker.cli.commands import STANDARD, Command, Parser, seconds
+from amqp10broker.cli.commands import STANDARD, Command, Parser, add_format, seconds
 from amqp10broker.cli.connecting import positive
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
@@ -54,7 +54,7 @@ def _replay_arguments(parser: Parser) -> None:
         metavar="SECONDS",
         help=f"how long to wait for what came in the recording (default {_PATIENCE_S:g})",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
 
 
 def _replay(arguments: argparse.Namespace) -> int:

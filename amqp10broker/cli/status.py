@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TextIO
 
 from amqp10broker.cli import admin
-from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of, seconds
+from amqp10broker.cli.commands import Command, Parser, add_format, add_where, ask, place_of, seconds
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.cli.tables import clean, duration, fit, seconds_text, shortened, size, wrapped
 from amqp10broker.operations.operation import counted
@@ -577,7 +577,7 @@ def _status_arguments(parser: Parser) -> None:
         metavar="SECONDS",
         help="show again every so many seconds (default 1) until ctrl-C",
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    add_format(parser, plain="table")
     chosen = parser.add_argument_group("what of it")
     chosen.add_argument("--connection", type=int, metavar="ID", help="one connection, by its number")
     chosen.add_argument("--user", metavar="NAME", help="connections of a user")

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, NO_REASON, EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.consuming import ChannelConsumer as ChannelConsumer
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from amqp10broker.sessions.amqp091.publishing import Publishing
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -192,11 +192,6 @@ def first_count(part: object) -> int:
     return INITIAL_DELIVERY_COUNT if given is None else given
 
 
-def is_answered(part: object) -> bool:
-    """Return whether there is a latency: deliveries that are sent settled are done at once."""
-    return _IS_ANSWERED[type(part)](part)
-
-
 def _publisher(part: LinkPublisher) -> tuple[int, int]:
     credit = part.link.credit
     return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
@@ -222,6 +217,7 @@ _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
     Publishing: lambda part: part.confirming,
     ChannelConsumer: lambda part: not part.terms.no_ack,
 }
+"""Whether there is a latency: deliveries that are sent settled are done at once."""
 
 
 # In place of a time: these came before the first observation.
@@ -353,7 +349,7 @@ class Observer:
 
     def begin_probe(self) -> None:
         """Time the deliveries of the next steps, by `probe`, until their latencies are complete."""
-        parts = [each for each in self._parts.items() if is_answered(each[0])]
+        parts = [each for each in self._parts.items() if _IS_ANSWERED[type(each[0])](each[0])]
         if len(parts) > PROBE_PARTS_MAX:
             first = self._turn * PROBE_PARTS_MAX % len(parts)
             parts = [*parts[first:], *parts[:first]][:PROBE_PARTS_MAX]

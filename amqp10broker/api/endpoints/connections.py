@@ -12,9 +12,16 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, listed, route
-from amqp10broker.api.fields import flag, integer, require
 from amqp10broker.api.front import Tag
-from amqp10broker.api.messages import HttpResponse, bad_request, not_authorised, not_found
+from amqp10broker.api.messages import (
+    HttpResponse,
+    bad_request,
+    flag,
+    integer,
+    not_authorised,
+    not_found,
+    require,
+)
 from amqp10broker.api.samples import client_stats
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.entry_codec import nearest

@@ -131,8 +131,6 @@ class RunningNode(Node):
         self.timeline = broker.watches.timeline
 
     async def inspect(self) -> Inspection:
-        # MERGEMODS
-
         return await inspect(self._broker)
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
