@@ -144,7 +144,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "pytest": ("testing/plugin.py",),
     "argon2": ("auth/passwords.py",),
     "shtab": ("cli/completion.py",),
-    "structlog": ("runtime/", "cli/logs.py", "cli/serve.py"),
+    "structlog": ("runtime/", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "prometheus_client": ("observe/metrics/exposition.py",),
     "opentelemetry": ("observe/telemetry/", "runtime/observe/telemetry.py"),

@@ -37,6 +37,8 @@ ACCESS = """
 """
 
 # A keyword of Python, and the one field that does not write the name of its domain as the others do.
+SECRETS = frozenset({"response", "new-secret"})
+"""Fields that do not appear in reprs, so not in logs either."""
 RENAMED = {"global": "global_", "nowait": "no_wait"}
 
 FRAME_CONSTANTS = ("frame-method", "frame-header", "frame-body", "frame-heartbeat", "frame-end")
@@ -120,6 +122,8 @@ class Field:
 
     @property
     def default(self) -> str:
+        if self.name in SECRETS:
+            return 'field(default=b"", repr=False)'
         defaults = {
             "shortstr": '""',
             "longstr": 'b""',

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.protocols.amqp10 import performatives
-from amqp10broker.protocols.amqp10.frames import TYPE_SASL
+from amqp10broker.protocols.amqp10.connection import TYPE_SASL
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import AMQP_091_HEADER
 from amqp10broker.protocols.serial import MASK, limit_left

@@ -90,7 +90,7 @@ def _write(context: Context, broker: OwnBroker, count: int) -> int:
     with Sending(options, options.address) as sending:
         for _ in range(count // _BATCH_ROWS):
             sending.send(encoder.encode(batch))
-        sending.finish()
+        sending.settle_down_to(0)
         return sending.sent
 
 

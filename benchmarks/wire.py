@@ -11,8 +11,8 @@ from struct import Struct
 from typing import Final
 
 from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES, TYPE_AMQP, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.errors import DecodeError
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES, TYPE_AMQP, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.performatives import (
     APPLICATION_PROPERTIES,
     DATA,

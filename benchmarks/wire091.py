@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.protocols.amqp091.content import body_frames, content_header_frame
+from amqp10broker.protocols.amqp091.content import body_pieces, content_header_frame
 from amqp10broker.protocols.amqp091.errors import Amqp091Error
 from amqp10broker.protocols.amqp091.methods import (
     ChannelClose,
@@ -52,7 +52,9 @@ def properties(*, content_type: str = "", durable: bool = False, sections: bool 
 
 def content(channel: int, body: bytes, properties: bytes, frame_max: int) -> bytes:
     """Return header and body frames of one message; none is larger than `frame_max`, all of it counted."""
-    return content_header_frame(channel, properties, len(body)) + body_frames(channel, body, frame_max)
+    return content_header_frame(channel, properties, len(body)) + b"".join(
+        body_pieces(channel, body, frame_max)
+    )
 
 
 def read_method(payload: bytes) -> Method:

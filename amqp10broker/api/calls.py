@@ -1,4 +1,4 @@
-"""The input of an endpoint: the request, the user's rights, and the broker behind the API.
+"""The input of an endpoint (the request, the user's rights, the broker behind the API), and lists as answers.
 
 An endpoint is an ``async def`` of a `EndpointCall` that returns an `HttpResponse`. It waits only for methods
 of `BrokerApi`, so it is tested without a socket. A refusal is raised as `RequestRefused`, or as the broker's
@@ -7,8 +7,6 @@ own `RefusedError`, which `messages.refused` converts.
 Lists with possibly ten thousands of items are made without blocking other tasks. The cheap columns are enough
 to find, and if possible to sort, the requested items; only these are completed, in portions, with the
 requested columns. They are encoded in portions, too: the encoder lets no other task run.
-
-Filtering by name, sorting, paging and column selection of lists.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from amqp10broker.api.fields import read_object
 from amqp10broker.api.front import (
     JSON_TYPES,
     SUFFICIENT,
@@ -39,6 +36,7 @@ from amqp10broker.api.messages import (
     RequestRefused,
     bad_request,
     json_bytes,
+    read_object,
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants
@@ -411,7 +409,7 @@ class EndpointCall:
 
     def vhost(self, name: str | None = None) -> VirtualHost:
         """Return a virtual host; one that the user may not see counts as missing (404)."""
-        found = self.broker_api.catalog.find_vhost(self.values["vhost"] if name is None else name)
+        found = self.broker_api.catalog.vhosts.get(self.values["vhost"] if name is None else name)
         if found is None or not self.sees(found.name):
             raise RequestRefused(HTTPStatus.NOT_FOUND, "not_found", "Not Found")
         return found

@@ -1,5 +1,6 @@
-"""Checks common to all requests (path, method, login, tag, type of the answer), and headers common to all
-answers.
+"""Checks common to all requests (path, method, login, tag, type of the answer), and headers of all answers.
+
+A WebSocket that carries AMQP begins here, too (RFC 6455, section 4.2; the binding, section 2).
 
 The order is RabbitMQ's: unknown paths and missing methods are reported without a login; a preflight needs
 no login. The head decides all of that. The shell reads it, verifies the password, reads the body and runs
@@ -13,8 +14,6 @@ A login is by HTTP Basic (RFC 7617) or a bearer token (RFC 6750), and verified l
 AMQP (`auth.login`). A pattern of the router is a path with parts in braces that match anything:
 ``/api/queues/{vhost}/{name}``. Of two matching patterns the more specific one counts, from left to right:
 ``/api/queues/detailed`` is not a virtual host.
-
-The handshake of a WebSocket that carries AMQP (RFC 6455, section 4.2; the binding, section 2).
 """
 
 from __future__ import annotations
@@ -228,7 +227,6 @@ class Cors:
     """The permitted origins; none by default."""
 
     origins: tuple[str, ...] = ()
-    max_age_s: int = MAX_AGE_S
 
     def headers(self, request: Mapping[str, str], *, allow: str | None = None) -> tuple[tuple[str, str], ...]:
         """Return the headers of an answer."""
@@ -251,7 +249,7 @@ class Cors:
             *granted,
             ("access-control-allow-methods", allow),
             *((("access-control-allow-headers", asked),) if asked else ()),
-            ("access-control-max-age", str(self.max_age_s)),
+            ("access-control-max-age", str(MAX_AGE_S)),
         )
 
 
@@ -349,10 +347,11 @@ class Front:
         allow = () if route is None else (("allow", route.allow),)
         told = {name for name, _ in answer.headers}
         always = (header for header in _ALWAYS if header[0] not in told)
-        return answer.with_headers(*always, *allow, *self._cors.headers(request.headers))
+        headers = (*answer.headers, *always, *allow, *self._cors.headers(request.headers))
+        return replace(answer, headers=headers)
 
 
-def too_large(limit: int = BODY_BYTES_MAX) -> RequestRefused:
+def too_large(limit: int) -> RequestRefused:
     """Make the refusal of a body that exceeds the limit."""
     return bad_request(f"the body exceeded the size limit of {limit} bytes: send less")
 

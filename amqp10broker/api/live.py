@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Self, TypeAlias
 
-from amqp10broker.api.fields import integer
-from amqp10broker.api.messages import HttpRequest, HttpResponse, bad_request, json_text
+from amqp10broker.api.messages import HttpRequest, HttpResponse, bad_request, integer, json_text
 from amqp10broker.dataclass import dataclass
 
 Difference: TypeAlias = dict[str, Any]

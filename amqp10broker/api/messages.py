@@ -1,5 +1,7 @@
-"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a
-refusal, to which the broker's refusals are converted.
+"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a refusal.
+
+The broker's refusals are converted to it. Bodies of requests are JSON objects, and a value of a wrong type in
+one raises it with 400.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from http import HTTPStatus
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, Never, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
@@ -190,3 +192,69 @@ def _query_of(query: bytes) -> list[tuple[str, str]]:
 
 def _bad_target(why: str) -> RequestRefused:
     return bad_request(f"the request's target cannot be read: {why}")
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return the object of a request's body, whatever its content type; an empty body is an empty object."""
+    if not body.strip():
+        return {}
+    try:
+        value = json.loads(body.decode(), parse_constant=_no_constant)
+        # A half of a surrogate pair has no UTF-8 form: it could be stored but never shown again.
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        raise bad_request("not_json") from None
+    if not isinstance(value, dict):
+        raise bad_request("the body must be a JSON object, in braces")
+    return value
+
+
+def require(given: Mapping[str, Any], *keys: str) -> None:
+    """Check that an object has these keys; the refusal names all that are missing."""
+    missing = [key for key in keys if key not in given]
+    if missing:
+        raise bad_request(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")
+
+
+def flag(given: Mapping[str, Any], key: str, default: bool) -> bool:
+    """Return a truth value, which may also be a string."""
+    value = given.get(key, default)
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return bool(value == "true")
+    raise bad_request(f"'{key}' must be true or false")
+
+
+def integer(given: Mapping[str, Any], key: str, default: int) -> int:
+    """Return an integer, which may also be a string of digits."""
+    value = given.get(key, default)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        digits = value.removeprefix("-")
+        if digits.isascii() and digits.isdigit() and len(digits) <= 20:
+            return int(value)
+    raise bad_request(f"'{key}' must be a whole number")
+
+
+def text(given: Mapping[str, Any], key: str, default: str) -> str:
+    value = given.get(key, default)
+    if not isinstance(value, str):
+        raise bad_request(f"'{key}' must be a string")
+    return value
+
+
+def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return an object, empty if the key is absent."""
+    value = given.get(key)
+    # RabbitMQ's older clients write an empty table as an empty array.
+    if value is None or value == []:
+        return {}
+    if not isinstance(value, dict):
+        raise bad_request(f"'{key}' must be an object")
+    return value
+
+
+def _no_constant(name: str) -> Never:
+    raise ValueError(f"{name} is no JSON")

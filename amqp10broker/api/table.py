@@ -1,8 +1,6 @@
-"""All routes of the HTTP API.
+"""All routes of the HTTP API, and the samples that the broker takes itself while clients request rates.
 
-Periodic samples of objects with rates, taken by the broker itself while clients make requests.
-
-Without them a rate would cover the time between two requests of a client, and its first requests would
+Without its samples a rate would cover the time between two requests of a client, and its first requests would
 have none. The same endpoints are called as by clients, and the answers are dropped. With very many objects
 only clients' requests count: sampling all would take a good part of a processor.
 """
@@ -19,10 +17,7 @@ from amqp10broker.api.messages import HttpRequest
 from amqp10broker.auth.authorise import Changing, Grants, Operation, TopicOperation
 from amqp10broker.metadata.users import User
 
-MODULES: Final = (
-    *(connections, parameters, exchanges, connections, overview, queues),
-    *(overview, parameters, queues, users, users),
-)
+MODULES: Final = (connections, parameters, exchanges, overview, queues, users)
 """The modules that register endpoints."""
 ROUTES: Final = tuple(REGISTERED.values())
 

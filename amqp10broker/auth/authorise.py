@@ -66,13 +66,13 @@ class CatalogGrants:
 
     @property
     def account(self) -> User | None:
-        return self._users.find(self.user)
+        return self._users.by_name.get(self.user)
 
     def entry(self, vhost: str) -> Hashable | None:
-        return self._users.permission(self.user, vhost) if self.user in self._users else None
+        return self._users.granted.get((self.user, vhost)) if self.user in self._users.by_name else None
 
     def allows(self, operation: Operation, vhost: str, name: str) -> bool:
-        permission = self._users.permission(self.user, vhost)
+        permission = self._users.granted.get((self.user, vhost))
         pattern = None if permission is None else getattr(permission, operation)
         return pattern is not None and patterns.matches(pattern, name)
 

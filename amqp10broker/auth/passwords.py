@@ -296,7 +296,7 @@ class Passwords:
         return find
 
     def record(self, name: str) -> PasswordRecord | None:
-        user = self._users.find(name)
+        user = self._users.by_name.get(name)
         return None if user is None else user.password
 
     def digest(self, name: str, password: bytes) -> bytes:

@@ -4,6 +4,10 @@ The protocol::
 
     {"op": "purge-queue", "vhost": "/", "arguments": {...}} -> {"ok": true, "result": {...}}
     anything that cannot be done                            -> {"ok": false, "error": "a sentence", ...}
+
+``AMQP10BROKER_URL``, ``amqp://user:password@host:port/vhost``, says where the broker is, for clients, too.
+All its parts but the host are optional, special characters are percent-encoded, and an option takes
+precedence over its part.
 """
 
 from __future__ import annotations
@@ -13,9 +17,9 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.cli import broker_url
 from amqp10broker.cli.exits import RefusedByBroker
-from amqp10broker.client.url import PORT
+from amqp10broker.client.url import PORT, BrokerUrl, UrlError, parse_url
+from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import AdminSocketError, ConfigError
@@ -23,6 +27,26 @@ from amqp10broker.runtime.admin import path as adminpath
 
 if TYPE_CHECKING:
     import socket
+
+
+SOURCE: Final = f"variable {URL_VARIABLE}"
+
+
+def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
+    """Parse the variable; None if it is not set, or empty."""
+    written = environ.get(URL_VARIABLE)
+    if not written:
+        return None
+    try:
+        return parse_url(written)
+    except UrlError as fault:
+        raise ConfigError(SOURCE, fault.problem, fault.allowed) from None
+
+
+def is_here(url: BrokerUrl) -> bool:
+    """Return whether the URL names this machine, where brokers have an administration socket."""
+    return url.host in ("localhost", "::1") or url.host.startswith("127.")
+
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
@@ -59,11 +83,11 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
     setting = SETTINGS["port"]
     if port is None and path is None:
         path = environ.get(SETTINGS["admin_socket"].variable) or None
-        url = broker_url.from_environment(environ)
+        url = from_environment(environ)
         if path is None and url is not None:
-            if not broker_url.is_here(url):
+            if not is_here(url):
                 raise ConfigError(
-                    broker_url.SOURCE,
+                    SOURCE,
                     f"names {url.host}, and this command talks to a broker on the machine it runs on",
                     "run it there, or say which broker of this machine with --port or --admin-socket",
                 )

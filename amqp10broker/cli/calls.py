@@ -9,27 +9,21 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, add_arguments_option, add_vhost, add_where, ask, pairs
+from amqp10broker.cli.connecting import add_password, new_password
 from amqp10broker.cli.exits import EXIT_OK, EXIT_SOFTWARE, EXIT_UNAVAILABLE, RefusedByBroker
-from amqp10broker.cli.passwords import add_password, new_password
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import Argument, Kind
 from amqp10broker.operations.operation import Command as OperationCommand
 from amqp10broker.operations.registry import OPERATIONS
 
-LISTS: Final = "list-"
-"""The names of operations that `listing` shows begin so."""
 CHOICES_SHOWN_MAX: Final = 60
 """The most characters of an argument's choices that are shown in place of its name."""
-
-
-def _nothing(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class CommandCall:
     said: Callable[[argparse.Namespace, Any], str | None] | None = None
     without: tuple[str, ...] = ()
     more: Callable[[Parser], object] = lambda parser: None
-    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = _nothing
+    prepare: Callable[[argparse.Namespace, dict[str, Any]], object] = lambda arguments, given: None
     code: Callable[[Any], int] | None = None
     description: str = ""
 
@@ -111,7 +105,7 @@ def _code(result: Any) -> int:
     return EXIT_UNAVAILABLE if failed else EXIT_OK
 
 
-def registered(special: Iterable[CommandCall], *, tool: bool) -> tuple[Command, ...]:
+def registered(*special: CommandCall) -> tuple[Command, ...]:
     """Return the commands of the registry's operations, without lists. `special`: calls that replace those of
     the records.
     """
@@ -119,7 +113,7 @@ def registered(special: Iterable[CommandCall], *, tool: bool) -> tuple[Command, 
     return tuple(
         calls.get(each.name, CommandCall(each.name)).command()
         for each in OPERATIONS.values()
-        if each.command is not None and each.command.tool is tool and not each.name.startswith(LISTS)
+        if each.command is not None and not each.name.startswith("list-")
     )
 
 

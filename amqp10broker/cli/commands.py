@@ -1,20 +1,83 @@
-"""The type of a command, and options and values that many commands share."""
+"""The type of a command, the format of its help, and options and values that many commands share.
+
+``--help`` has at most 100 columns, the default of every option, and an example at the end.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.cli.helping import Help, example
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import ConfigError, closest, hint
 
 if TYPE_CHECKING:
     from amqp10broker.cli.admin import Place
+
+
+WIDTH_MAX: Final = 100
+PROGRAM: Final = "amqp10broker"
+
+
+class Help(argparse.HelpFormatter):
+    """Texts with line breaks stay as they are; others are filled."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, WIDTH_MAX))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        # As Python 3.11 and 3.12 add it to options that can be turned off.
+        help = (action.help or "").replace(" (default: %(default)s)", "")
+        if not action.option_strings or action.required or "default" in help:
+            return help
+        if isinstance(action, argparse._HelpAction | argparse._VersionAction):
+            return help
+        if isinstance(action.default, bool):
+            shown = "yes" if action.default else "no"
+        else:
+            shown = "none" if action.default in (None, "", []) else "%(default)s"
+        return f"{help} (default: {shown})"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+    def _format_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None,
+    ) -> str:
+        actions = list(actions)
+        text = super()._format_usage(usage, actions, groups, prefix)
+        if max(map(len, text.splitlines())) <= self._width:
+            return text
+        program, self._prog = self._prog, f"{self._prog} [OPTION ...]"
+        try:
+            wanted = [each for each in actions if not each.option_strings or each.required]
+            return super()._format_usage(usage, wanted, [], prefix)
+        finally:
+            self._prog = program
+
+
+def example(prog: str) -> str:
+    """Return the example at the end of a command's help."""
+    words, examples = prog.removeprefix(PROGRAM).strip(), EXAMPLES
+    if words not in examples:
+        from amqp10broker.operations.registry import OPERATIONS
+
+        commands = [each.command for each in OPERATIONS.values() if each.command is not None]
+        examples = {**{each.words: each.example for each in commands}, **EXAMPLES}
+    # A group has the example of its first command.
+    name, given = next(each for each in examples.items() if f"{each[0]} ".startswith(f"{words} "))
+    return f"example:\n  $ {given if PROGRAM in given else f'{PROGRAM} {name} {given}'.rstrip()}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,6 +160,11 @@ def add_where(parser: Parser) -> None:
         metavar="PATH",
         help="the broker's socket, if started with that option (default: that of its port)",
     )
+
+
+def add_format(parser: Parser, *, plain: str = "text") -> None:
+    """Add the option of the result's format, for people (`plain`) or as JSON."""
+    parser.add_argument("--format", choices=(plain, "json"), default=plain, help=f"default: {plain}")
 
 
 def add_vhost(parser: Parser) -> None:
@@ -189,3 +257,36 @@ def read_file(name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"file {name}", f"cannot be read: {error.strerror}", "give another") from error
+
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "": "amqp10broker serve --data-dir data",
+    "serve": "--data-dir data --host 0.0.0.0 --log-format json",
+    "run-cluster": "--nodes 5 --first-port 6672",
+    "status": "--queue 'orders*' --longer 60",
+    "timeline": "7 orders --for 30 > orders.json",
+    "upgrade-check": "--to 4.3",
+    "ping": "--queue --timeout 2",
+    "frames trace": "/queues/orders on",
+    "frames lint": "3 --for 30",
+    "frames print": "frames.jsonl --connection 3",
+    "frames replay": "frames.jsonl --url amqp://guest:guest@localhost --fast",
+    "frames what-if": "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
+    "connection list": "id user peer state",
+    "session list": "",
+    "link list": "connection name role credit waits",
+    "transaction list": "",
+    "channel list": "",
+    "consumer list": "",
+    "alarm memory-limit": "absolute 2GiB",
+    "alarm disk-limit": "5GB",
+    "publish": "--queue orders --property message-id=7 'a message'",
+    "get": "orders --count 10 --format json",
+    "cluster new-secret": "secret",
+    "cluster force-standalone": "data",
+    "user explain-token": "--config broker.toml < token",
+    "storage check": "data",
+    "storage accept": "data",
+    "record analyse": "recording --aim latency --rate 1000",
+    "completion": 'eval "$(amqp10broker completion bash)"',
+}

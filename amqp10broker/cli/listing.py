@@ -1,4 +1,7 @@
-"""The commands of lists, as ``queue list``: objects of the broker, in columns that the user chooses."""
+"""The commands of lists, as ``queue list``: objects of the broker, in columns that the user chooses.
+
+Names of columns are RabbitMQ's where it has an equivalent; a row has at least a value for each column.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from amqp10broker.cli import rows, tables
+from amqp10broker.cli import tables
 from amqp10broker.cli.calls import add_formatter, on_terminal
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
@@ -18,6 +21,119 @@ from amqp10broker.operations.operation import Argument, Kind, Operation
 from amqp10broker.operations.registry import OPERATIONS
 
 Row = dict[str, Any]
+Document = Mapping[str, Any]
+Connections = Sequence[Document]
+
+
+def queue_row(queue: Document) -> Row:
+    ready, unsettled, dead = queue["message_count"], queue["messages_unsettled"], queue["messages_dlx"] or 0
+    counters = dict(queue["counters"])
+    if "delivery_limit" in counters:  # the column of this name is RabbitMQ's: the limit
+        counters["over_delivery_limit"] = counters.pop("delivery_limit")
+    return {
+        **queue,
+        # A stream stores delivered messages, too: they are among the ready ones.
+        "messages": ready if queue["type"] == "stream" or ready is None else ready + unsettled + dead,
+        **counters,
+    }
+
+
+def binding_row(binding: Document) -> Row:
+    kind = "queue" if "destination_queue" in binding else "exchange"
+    return {
+        "source_name": binding["source"],
+        "destination_name": binding[f"destination_{kind}"],
+        "destination_kind": kind,
+        "routing_key": binding["binding_key"],
+        "arguments": binding["arguments"],
+        "location": binding["location"],
+    }
+
+
+# --- from connections ---------------------------------------------------------------------
+
+
+def connection_rows(connections: Connections) -> Iterator[Row]:
+    for connection in connections:
+        client = connection.get("client") or {}
+        names = (str(client[key]) for key in ("connection_name", "product", "version") if key in client)
+        yield {
+            **connection,
+            "client": connection["container_id"] or " ".join(names) or None,
+            "sessions": len(connection["sessions"]),
+            "channels": len(connection.get("channels", ())),
+            **_counted(connection),
+        }
+
+
+def session_rows(connections: Connections) -> Iterator[Row]:
+    for owner, session in _parts(connections, "sessions"):
+        yield {
+            **owner,
+            **session,
+            "links": len(session["links"]),
+            "transactions": len(session.get("transactions", ())),
+            **_counted(session),
+        }
+
+
+def link_rows(connections: Connections) -> Iterator[Row]:
+    for owner, session in _parts(connections, "sessions"):
+        for link in session["links"]:
+            yield {**owner, "channel": session["channel"], **link, **_counted(link)}
+
+
+def transaction_rows(connections: Connections) -> Iterator[Row]:
+    for owner, session in _parts(connections, "sessions"):
+        for transaction in session.get("transactions", ()):
+            yield {**owner, "channel": session["channel"], **transaction}
+
+
+def channel_rows(connections: Connections) -> Iterator[Row]:
+    for owner, channel in _parts(connections, "channels"):
+        yield {
+            **owner,
+            **channel,
+            "channel": channel["number"],
+            "consumers": len(channel["consumers"]),
+            **_counted(channel),
+        }
+
+
+def consumer_rows(connections: Connections) -> Iterator[Row]:
+    """Yield the receivers of AMQP 1.0 and the consumers of AMQP 0-9-1.
+
+    Their prefetch is the link credit in the former, and the prefetch in the latter.
+    """
+    for link in link_rows(connections):
+        if link["role"] == "receiver":
+            yield {
+                **link,
+                "protocol": "AMQP 1.0",
+                "tag": link["name"],
+                "prefetch": link["credit"],
+                "unacknowledged": link["unsettled"],
+            }
+    for owner, channel in _parts(connections, "channels"):
+        for consumer in channel["consumers"]:
+            yield {**owner, "channel": channel["number"], **consumer, "protocol": "AMQP 0-9-1"}
+
+
+def _counted(thing: Document) -> Row:
+    error = thing["last_error"]
+    text = None
+    if error is not None:
+        text = f"{error['time']} {error['event']}" + (f": {error['text']}" if error.get("text") else "")
+    return {**thing["counters"], "last_error": text}
+
+
+def _parts(connections: Connections, kind: str) -> Iterator[tuple[Row, Document]]:
+    for connection in connections:
+        owner = {name: connection[name] for name in ("node", "user", "vhost")} | {
+            "connection": connection["id"]
+        }
+        for part in connection.get(kind, ()):
+            yield owner, part
 
 
 class Column(NamedTuple):
@@ -66,7 +182,7 @@ class Listing:
     columns: Mapping[str, Column]
     default: tuple[str, ...]
     row: Callable[[Mapping[str, Any]], Row] = dict
-    from_connections: Callable[[rows.Connections], Iterator[Row]] | None = None
+    from_connections: Callable[[Connections], Iterator[Row]] | None = None
     what: str = ""
 
     def filled(self, entry: Mapping[str, Any]) -> Row:
@@ -183,7 +299,7 @@ LISTINGS: Final = (
             +dead_lettered: handed to its dead-letter exchange
         """),
         ("name", "type", "messages", "consumers"),
-        rows.queue_row,
+        queue_row,
     ),
     Listing(
         "exchanges",
@@ -206,7 +322,7 @@ LISTINGS: Final = (
             location: as the management node of AMQP 1.0 names it
         """),
         ("source_name", "destination_name", "destination_kind", "routing_key", "arguments"),
-        rows.binding_row,
+        binding_row,
     ),
     Listing("users", columns_of("user, tags, limits"), ("user", "tags", "limits")),
     Listing(
@@ -283,7 +399,7 @@ LISTINGS: Final = (
             {_CLIENT_COUNTERS}
         """),
         ("id", "protocol", "peer", "user", "vhost", "state"),
-        from_connections=rows.connection_rows,
+        from_connections=connection_rows,
         what="connections",
     ),
     Listing(
@@ -304,7 +420,7 @@ LISTINGS: Final = (
             *("connection", "channel", "user", "links", "incoming_window", "remote_incoming_window"),
             *("unsettled_in", "unsettled_out"),
         ),
-        from_connections=rows.session_rows,
+        from_connections=session_rows,
         what="sessions of AMQP 1.0",
     ),
     Listing(
@@ -322,7 +438,7 @@ LISTINGS: Final = (
             {_WAITS}
         """),
         ("connection", "channel", "name", "role", "queue", "credit", "delivery_count", "unsettled", "waits"),
-        from_connections=rows.link_rows,
+        from_connections=link_rows,
         what="links of AMQP 1.0",
     ),
     Listing(
@@ -338,7 +454,7 @@ LISTINGS: Final = (
             failed: why it can only be rolled back
         """),
         ("connection", "channel", "user", "id", "age_s", "messages", "bytes", "deliveries"),
-        from_connections=rows.transaction_rows,
+        from_connections=transaction_rows,
         what="transactions of AMQP 1.0 that are open",
     ),
     Listing(
@@ -360,7 +476,7 @@ LISTINGS: Final = (
             *("connection", "channel", "user", "state", "unconfirmed", "unacknowledged", "prefetch"),
             *("consumers", "waits"),
         ),
-        from_connections=rows.channel_rows,
+        from_connections=channel_rows,
         what="channels of AMQP 0-9-1",
     ),
     Listing(
@@ -375,7 +491,7 @@ LISTINGS: Final = (
             {_WAITS}
         """),
         ("connection", "channel", "tag", "queue", "prefetch", "unacknowledged"),
-        from_connections=rows.consumer_rows,
+        from_connections=consumer_rows,
         what="consumers of both protocols",
     ),
 )

@@ -39,31 +39,31 @@ _OWN: Final[Mapping[str, tuple[str, str]]] = {
         "status",
         "show connections, sessions, links and queues of a running broker, and why a link waits",
     ),
-    "timeline": ("looking", "print what one link does, frame by frame, as JSON"),
-    "ping": ("ping", "log in to a broker as a client does, and say how long it took to answer"),
-    "upgrade-check": ("upgrade", "say what another version of RabbitMQ refuses or does otherwise"),
+    "timeline": ("status", "print what one link does, frame by frame, as JSON"),
+    "ping": ("publishing", "log in to a broker as a client does, and say how long it took to answer"),
+    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise"),
     "publish": ("publishing", "send messages to a queue or an exchange"),
-    "get": ("getting", "show messages of a queue, or take them out"),
+    "get": ("publishing", "show messages of a queue, or take them out"),
     "connection list": ("listing", "list connections"),
     "session list": ("listing", "list sessions of AMQP 1.0"),
     "link list": ("listing", "list links of AMQP 1.0"),
     "transaction list": ("listing", "list transactions of AMQP 1.0 that are open"),
     "channel list": ("listing", "list channels of AMQP 0-9-1"),
     "consumer list": ("listing", "list consumers of both protocols"),
-    "alarm memory-limit": ("alarm_limits", "change how much memory a running broker may use"),
-    "alarm disk-limit": ("alarm_limits", "change how much disk a running broker leaves free"),
+    "alarm memory-limit": ("operating", "change how much memory a running broker may use"),
+    "alarm disk-limit": ("operating", "change how much disk a running broker leaves free"),
     "user explain-token": ("tokens", "say what an OAuth 2 token allows, and why scopes of it allow nothing"),
-    "frames trace": ("tracing", "show the frames of a connection, user or address while the broker runs"),
+    "frames trace": ("frames", "show the frames of a connection, user or address while the broker runs"),
     "frames print": ("frames", "print a recording of frames"),
-    "frames lint": ("linting", "look for habits of clients that hurt them or others"),
+    "frames lint": ("frames", "look for habits of clients that hurt them or others"),
     "frames replay": ("replaying", "play the clients of a recording again, and say what came otherwise"),
     "frames what-if": (
-        "forecasting",
+        "replaying",
         "say what another credit, window or round trip would have done to recorded clients",
     ),
     "record analyse": ("analyse", "say from a recording which credits and windows to set"),
-    "cluster new-secret": ("cluster_files", "draw the secret of a cluster into a new file"),
-    "cluster force-standalone": ("cluster_files", "make a cluster of one when the other nodes are lost"),
+    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file"),
+    "cluster force-standalone": ("cluster_launch", "make a cluster of one when the other nodes are lost"),
     "storage check": ("storage", "read all files of a data folder, and say whether they are whole"),
     "storage accept": ("storage", "give up for good what is missing in a data folder"),
     "completion": ("completion", "print a script that completes commands in a shell"),
@@ -98,8 +98,7 @@ def homes() -> Mapping[str, tuple[str, str]]:
     found = {}
     for each in OPERATIONS.values():
         if each.command is not None:
-            home = "clustering" if each.command.tool else "operating"
-            home = "listing" if each.name.startswith("list-") else home
+            home = "listing" if each.name.startswith("list-") else "operating"
             found[each.command.words] = (home, each.line)
     return {**found, **_OWN}
 
@@ -132,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         advice = "'amqp10broker --help' lists them" if meant is None else f"did you mean {meant}?"
         _complain(f"there is no command '{typed}'; {advice}")
         return EXIT_USAGE
-    wrong = EXIT_USAGE_OF_TOOL if {home for home, _ in found.values()} == {"clustering"} else EXIT_USAGE
+    wrong = _wrong_usage(found)
     parser = build_parser(written, whole=False)
     try:
         parser.check_options(written)
@@ -141,6 +140,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit(wrong if ended.code == EXIT_USAGE else ended.code) from None
     arguments.bare = not given
     return _run(partial(arguments.do, arguments), written, wrong)
+
+
+def _wrong_usage(found: Mapping[str, tuple[str, str]]) -> int:
+    # The commands of a cluster have the exit code of RabbitMQ's tools.
+    if _OWN.keys() & found.keys():
+        return EXIT_USAGE
+    from amqp10broker.operations.registry import OPERATIONS
+
+    commands = [each.command for each in OPERATIONS.values() if each.command is not None]
+    of_tools = all(each.tool for each in commands if each.words in found)
+    return EXIT_USAGE_OF_TOOL if of_tools else EXIT_USAGE
 
 
 def _meant(typed: str) -> str | None:

@@ -1,17 +1,352 @@
-"""Commands of operations as the registry has them, and those that need more than a record."""
+"""Commands of operations as the registry has them, and those that need more than a record.
+
+Names, columns and exit codes of those of a cluster are those of RabbitMQ's `rabbitmq-queues`,
+`rabbitmq-upgrade` and `rabbitmq-diagnostics`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from textwrap import wrap
 from typing import Any, Final
 
-from amqp10broker.cli import declaring, definitions, doctor, looking, recording
-from amqp10broker.cli.calls import CommandCall, registered
-from amqp10broker.cli.commands import Parser, ask
-from amqp10broker.cli.exits import Failed
+from amqp10broker.cli import status, tables
+from amqp10broker.cli.calls import CommandCall, add_formatter, registered
+from amqp10broker.cli.commands import STANDARD, Command, Parser, add_format, add_vhost, ask, read_file
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, EXIT_UNAVAILABLE, Failed
+from amqp10broker.cli.status import without_leader
+from amqp10broker.cli.tables import as_json
+from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.errors import ConfigError
+from amqp10broker.operations.accounts import QUEUE_TYPES
 from amqp10broker.operations.operation import counted
+
+
+def _limit(
+    words: str, name: str, description: str, meaning: str, help: str, known: tuple[str, ...]
+) -> Command:
+    def more(parser: Parser) -> None:
+        value: Any = parser.add_argument("value", nargs="+", metavar="VALUE", help=help)
+        value.completions = known
+
+    def prepare(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+        value = CONFIG_SETTINGS[name].parse(" ".join(arguments.value), words)
+        given |= {"name": name, "value": value}
+
+    def said(arguments: argparse.Namespace, result: Any) -> str:
+        limit, written = result["limit_bytes"], " ".join(arguments.value)
+        if limit is None:
+            return (
+                f"{name} is now {written}, but cannot be used: the system does not say how much memory there "
+                "is; give an amount"
+            )
+        return f"{name} is now {written}: {meaning.format(f'{limit} bytes')}"
+
+    told = f"{description} Until its next start; for good, set {name} in its configuration."
+    call = CommandCall(
+        "set-limit", said, without=("name", "value"), more=more, prepare=prepare, description=told
+    )
+    return call.command(words)
+
+
+_LIMITS: Final = (
+    _limit(
+        "alarm memory-limit",
+        "vm_memory_high_watermark",
+        "Change how much memory a running broker may use before publishers are held back.",
+        "publishers are held back above {} of memory",
+        "a share of the memory that the broker may use, 0 to 1 (0 holds publishers back at once), or "
+        "'absolute' and an amount: absolute 512MB, absolute 1GiB",
+        ("absolute", "relative"),
+    ),
+    _limit(
+        "alarm disk-limit",
+        "disk_free_limit",
+        "Change below how much free disk a running broker holds publishers back.",
+        "publishers are held back below {} of free disk",
+        "an amount (1GB, 500MiB; without a unit bytes), or 'mem_relative' and a multiple of the memory that "
+        "the broker may use: mem_relative 1.5",
+        ("absolute", "mem_relative"),
+    ),
+)
+
+
+QUEUE_TYPE: Final = "x-queue-type"
+
+
+def _add_queue_type(parser: Parser) -> None:
+    parser.add_argument("--type", choices=QUEUE_TYPES, help="default: that of the virtual host, classic")
+
+
+def _with_type(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    if arguments.type is not None:
+        if QUEUE_TYPE in given["arguments"]:
+            raise ConfigError("option --type", f"is given beside {QUEUE_TYPE}", "give one of them")
+        given["arguments"][QUEUE_TYPE] = arguments.type
+
+
+def _declared(kind: str, arguments: argparse.Namespace, result: Any) -> str:
+    what = "declared" if result["created"] else "is there already, as asked for"
+    return f"{kind} '{arguments.name}' {what}"
+
+
+def _queue_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    # To clients, deleting a missing object is not an error. At a terminal it is worth an error.
+    ask(arguments, "get-queue", name=arguments.name)
+
+
+def _exchange_is_there(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    if all(each["name"] != arguments.name for each in ask(arguments, "list-exchanges")):
+        raise Failed(f"no exchange '{arguments.name}': see what there is with 'amqp10broker exchange list'")
+
+
+_DECLARING: Final = (
+    CommandCall(
+        "declare-queue",
+        partial(_declared, "queue"),
+        without=("exclusive",),
+        more=_add_queue_type,
+        prepare=_with_type,
+    ),
+    CommandCall("declare-exchange", partial(_declared, "exchange")),
+    CommandCall(
+        "delete-queue",
+        lambda a, gone: f"queue '{a.name}' deleted with {counted(gone['message_count'], 'ready message')}",
+        prepare=_queue_is_there,
+    ),
+    CommandCall(
+        "delete-exchange", lambda a, gone: f"exchange '{a.name}' deleted", prepare=_exchange_is_there
+    ),
+    CommandCall(
+        "purge-queue",
+        lambda a, gone: f"{counted(gone['message_count'], 'message')} purged from queue '{a.name}'",
+    ),
+)
+
+
+def _add_target(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="where to; - for standard output")
+
+
+def _exported(arguments: argparse.Namespace, document: Any) -> str | None:
+    text = as_json(document)
+    if arguments.file == STANDARD:
+        sys.stdout.write(text)
+        return None
+    write_private(arguments.file, text)
+    told = f"definitions written to {arguments.file}; there are hashes of passwords in it"
+    return f"{told}\nwarning: {document['explanation']}" if "explanation" in document else told
+
+
+def write_private(path: str, text: str) -> None:
+    """Write a file that only its owner can read, as a whole or not at all."""
+    temporary = ""
+    try:
+        # In the same directory, so that it can replace the old one atomically; mode 0600.
+        descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".definitions-")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            os.unlink(temporary)
+        raise Failed(f"cannot write {path}: {error.strerror}; give another file, or - ") from error
+
+
+def _add_source(parser: Parser) -> None:
+    parser.add_argument(
+        "file", metavar="FILE", help="what RabbitMQ or this broker exports; - for standard input"
+    )
+    add_vhost(parser)
+
+
+def _with_document(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    source = "standard input" if arguments.file == STANDARD else f"file {arguments.file}"
+    try:
+        given["document"] = json.loads(read_file(arguments.file))
+    except ValueError as error:
+        raise ConfigError(
+            source,
+            f"is not JSON: {error}",
+            "give a file of 'amqp10broker definitions export' or 'rabbitmqctl export_definitions'",
+        ) from error
+
+
+def _imported(arguments: argparse.Namespace, report: Any) -> str:
+    loaded = ", ".join(f"{name} {count}" for name, count in report["loaded"].items() if count)
+    lines = [f"imported: {loaded or 'nothing'}", *(f"left out: {reason}" for reason in report["skipped"])]
+    if report["unknown"]:
+        lines.append(f"kept without use: {', '.join(report['unknown'])}")
+    return "\n".join(lines)
+
+
+_DEFINITIONS: Final = (
+    CommandCall("export-definitions", _exported, more=_add_target),
+    CommandCall(
+        "import-definitions",
+        _imported,
+        without=("document",),
+        more=_add_source,
+        prepare=_with_document,
+        description="Declare what a file says. Exchanges, queues, bindings and policies that are refused are "
+        "left out and named; nothing is declared if anything else is. --vhost is for a file that names none.",
+    ),
+)
+
+
+COLUMNS: Final = ("state", "check", "evidence", "to_do")
+OK: Final = "ok"
+WIDTH: Final = 80
+
+
+def _checks_shown(arguments: argparse.Namespace, found: Any) -> None:
+    if arguments.format == "json":
+        sys.stdout.write(tables.as_json(found))
+    elif arguments.format == "table":
+        print("\n".join(_checks_page(found["checks"])))
+    else:
+        sys.stdout.write(tables.render(COLUMNS, found["checks"], arguments.format))
+
+
+def _checks_page(checks: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    fill = partial(
+        wrap, width=WIDTH, subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False
+    )
+    for row in checks:
+        if row["state"] != OK:
+            yield from fill(tables.cell(f"{row['state']:9} {row['check']}: {row['evidence']}"))
+            yield from fill(tables.cell(f"{'':9} do: {row['to_do']}"))
+    yield from fill(f"{OK:9} {', '.join(row['check'] for row in checks if row['state'] == OK) or 'nothing'}")
+
+
+_DOCTOR: Final = (
+    CommandCall(
+        "doctor",
+        _checks_shown,
+        more=add_formatter,
+        code=lambda found: (
+            EXIT_UNAVAILABLE if any(row["state"] == "bad" for row in found["checks"]) else EXIT_OK
+        ),
+        description="Say what of this node is not as it should be in production, the worst first: the state "
+        "of a check (bad, warn, unknown), what shows it, and what to do; then the checks that are ok. Those "
+        "that do not apply are left out. As csv, plain and json each check has a row. The exit code is 0 if "
+        "nothing is bad, else 69. docs/operating.md has the checks. In a cluster, ask each node.",
+    ),
+)
+
+
+_EVERY: Final = CONFIG_SETTINGS["record_every"]
+
+
+def _add_every(parser: Parser) -> None:
+    parser.add_argument(
+        "--every",
+        metavar="MS",
+        help=f"{_EVERY.help}, {_EVERY.minimum} to {_EVERY.maximum} (default: the broker's, usually 50)",
+    )
+
+
+def _as_seen_from_here(arguments: argparse.Namespace, given: dict[str, Any]) -> None:
+    # The broker may run in another folder.
+    given["folder"] = os.path.abspath(arguments.folder)
+    if arguments.every is not None:
+        given["every"] = _EVERY.parse(arguments.every, "flag --every")
+
+
+def _started(arguments: argparse.Namespace, recording: Any) -> str:
+    taken = arguments.run not in (None, recording["run_id"])
+    there = f" (there is a run {arguments.run} already)" if taken else ""
+    return f"recording to {recording['folder']}, run {recording['run_id']}{there}"
+
+
+def _recording_shown(arguments: argparse.Namespace, answer: Any) -> str:
+    recording, failed = answer["recording"], answer.get("failed")
+    if arguments.format == "json":
+        return json.dumps({"failed": failed} if recording is None and failed else recording, indent=2)
+    if recording is not None:
+        return f"recording {_sentence(recording)}"
+    if failed:
+        return (
+            f"the broker does not record: the recording to {failed['folder']}, run {failed['run_id']}, "
+            f"failed; of {counted(failed['events'], 'event')} {failed['events_lost']} are lost: "
+            f"{failed['reason']}"
+        )
+    return "the broker does not record; 'amqp10broker record start DIR' begins to"
+
+
+def _sentence(recording: Mapping[str, Any]) -> str:
+    return (
+        f"to {recording['folder']}, run {recording['run_id']}, "
+        f"every {recording['every_ms']} ms: {counted(recording['events'], 'event')}, "
+        f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped; observing "
+        f"takes {recording['processor_percent']:g} % of a processor, {recording['cost_percent']:g} % of what "
+        "the broker uses"
+    )
+
+
+_RECORDING: Final = (
+    CommandCall(
+        "record-start",
+        _started,
+        without=("every",),
+        more=_add_every,
+        prepare=_as_seen_from_here,
+        description="Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker "
+        "record analyse DIR' reads them. At intervals, observing takes 2 % of a processor at most; 'record "
+        "stop' and 'record status' say what it took. With 'serve --record DIR' it begins with the broker.",
+    ),
+    CommandCall("record-stop", lambda a, recording: f"recorded {_sentence(recording)}"),
+    CommandCall(
+        "record-status",
+        _recording_shown,
+        more=add_format,
+        code=lambda answer: EXIT_FAILED if answer["recording"] is None else EXIT_OK,
+        description="Say whether the broker records, and what the recording has cost. The exit code is 1 if "
+        "it does not record, and the reason is shown if a recording failed.",
+    ),
+)
+
+
+def _said(what: str, said: Any) -> str:
+    return f"{what} {said}" if isinstance(said, str) else f"machine versions {said[0]} to {said[1]}"
+
+
+def _cluster_status(arguments: argparse.Namespace, status: Any) -> str:
+    # Names and order are RabbitMQ's.
+    versions = [
+        f"{name}: {', '.join(_said(what, said) for what, said in each.items())}"
+        for name, each in status["versions"].items()
+    ]
+    alarms = [f"{each['alarm']} alarm on node {each['node']}" for each in status["alarms"]]
+    listeners = [
+        f"Node: {each['node']}, interface: {each['interface']}, port: {each['port']}, "
+        f"protocol: {each['protocol']}, purpose: {each['purpose']}"
+        for found in status["listeners"].values()
+        for each in found
+    ]
+    lacking = status.get("queues_without_leader")
+    leaderless = [("Queues without a leader", [without_leader(lacking)])] if lacking else []
+    states = [f"Node: {name}, status: {state}" for name, state in status["maintenance_status"].items()]
+    parts: tuple[tuple[str, list[str]], ...] = (
+        ("Basics", [f"Cluster name: {status['cluster_name']}"]),
+        ("Cluster Tags", status["cluster_tags"]),
+        ("Disk Nodes", status["disk_nodes"]),
+        ("Running Nodes", status["running_nodes"]),
+        ("Versions", versions),
+        ("Alarms", alarms),
+        ("Network Partitions", []),
+        ("Listeners", listeners),
+        *leaderless,
+        ("Maintenance status", states),
+        ("Feature flags", status["feature_flags"]),
+    )
+    return "\n\n".join("\n".join([title, "", *(lines or ["(none)"])]) for title, lines in parts)
 
 
 def _add_ends(parser: Parser) -> None:
@@ -56,8 +391,15 @@ def _policy_set(what: str, arguments: argparse.Namespace, found: Any) -> str:
     return f"{what} '{arguments.name}' set; it counts for {contents}"
 
 
-COMMANDS: Final = registered(
-    (
+def _waits(arguments: argparse.Namespace, found: Any) -> str:
+    if arguments.format == "json":
+        return json.dumps(found, indent=2)
+    return "\n".join(status.page(found, status.width_of(sys.stdout)))
+
+
+COMMANDS: Final = (
+    *_LIMITS,
+    *registered(
         CommandCall(
             "bind", lambda a, bound: f"{_bound(a)} bound", without=_ENDS, more=_add_ends, prepare=_with_ends
         ),
@@ -66,11 +408,17 @@ COMMANDS: Final = registered(
         ),
         CommandCall("set-policy", partial(_policy_set, "policy")),
         CommandCall("set-operator-policy", partial(_policy_set, "operator policy")),
-        *declaring.CALLS,
-        *definitions.CALLS,
-        *recording.CALLS,
-        *looking.CALLS,
-        *doctor.CALLS,
+        *_DECLARING,
+        *_DEFINITIONS,
+        *_RECORDING,
+        CommandCall(
+            "waiting",
+            _waits,
+            more=partial(add_format, plain="table"),
+            description="Show every link, channel and consumer that waits, the longest first: why, what "
+            "shows it, for how long, and what to do. docs/waiting.md has the codes.",
+        ),
+        *_DOCTOR,
+        CommandCall("cluster-status", _cluster_status),
     ),
-    tool=False,
 )

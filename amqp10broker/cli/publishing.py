@@ -1,24 +1,31 @@
-"""``amqp10broker publish``: sends messages, and prints their outcomes."""
+"""The commands that are clients: ``publish``, ``get``, and ``ping``, the health check of a container."""
 
 from __future__ import annotations
 
 import argparse
+import base64
+import json
 import sys
 import time
+import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, pairs, read_file
-from amqp10broker.cli.connecting import add_client, connect, positive
+from amqp10broker.cli import tables
+from amqp10broker.cli.commands import Command, Parser, pairs, read_file, seconds
+from amqp10broker.cli.connecting import add_address, add_client, connect, login_of, positive
 from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
+    from amqp10broker.client.blocking import Client
     from amqp10broker.client.links import Outcome
     from amqp10broker.client.message import Message
+
 
 _TEXTS: Final = frozenset(
     {"message-id", "to", "subject", "reply-to", "correlation-id", "content-type", "content-encoding"}
@@ -30,7 +37,7 @@ PROGRESS_EVERY_S: Final = 1.0
 _UINT_MAX: Final = 2**32 - 1
 
 
-def _arguments(parser: Parser) -> None:
+def _publish_arguments(parser: Parser) -> None:
     target = parser.add_mutually_exclusive_group(required=True)
     target.add_argument("--queue", metavar="NAME", help="to this queue")
     target.add_argument("--exchange", metavar="NAME", help="to this exchange, with --key")
@@ -200,12 +207,229 @@ def _body(arguments: argparse.Namespace) -> bytes:
     return read_file(arguments.file or "-")
 
 
+_WAIT_S_MAX: Final = 86_400.0
+_SECTIONS: Final = ("header", "message_annotations", "properties", "application_properties", "footer")
+
+
+def _get_arguments(parser: Parser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", help="its name")
+    parser.add_argument("-n", "--count", type=positive, default=1, metavar="N", help="so many (default 1)")
+    parser.add_argument(
+        "--ack-mode",
+        choices=("requeue", "ack"),
+        default="requeue",
+        help="put them back to their places, or have the queue forget them (default: requeue)",
+    )
+    parser.add_argument(
+        "--wait",
+        type=seconds(0, _WAIT_S_MAX),
+        default=0.0,
+        metavar="SECONDS",
+        help="wait so long for messages (default 0: take what is there)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "body"),
+        default="text",
+        help="body: the bodies as they are, and nothing else (default: text)",
+    )
+    add_client(parser)
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    with connect(arguments) as client:
+        receiver = client.receiver(queue_address(arguments.queue), credit=0)
+        deliveries = receiver.fetch(arguments.count, timeout_s=arguments.wait)
+        shown = show([each.message() for each in deliveries], arguments.format, arguments.queue)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(shown)
+        # Messages are only settled when they have been shown.
+        sys.stdout.buffer.flush()
+        if arguments.ack_mode == "ack":
+            receiver.accept(deliveries)
+        else:
+            receiver.release(deliveries)
+        receiver.detach()
+    return EXIT_OK
+
+
+def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
+    if form == "body":
+        return b"".join(_body_bytes(each) for each in messages)
+    documents = [document_of(each) for each in messages]
+    if form == "json":
+        return tables.as_json(documents).encode(errors="backslashreplace")
+    lines: list[str] = []
+    for number, document in enumerate(documents, 1):
+        if lines:
+            lines.append("")
+        lines.append(f"message {number} of {len(documents)}")
+        for section in _SECTIONS:
+            lines += [
+                f"  {section.replace('_', '-')} {tables.cell(name)}: {tables.cell(value)}"
+                for name, value in document.get(section, {}).items()
+            ]
+        body = document["body"] if isinstance(document["body"], str) else json.dumps(document["body"])
+        lines.append(f"  body ({document['body_encoding']}): {tables.cell(body)}")
+    if not lines:
+        lines.append(f"queue '{queue}' has no ready message")
+    return "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
+
+
+def document_of(message: Message) -> dict[str, Any]:
+    """Convert a message to JSON values; absent sections and fields are left out."""
+    document: dict[str, Any] = {}
+    for section in _SECTIONS:
+        value = getattr(message, section)
+        if is_dataclass(value):
+            value = {
+                field.name: getattr(value, field.name)
+                for field in fields(value)
+                if getattr(value, field.name) is not None
+            }
+        if value:
+            document[section] = _plain(value)
+    body = message.body
+    if isinstance(body, bytes):
+        document["body"], document["body_encoding"] = _text(body)
+    else:
+        assert message.kind is not None
+        document["body"] = _plain(body)
+        document["body_encoding"] = f"amqp-{message.kind.name.lower()}"
+    return document
+
+
+def _text(body: bytes) -> tuple[str, str]:
+    try:
+        return body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(body).decode(), "base64"
+
+
+def _body_bytes(message: Message) -> bytes:
+    if isinstance(message.body, bytes):
+        return message.body
+    if isinstance(message.body, str):
+        return message.body.encode()
+    return json.dumps(_plain(message.body), ensure_ascii=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes):
+        return _text(value)[0]
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Mapping) or hasattr(value, "items"):
+        return {str(_plain(key)): _plain(each) for key, each in value.items()}
+    return str(value)
+
+
+_BATCH: Final = 100
+_TTL_MS: Final = 60_000
+"""A message that could not be taken out again must not stay forever."""
+_OTHERS_MAX: Final = 1000
+"""The most other messages that are read, and released, in search of the own one."""
+
+
+def _ping_arguments(parser: Parser) -> None:
+    add_address(parser)
+    parser.add_argument(
+        "--password",
+        help="default: guest. Others on this machine can see it in the process list",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds(0.01, 3_600),
+        default=5.0,
+        metavar="SECONDS",
+        help="how long to wait for each answer (default 5)",
+    )
+    parser.add_argument(
+        "--queue",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="also send a message and take it out again: through that queue, which must exist and should "
+        "have no other consumers; without NAME through a temporary one",
+    )
+
+
+def _ping(arguments: argparse.Namespace) -> int:
+    """Run the check, and print one line for the answer and one for the message."""
+    started = time.perf_counter()
+    with login_of(arguments).connect(arguments.timeout) as client:
+        took = _since(started)
+        opened = client.core.remote_open
+        assert opened is not None
+        properties = opened.properties or {}
+        product = f"{properties.get('product', 'no product named')} {properties.get('version', '')}".rstrip()
+        # This broker announces itself as RabbitMQ for the sake of clients, and has its real name here.
+        product = str(properties.get("information", product))
+        print(f"{opened.container_id} answered in {took} ({product})")
+        if arguments.queue is not None:
+            started = time.perf_counter()
+            through = _pass_message(client, arguments.queue)
+            print(f"a message passed through {through} in {_since(started)}")
+    return EXIT_OK
+
+
+def _pass_message(client: Client, queue: str) -> str:
+    from amqp10broker.client.errors import ClientError
+    from amqp10broker.client.message import Header, Message, Properties
+    from amqp10broker.client.url import queue_address
+
+    # By its address and not as a bare name, which would declare a missing queue.
+    receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
+    through = f"queue '{queue}'" if queue else "a temporary queue"
+    sender = client.sender(receiver.address)
+    bare = Message(b"ping", Properties(message_id=uuid.uuid4())).encode()
+    sender.send(Header(ttl=_TTL_MS).encode() + bare)
+    others = 0
+    while others < _OTHERS_MAX:
+        # The message was accepted, so it is in the queue: no need to wait.
+        batch = receiver.fetch(_BATCH, timeout_s=0)
+        for delivery in batch:
+            if delivery.payload.endswith(bare):
+                receiver.accept(delivery)
+                return through  # unsettled messages return to their places when the connection closes
+        others += len(batch)
+        if len(batch) < _BATCH:
+            raise ClientError(
+                f"the message was accepted by {through} and somebody else took it out: ping a queue that has "
+                "no other consumers, or give --queue without a name"
+            )
+    raise ClientError(
+        f"{through} has {others} or more messages in front of the one sent: ping an emptier queue, or give "
+        "--queue without a name"
+    )
+
+
+def _since(started: float) -> str:
+    return f"{(time.perf_counter() - started) * 1000:.1f} ms"
+
+
 COMMANDS: Final = (
     Command(
         "publish",
-        _arguments,
+        _publish_arguments,
         _publish,
         "Send messages as a client of AMQP 1.0 does, and wait for their outcomes. Exit code 1 if not all are "
         "accepted, as when an exchange has no queue for them.",
+    ),
+    Command(
+        "get",
+        _get_arguments,
+        _get,
+        "Get messages as a client of AMQP 1.0 does, and show them with their properties. By default they go "
+        "back to their places in the queue.",
+    ),
+    Command(
+        "ping",
+        _ping_arguments,
+        _ping,
+        "Log in to a broker, open a connection and a session, and say how long it took. Exit "
+        "code 1 and one sentence if that fails: made for health checks.",
     ),
 )

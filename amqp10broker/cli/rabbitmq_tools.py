@@ -1,7 +1,8 @@
 """RabbitMQ's command line tools, as ``amqp10broker rabbitmqctl list_queues``, or under their own names.
 
 Each command is one row of `COMMANDS`. Most rows rewrite the words to a command of this broker; the rest call
-an operation. The image (docs/operating/Containerfile) installs the tools under RabbitMQ's names.
+an operation. The image (docs/operating/Containerfile) installs the tools under RabbitMQ's names, and is
+configured as RabbitMQ's: ``rabbitmq-server`` runs the broker by that configuration.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import amqp10broker
@@ -100,9 +103,7 @@ def run_tool(tool: str, given: Sequence[str]) -> int:
     if "RABBITMQ_NODE_PORT" in os.environ:
         os.environ.setdefault(SETTINGS["port"].variable, os.environ["RABBITMQ_NODE_PORT"])
     if tool == "rabbitmq-server":
-        from amqp10broker.cli.rabbitmq_server import serve
-
-        return serve(given)
+        return run_server(given)
     if tool == "rabbitmqadmin":
         return _admin(given)
     call = _read(tool, given)
@@ -576,3 +577,56 @@ _ADMIN: Final[Mapping[tuple[str, str], Callable[[Written, Mapping[str, Any]], No
     ("publish", ""): _publish,
     ("get", ""): _get,
 }
+
+
+CONFIG_FILE: Final = "/etc/rabbitmq/rabbitmq.conf"
+CONFIG_FOLDER: Final = "/etc/rabbitmq/conf.d"
+STARTED: Final = "Server startup complete"
+"""The line of the log for which testcontainers and Helm charts wait."""
+DEFAULTS: Final = ("the image", "listeners.tcp.default = 0.0.0.0:5672\nloopback_users.guest = false")
+HTTP_PORT: Final = 15_672
+PROMETHEUS_PORT: Final = 15_692
+
+
+def run_server(given: Sequence[str]) -> int:
+    """Run the broker until a signal stops it; returns the exit code. ``--keys`` prints the known keys.
+
+    The files are ``/etc/rabbitmq/rabbitmq.conf`` and those of ``/etc/rabbitmq/conf.d``, or those that
+    ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES`` name. As in RabbitMQ's image, clients may connect
+    from everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
+    """
+    from amqp10broker.config.rabbitmq_conf import ROWS, load
+
+    if given == ["--keys"]:
+        for row in ROWS:
+            print(f"{row.key:<70} {row.setting or f'no equal: {row.note}'}")
+        return EXIT_OK
+    if given:
+        raise ConfigError(
+            f"rabbitmq-server {given[0]}",
+            "is not an option",
+            "configure it by rabbitmq.conf or the environment",
+        )
+    from amqp10broker.cli import serve as serving  # Trio and structlog
+
+    config, warnings = load(_files(), os.environ, {})
+    config = replace(
+        config,
+        http_port=HTTP_PORT if config.http_port is None else config.http_port,
+        prometheus_port=PROMETHEUS_PORT if config.prometheus_port is None else config.prometheus_port,
+    )
+    return serving.run(config, announce=lambda broker: (STARTED,), warnings=warnings)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    main = Path(os.environ.get("RABBITMQ_CONFIG_FILE", CONFIG_FILE))
+    if not main.suffix:
+        main = main.with_suffix(".conf")
+    folder = Path(os.environ.get("RABBITMQ_CONFIG_FILES", CONFIG_FOLDER))
+    yield DEFAULTS
+    for path in [main, *sorted(folder.glob("*.conf"))]:
+        if path.exists() or (path == main and "RABBITMQ_CONFIG_FILE" in os.environ):
+            try:
+                yield str(path), path.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(str(path), f"cannot be read: {error}", "give a text file") from error

@@ -1,28 +1,205 @@
 """``amqp10broker serve``: sets up the process, runs the broker, and turns its end into an exit code.
 
-The parts that belong to the process are here: log, garbage collector, exit code. `amqp10broker.runtime.run`
-handles signals.
+The parts that belong to the process are here: the garbage collector, the exit code, and the log: structlog to
+standard error, for people or as one JSON object a line. An entry below the level costs one call of an empty
+method. Texts that clients choose (container-ids, addresses, descriptions) are escaped, so that they can
+neither forge a line nor move a terminal's cursor. `amqp10broker.runtime.run` handles signals.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
+import json
+import logging
 import os
+import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
 import trio
 
-from amqp10broker.cli import logs, ready, service_manager
+import amqp10broker
+from amqp10broker import portable
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError
+from amqp10broker.config.records import DEFAULT_USERS
+from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.run import run_broker
+
+if TYPE_CHECKING:
+    from amqp10broker.runtime.broker import Broker
+
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+
+def configure_log(level: str, form: str, *, stream: TextIO | None = None) -> None:
+    """Set up structlog for the whole process, before the first entry is written. `stream`: None is standard
+    error.
+    """
+    stream = stream if stream is not None else sys.stderr
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+    ]
+    if form == "json":
+        processors += [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Text, not structured frames: those would contain local variables, passwords among them.
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        processors += [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            escape_control_characters,
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty() and "NO_COLOR" not in os.environ,
+                exception_formatter=structlog.dev.plain_traceback,
+                pad_event_to=24,
+            ),
+        ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+
+
+@contextmanager
+def messages_of_python() -> Iterator[None]:
+    """Log Python's own output to standard error: warnings, exceptions in threads and finalizers, libraries'
+    log records.
+    """
+    log = structlog.get_logger("amqp10broker")
+
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        log.error("failed where it cannot be raised", where=repr(found.object), exc_info=found.exc_value)
+
+    def in_thread(found: threading.ExceptHookArgs) -> None:
+        name = None if found.thread is None else found.thread.name
+        log.error("a thread failed", thread=name, exc_info=found.exc_value)
+
+    def warned(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        log.warning("warning", category=category.__name__, text=str(message), where=f"{filename}:{lineno}")
+
+    before = sys.unraisablehook, threading.excepthook, warnings.showwarning, logging.lastResort
+    sys.unraisablehook, threading.excepthook = unraisable, in_thread
+    warnings.showwarning, logging.lastResort = warned, _OfLibraries(logging.WARNING)
+    try:
+        yield
+    finally:
+        sys.unraisablehook, threading.excepthook, warnings.showwarning, logging.lastResort = before
+
+
+class _OfLibraries(logging.Handler):
+    """OpenTelemetry logs each attempt; these entries are for debugging only."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger("amqp10broker")
+        note = log.debug if record.name.startswith("opentelemetry") else log.warning
+        note("library", name=record.name, text=record.getMessage())
+
+
+def escape_control_characters(
+    _logger: object, _method: str, entry: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    for key, value in entry.items():
+        if isinstance(value, str) and not value.isprintable():
+            entry[key] = value.encode("unicode_escape").decode("ascii")
+    return entry
+
+
+def welcome(broker: Broker) -> Iterator[str]:
+    """Yield five lines: where the broker listens, the page, the login, where data are, how to go on."""
+    config = broker.config
+    known = config.users == DEFAULT_USERS
+    login = "guest:guest@" if known else ""
+    page = f"{_url('http', broker.http_addresses)}/" if broker.http_addresses else "none (HTTP is off)"
+    url = _url("amqp", broker.addresses, login)
+    yield f"amqp10broker {amqp10broker.__version__}, AMQP 1.0 and 0-9-1: {url}"
+    yield f"page and HTTP API: {page}"
+    users = "guest with the password guest, from this machine" if known else "the users of the configuration"
+    yield f"login: {users}"
+    if config.data_dir is None:
+        yield "everything is in memory; 'amqp10broker serve --data-dir DIR' stores what is durable"
+    else:
+        yield f"durable data: {config.data_dir}"
+    yield "Press Ctrl-C to stop it. 'amqp10broker --help' lists the commands."
+
+
+def write_ready_file(path: str, broker: Broker) -> None:
+    """Write the broker's ports as JSON. The file appears whole, so that a program can wait for it.
+
+    Its keys are `pid`, `url`, `http_url`, `port`, `tls_port`, `http_port` and `metrics_port`; null stands for
+    a port that is not there. Raises `ConfigError` if the file cannot be written.
+    """
+    ports: dict[str, Any] = {
+        "pid": os.getpid(),
+        "url": _url("amqp", broker.addresses),
+        "http_url": _url("https" if broker.config.http_tls else "http", broker.http_addresses),
+        "port": _port(broker.addresses),
+        "tls_port": _port(broker.tls_addresses),
+        "http_port": _port(broker.http_addresses),
+        "metrics_port": _port(broker.metrics_addresses),
+    }
+    part = Path(f"{path}.{os.getpid()}")
+    try:
+        part.write_text(json.dumps(ports) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise ConfigError(
+            "ready_file", f"{path} cannot be written: {error.strerror}", "choose another"
+        ) from error
+
+
+def _url(scheme: str, addresses: list[tuple[str, int]], login: str = "") -> str | None:
+    if not addresses:
+        return None
+    host, port = addresses[0]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"{scheme}://{login}[{host}]:{port}" if ":" in host else f"{scheme}://{login}{host}:{port}"
+
+
+def _port(addresses: list[tuple[str, int]]) -> int | None:
+    return addresses[0][1] if addresses else None
+
+
+READY: Final = b"READY=1"
+VARIABLE: Final = "NOTIFY_SOCKET"
+
+
+def tell_ready(environ: Mapping[str, str]) -> None:
+    """Send the notification; failures are ignored."""
+    address = environ.get(VARIABLE, "")
+    if portable.UNIX is None or not address.startswith(("/", "@")):
+        return
+    if address.startswith("@"):
+        address = f"\0{address[1:]}"  # of the abstract namespace
+    with socket.socket(portable.UNIX, socket.SOCK_DGRAM) as manager:
+        manager.setblocking(False)
+        try:
+            manager.sendto(READY, address)
+        except OSError:
+            return
+
 
 # Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10, 10) the
 # collector walks them again and again: 0.3 to 0.6 µs a message.
@@ -51,10 +228,10 @@ def run(config: Config, *, announce: Announce = lambda broker: (), warnings: Ite
     Returns the exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged, 130 after
     ctrl-C before it was up; afterwards ctrl-C is an orderly shutdown.
     """
-    logs.configure(config.log_level, config.log_format)
+    configure_log(config.log_level, config.log_format)
     if COUNTS_REFERENCES:
         gc.set_threshold(*GC_THRESHOLDS)
-    with logs.messages_of_python():
+    with messages_of_python():
         for each in warnings:
             structlog.get_logger("amqp10broker").warning(each)
         return _run(config, announce)
@@ -101,8 +278,8 @@ async def _serve(config: Config, progress: _Progress, announce: Announce) -> Non
         for line in announce(broker):
             print(line, flush=True)
         if config.ready_file is not None:
-            ready.write_ready_file(config.ready_file, broker)
-        service_manager.tell_ready(os.environ)
+            write_ready_file(config.ready_file, broker)
+        tell_ready(os.environ)
 
     await run_broker(config, on_up)
 

@@ -153,12 +153,12 @@ def _serve(arguments: argparse.Namespace) -> int:
     # Imports make no garbage, and their objects stay: the collector walks them neither meanwhile nor when it
     # is on again, which took a tenth of a start.
     gc.disable()
-    from amqp10broker.cli import ready, serve  # Trio and structlog: for this command only
+    from amqp10broker.cli import serve  # Trio and structlog: for this command only
 
     if serve.COUNTS_REFERENCES:
         gc.freeze()
     gc.enable()
-    return serve.run(config, announce=ready.welcome) if arguments.bare else serve.run(config)
+    return serve.run(config, announce=serve.welcome) if arguments.bare else serve.run(config)
 
 
 COMMANDS: Final = (

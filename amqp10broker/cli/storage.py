@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.commands import Command, Parser, add_format
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.storage.check import Checked, accept_folder, check_folder
 from amqp10broker.storage.disk import Disk
@@ -16,7 +16,7 @@ from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("folder", metavar="DIR", help="the data folder, as given to serve --data-dir")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
 
 
 def _accept(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from amqp10broker.cli.commands import STANDARD, Command, Parser
+from amqp10broker.cli.connecting import first_line
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
-from amqp10broker.cli.passwords import first_line
 from amqp10broker.config.records import Config
 
 

@@ -14,17 +14,6 @@
 A client belongs to one thread. The socket is read and written only while a method waits, so a program that
 makes no calls for a while calls `Client.poll` now and then: without it no heartbeat is sent, and the
 broker closes the connection.
-
-A receiver for many messages: lists of encoded ones, without an object for each.
-
-`blocking.Receiver` makes a `Delivery` of every message, because messages are settled one by one. A reader
-of a stream needs bytes only, and a reader that empties a queue settles all messages at once; without the
-object and its bookkeeping a message costs about half as much. Credit is granted by hand.
-
-Requests to the management node of a broker, over the blocking client.
-
-A request is a message to ``/management`` with the method as its subject and the path as its `to`; the
-response comes on a second link of the same name, as in RabbitMQ 4.
 """
 
 from __future__ import annotations
@@ -35,6 +24,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Concatenate, Final, Self
 
@@ -300,16 +290,11 @@ class Client(ClientBase[Sender, Receiver]):
             return False
         except OSError as error:
             # The broker's last frames before it closed the socket give a better reason than the reset.
-            self._read_rest()
+            with suppress(OSError):
+                while data := receive_some(self._socket):
+                    self.core.receive(data)
             self._lost(error)
             return True
-
-    def _read_rest(self) -> None:
-        try:
-            while data := receive_some(self._socket):
-                self.core.receive(data)
-        except OSError:
-            pass
 
     def _lost(self, error: OSError) -> None:
         self.core.fail(connection_lost(error.strerror or str(error)))
@@ -389,7 +374,11 @@ class BulkEnd(ReceiverEnd):
 
 
 class BulkReceiver:
-    """A link on which many messages arrive, made by `bulk_receiver`.
+    """A link on which many messages arrive, made by `bulk_receiver`: lists of encoded ones.
+
+    `Receiver` makes a `Delivery` of every message, because messages are settled one by one. A reader of a
+    stream needs bytes only, and a reader that empties a queue settles all messages at once; without the
+    object and its bookkeeping a message costs about half as much. Credit is granted by hand.
 
     The methods raise `ClientError` once the link has ended; unsettled messages then return to the queue.
     """
@@ -478,7 +467,9 @@ ADDRESS = "/management"
 
 class Management:
     """A pair of links to the management node; one request at a time. It has a session of its own, because a
-    broker without that node may end the session.
+    broker without that node may end the session. A request is a message to ``/management`` with the method
+    as its subject and the path as its `to`; the response comes on a second link of the same name, as in
+    RabbitMQ 4.
     """
 
     def __init__(self, client: Client, *, timeout_s: float | None = None) -> None:

@@ -1,15 +1,10 @@
-"""One client connection without a socket: drives `amqp10.Connection` and its sessions.
+"""One client connection without a socket, and the steps that wait for its states.
 
-Bytes in (`receive`), bytes out (`take_output`), and states to wait for (`opened`, `ClientSession.begun`,
-`SenderEnd.in_flight` ...). Methods never wait and use no clock. The owner of a socket (`blocking`, `trio`)
-calls them, and checks `failure` while it waits for a state.
-
-Common parts of the client's two drivers: the steps of a connection, and the states that they wait for.
-
-An operation that needs an answer of the broker is a generator of steps, here and in `links`: it changes
-the state of `core`, and yields a `WaitFor` for each state to wait for. `blocking` and `trio` drive the
-generators, each with its own clock and socket, and turn them into methods with the same names and
-arguments.
+Bytes in (`ClientCore.receive`), bytes out (`take_output`), and states to wait for (`opened`,
+`ClientSession.begun`, `SenderEnd.in_flight` ...). An operation that needs an answer of the broker is a
+generator of steps, here and in `links`: it changes the state of the core, and yields a `WaitFor` for each
+state to wait for. `blocking` and `trio` drive the generators, each with its own clock and socket, and turn
+them into methods with the same names and arguments.
 """
 
 from __future__ import annotations
@@ -27,9 +22,13 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, CREDIT, ClientOptions, check_text, fields
 from amqp10broker.client.session import ClientSession, LinkEnd, ReceiverEnd, SenderEnd, ended
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    ESTABLISHMENT_FAILED,
+    HEARTBEAT,
+    Connection,
+    ConnectionState,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.link import (
     BeginReceived,
     ConnectionEvent,
@@ -213,8 +212,17 @@ class ClientCore:
                         self._forget(session)
             case BeginReceived():
                 self._on_begin(event)
+            case SaslOutcome(code=SaslCode.OK):
+                options = self.options
+                self._connection.open(
+                    options.container_id,
+                    hostname=options.hostname,
+                    # Half of the local limit, so that one lost or late frame does no harm (2.4.5).
+                    idle_time_out_ms=options.idle_timeout_ms // 2 or None,
+                    properties=fields("properties", options.properties),
+                )
             case SaslOutcome():
-                self._on_sasl(event)
+                self.fail(LoginError(self._login_refused(event.code)))
             case Open():
                 self.remote_open = event
                 # The reason comes with the close.
@@ -243,19 +251,6 @@ class ClientCore:
             )
         session.engine.receive_begin(event.channel, event.performative)
         self._by_remote_channel[event.channel] = session
-
-    def _on_sasl(self, event: SaslOutcome) -> None:
-        if event.code != SaslCode.OK:
-            self.fail(LoginError(self._login_refused(event.code)))
-            return
-        options = self.options
-        self._connection.open(
-            options.container_id,
-            hostname=options.hostname,
-            # Half of the local limit, so that one lost or late frame does no harm (2.4.5).
-            idle_time_out_ms=options.idle_timeout_ms // 2 or None,
-            properties=fields("properties", options.properties),
-        )
 
     def _login_refused(self, code: int) -> str:
         if code != SaslCode.AUTH:

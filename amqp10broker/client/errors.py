@@ -112,8 +112,17 @@ class MessageTooLargeError(ClientError):
 class NotAcceptedError(ClientError):
     def __init__(self, outcome: Outcome) -> None:
         error = outcome.error if isinstance(outcome, Rejected) else None
+        match outcome:
+            case Rejected():
+                text = f"the broker rejected the message{said(error)}"
+            case Released():
+                text = "the broker released the message: it has no queue to put it in; correct the address"
+            case Accepted():
+                raise AssertionError("an accepted message is no error")
+            case _:
+                text = "the broker gave the message back as modified: send it again later"
         super().__init__(
-            _not_accepted(outcome, error),
+            text,
             condition=None if error is None else str(error.condition),
             description="" if error is None else error.description or "",
         )
@@ -135,18 +144,6 @@ NO_CREDIT_HINT: Final = (
     "the broker withholds credit because the queue is overloaded or an alarm is on; `amqp10broker status` "
     "says which"
 )
-
-
-def _not_accepted(outcome: Outcome, error: Error | None) -> str:
-    match outcome:
-        case Rejected():
-            return f"the broker rejected the message{said(error)}"
-        case Released():
-            return "the broker released the message: it has no queue to put it in; correct the address"
-        case Accepted():
-            raise AssertionError("an accepted message is no error")
-        case _:
-            return "the broker gave the message back as modified: send it again later"
 
 
 def said(error: Error | None) -> str:

@@ -1,14 +1,10 @@
-"""Links of a client, for either driver; methods that wait are generators of steps (`driving`).
-
-Outcomes of messages (part 3, section 3.4): constructors for receivers, and collection for senders.
-"""
+"""Links of a client, for either driver; methods that wait are generators of steps (`core`)."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from amqp10broker.client.core import ClientBase, LinkBase, Steps, WaitFor, flush, never
@@ -16,8 +12,14 @@ from amqp10broker.client.errors import NO_CREDIT_HINT, ClientError, NotAcceptedE
 from amqp10broker.client.message import Message
 from amqp10broker.client.options import IN_FLIGHT_MAX, check_integer, check_text, fields
 from amqp10broker.client.session import Delivery, ReceiverEnd, SenderEnd
-from amqp10broker.protocols.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
-from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.performatives import Accepted as Accepted
+from amqp10broker.protocols.amqp10.performatives import Error
+from amqp10broker.protocols.amqp10.performatives import Modified as Modified
+from amqp10broker.protocols.amqp10.performatives import Rejected as Rejected
+from amqp10broker.protocols.amqp10.performatives import Released as Released
+from amqp10broker.protocols.amqp10.settling import ACCEPTED as ACCEPTED
+from amqp10broker.protocols.amqp10.settling import RELEASED as RELEASED
+from amqp10broker.protocols.amqp10.settling import Outcome as Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
 
 
@@ -60,9 +62,6 @@ class BatchesUnderWay:
             self._found.append(self._end.take_outcomes(waiting.pop(0)))
         return min(self._end.in_flight, sum(map(len, waiting)))
 
-    def at_most(self, count: int) -> bool:
-        return self.count() <= count
-
     def outcomes(self) -> list[Outcome | None]:
         return list(itertools.chain.from_iterable(self._found))
 
@@ -77,21 +76,6 @@ class BatchesUnderWay:
 
 def encoded(messages: Iterable[Message | bytes]) -> list[bytes]:
     return [message.encode() if isinstance(message, Message) else message for message in messages]
-
-
-__all__ = [
-    "ACCEPTED",
-    "RELEASED",
-    "Accepted",
-    "BatchesUnderWay",
-    "Modified",
-    "Outcome",
-    "Rejected",
-    "Released",
-    "encoded",
-    "modified",
-    "rejected",
-]
 
 
 class SenderBase(LinkBase):
@@ -176,7 +160,7 @@ def send_many(
             # Half of them at a time, so that both ends always have something to do.
             goal = in_flight_max // 2 if full else 0
             yield WaitFor(
-                partial(under_way.at_most, goal),
+                lambda goal=goal: under_way.count() <= goal,  # type: ignore[misc]
                 lambda: end.failure,
                 timeout_s,
                 f"outcome of {under_way.count()} messages" if end.credit else "link credit",

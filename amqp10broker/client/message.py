@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.codec import decode, encode
-from amqp10broker.protocols.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.protocols.amqp10.errors import DecodeError
+from amqp10broker.protocols.amqp10.errors import EncodeError as EncodeError
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -21,12 +22,13 @@ from amqp10broker.protocols.amqp10.performatives import (
     DELIVERY_ANNOTATIONS,
     FOOTER,
     MESSAGE_ANNOTATIONS,
-    Header,
-    Properties,
     decode_composite,
 )
+from amqp10broker.protocols.amqp10.performatives import Header as Header
+from amqp10broker.protocols.amqp10.performatives import Properties as Properties
 from amqp10broker.protocols.amqp10.sections import SECTION_CODES
-from amqp10broker.protocols.amqp10.types import Described, Map, Symbol, ULong
+from amqp10broker.protocols.amqp10.types import Described, Map, ULong
+from amqp10broker.protocols.amqp10.types import Symbol as Symbol
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
@@ -104,19 +106,10 @@ def decode_message(payload: bytes) -> Message:
     end = len(payload)
     while pos < end:
         code, start = section_at(payload, pos, end)
-        match code:
-            case Header.DESCRIPTOR:
-                section, pos = decode_composite(payload, pos, end)
-                assert isinstance(section, Header)
-                message.header = section
-                continue
-            case Properties.DESCRIPTOR:
-                section, pos = decode_composite(payload, pos, end)
-                assert isinstance(section, Properties)
-                message.properties = section
-                continue
-            case _:
-                pass  # the body's value determines its kind
+        if code in _COMPOSITES:
+            section, pos = decode_composite(payload, pos, end)
+            setattr(message, _COMPOSITES[code], section)
+            continue
         value, pos = decode(payload, start, end)
         if code in _VALUE_TYPES and not isinstance(value, _VALUE_TYPES[code]):
             raise DecodeError(f"section 0x{code:02x} holds a {type(value).__name__}")
@@ -136,6 +129,7 @@ def decode_message(payload: bytes) -> Message:
     return message
 
 
+_COMPOSITES: Final = {Header.DESCRIPTOR: "header", Properties.DESCRIPTOR: "properties"}
 _MAPS: Final[Mapping[int, str]] = {
     DELIVERY_ANNOTATIONS: "delivery_annotations",
     MESSAGE_ANNOTATIONS: "message_annotations",
@@ -165,16 +159,3 @@ def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     if not isinstance(code, int) or code not in _KNOWN:  # a list or map cannot be looked up in a set
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start
-
-
-__all__ = [
-    "BodyKind",
-    "EncodeError",
-    "Header",
-    "Message",
-    "Properties",
-    "Symbol",
-    "data_message",
-    "decode_message",
-    "section_at",
-]

@@ -1,11 +1,8 @@
-"""Options of a connection, and the default time-outs of the client.
+"""Options of a connection, the default time-outs of the client, and sockets of the blocking one.
 
-Checks of arguments that no frame can carry, made where the program passes them.
-
-Output is encoded when it is written, by the next call that waits, or by a separate task: a value without
-an encoding would fail there, far from the call that passed it, and break the connection for all.
-
-Sockets of the blocking client, plain or under TLS.
+Arguments that no frame can carry are refused where the program passes them. Output is encoded when it is
+written, by the next call that waits, or by a separate task: a value without an encoding would fail there, far
+from the call that passed it, and break the connection for all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The handshake of two nodes, before any other frame of a connection.
+"""What two nodes say first, and how each knows that the other is alive: the handshake, and heartbeats.
 
 ::
 
@@ -10,26 +10,17 @@
     VERDICT                             ->
 
 Each message is ``length u16 | kind u8 | content``, 1 024 bytes at most. A hello is `MAGIC` and the layout
-`HELLO`, which begins with the versions of the protocol in all of them.
-
-A proof is 32 bytes, a verdict ``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by
-the secret over the role of its sender and the step, the binding to the TLS connection (`PeerGreeting`), and
-both hellos; that of a verdict also covers the verdict. So a proof is invalid in the other direction and on
-another connection. A refusal before the proof of the secret carries no proof, so its content is not
-authenticated.
-
-Liveness of nodes, by one heartbeat a pair of nodes.
+`HELLO`, which begins with the versions of the protocol in all of them. A proof is 32 bytes, a verdict
+``refused u8 | proof 32s | reason in UTF-8``. A proof is the HMAC-SHA-256 by the secret over the role of its
+sender and the step, the binding to the TLS connection (`PeerGreeting`), and both hellos; that of a verdict
+also covers the verdict. So it is invalid in the other direction and on another connection. A refusal before
+the proof of the secret carries no proof, so its content is not authenticated.
 
 A node is alive here while its heartbeats arrive *and* list this node: a broken direction causes suspicion on
 both sides, so that no group follows a leader without contact to its followers. As `raft` requires, a
-restarted node is suspected, then reported alive.
-
-A heartbeat also reports how long the oldest append has not been synced: from `HAND_OVER_MS` on the node
-transfers its leaderships, and from `HUNG_MS` on its heartbeats are ignored (the connection stays). A loop
-that hangs sends no heartbeats.
-
-A heartbeat also carries facts, additional data between nodes as JSON; unchanged ones are left out on a
-connection.
+restarted node is suspected, then reported alive. A heartbeat also reports how long the oldest append has not
+been synced: from `HAND_OVER_MS` on the node transfers its leaderships, and from `HUNG_MS` on its heartbeats
+are ignored (the connection stays). It carries facts between nodes as JSON, unless they are unchanged.
 """
 
 from __future__ import annotations

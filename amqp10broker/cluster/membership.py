@@ -1,4 +1,4 @@
-"""Changes of a queue's members, in small steps that follow from the present state.
+"""The members of queues: where a new queue's are, and how they change, in small steps from the present state.
 
 A change has two places, the catalog and the group's log, and a node may fail between any two steps. So no
 step relies on an earlier one: `next_step` derives the next action from both, and `repair` resolves a
@@ -10,17 +10,10 @@ difference without a change under way.
 - A leader that is to leave hands over first, and the change goes on where the next one leads.
 - Where log and catalog differ and no change is under way, the catalog follows the log.
 
-Continuous reconciliation (`next_change`, `Schedule`) is for the node that leads a queue, and not while it is
-drained; a round changes each queue at most once. The rules are RabbitMQ's
-(`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a majority gets
-no member, since the change could not end; and an even target is reached, as its documentation states, where
-RabbitMQ stops at the odd size below.
-
-Which nodes a new queue is at, and which of them shall lead: RabbitMQ's rules (Q1, Q2, Q3, K1).
-
-The node of the client that declares is always a member. The others are those with the fewest members, running
-ones before stopped ones. Counting that costs a look at every queue, so from a thousand on chance decides,
-which is as even by then.
+Placement (`ByCount`; Q1, Q2, Q3, K1) and continuous reconciliation (`next_change`, `Schedule`) follow
+RabbitMQ (`quorum_queue.continuous_membership_reconciliation.*`), with two exceptions: a queue without a
+majority gets no member, since the change could not end; and an even target is reached, as its documentation
+states, where RabbitMQ stops at the odd size below.
 """
 
 from __future__ import annotations

@@ -1,30 +1,26 @@
 """The system group at one node: agreement on metadata, applied to the node's catalog.
 
 The group's machine (`transactions.SystemMachine`) decides; the catalog changes with it, so that queues start
-and end here. Requests come through `System.propose`, which is a `metadata.catalog.Propose`. Nothing here
-waits or has a clock. The member must not be called from its own callbacks, so `tick` does the consequences at
-the time of `deadline`.
+and end here. A request (`System.propose`, a `metadata.catalog.Propose`) is planned on the node's own copy of
+the catalog, and answered at once if it changes nothing. Otherwise the transaction is proposed, and decided
+when this node applies it. Until then it is sent again, to a new leader or after a second, because a message
+may be lost. Duplicates in the log are harmless, and so is a new order: a stale transaction is planned again
+(`TransactionOutcome.STALE`).
 
-A node's requests to the system group: planned here, sent to the leader, planned again if needed.
-
-A request is planned on the node's own copy of the catalog. Without changes it is answered at once. Otherwise
-the transaction is proposed, and decided when this node applies it. Until then it is sent again, to a new
-leader or after a second, because a message may be lost. Duplicates in the log are harmless, and so is a new
-order: a stale transaction is planned again (`TransactionOutcome.STALE`).
+Nothing here waits or has a clock. The member must not be called from its own callbacks, so `tick` does the
+consequences at the time of `deadline`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Final
 
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     LastTransaction,
     Origin,
-    SystemMachine,
     SystemStore,
     TransactionOutcome,
     Value,
@@ -89,141 +85,6 @@ class PendingProposal:
     plan: Plan[Any]
     data: bytes
     sent_ms: int | None = None
-
-
-@dataclass(eq=False)
-class Proposals:
-    _node: int
-    _incarnation: int
-    _catalog: Catalog
-    _machine: SystemMachine
-    _conceal: Conceal
-    _to_leader: Callable[[Sequence[bytes]], bool]
-    _tell: Callable[[Decided], None]
-    _now_ms: Callable[[], int]
-    _serial: int = 0
-    _pending: dict[int, PendingProposal] = field(default_factory=dict, init=False)
-    _lost: list[PendingProposal] = field(default_factory=list, init=False)
-    _retry_ms: int | None = None
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    # --- asking -------------------------------------------------------------------------------------
-
-    def ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
-        """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
-        of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
-        """
-        plan = request.plan(self._catalog)
-        if not plan.puts and not plan.forgets:
-            self._catalog.apply(used=plan.used)
-            return plan.answer
-        self._propose(request, ref, due_ms, plan)
-        return LATER
-
-    def _propose(
-        self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
-    ) -> None:
-        origin = Origin(self._node, self._incarnation, self._serial + 1)
-        settled = next(iter(self._pending), origin.serial)
-        transaction = transaction_of(
-            origin, plan, self._catalog, self._machine.revision, self._conceal, settled
-        )
-        self._serial = origin.serial
-        self._pending[origin.serial] = PendingProposal(request, ref, due_ms, plan, transaction.encode())
-
-    # --- outcomes -----------------------------------------------------------------------------------
-
-    def decided(self, serial: int, outcome: TransactionOutcome) -> PendingProposal | None:
-        """A transaction of this start is in the log, applied or not. Returns the request if it is executed
-        now and has a receiver.
-        """
-        while self._pending and (first := next(iter(self._pending))) < serial:
-            self._lost.append(self._pending.pop(first))
-        pending = self._pending.pop(serial, None)
-        if pending is None or outcome is TransactionOutcome.APPLIED:
-            return pending
-        self._lost.append(pending)
-        return None
-
-    def told_by_state(self, last: LastTransaction) -> list[PendingProposal]:
-        """A snapshot replaced entries: it lists the applied transactions of this start."""
-        applied: list[PendingProposal] = []
-        while self._pending and (first := next(iter(self._pending))) <= last.serial:
-            pending = self._pending.pop(first)
-            was_applied = any(begin <= first <= end for begin, end in last.stretches)
-            (applied if was_applied else self._lost).append(pending)
-        return applied
-
-    def refuse(self, refusal: RefusedError) -> None:
-        """Nothing of this node is decided any more."""
-        pendings = [*self._pending.values(), *self._lost]
-        self._pending.clear()
-        self._lost.clear()
-        for pending in pendings:
-            self.answer(pending, refusal=refusal)
-
-    def plan_again(self) -> None:
-        """Plan the requests that were not applied on the present copy."""
-        lost, self._lost = self._lost, []
-        for pending in lost:
-            try:
-                answer = self.ask(pending.request, pending.ref, pending.due_ms)
-            except RefusedError as refusal:
-                self.answer(pending, refusal=refusal)
-            else:
-                if answer is not LATER:
-                    self.answer(pending, answer)
-
-    def answer(
-        self, pending: PendingProposal, answer: Any = None, refusal: RefusedError | None = None
-    ) -> None:
-        """Send the outcome to the receiver, if there is one."""
-        if pending.ref is not None:
-            self._tell(Decided(pending.ref, answer, refusal))
-
-    # --- the way to the leader, and time --------------------------------------------------------------
-
-    def unsent(self) -> None:
-        """There is another leader, or the same one begins anew: it has got nothing of this."""
-        for pending in self._pending.values():
-            pending.sent_ms = None
-
-    def send(self) -> None:
-        """Send what is not on its way, as far as it goes."""
-        waiting = [pending for pending in self._pending.values() if pending.sent_ms is None]
-        self._retry_ms = None
-        if not waiting:
-            return
-        now_ms = self._now_ms()
-        if self._to_leader([pending.data for pending in waiting]):
-            for pending in waiting:
-                pending.sent_ms = now_ms
-        else:
-            self._retry_ms = now_ms + RETRY_AFTER_MS
-
-    def tick(self) -> None:
-        """Refuse what has waited too long, and send again what has no outcome."""
-        now_ms = self._now_ms()
-        for serial, pending in list(self._pending.items()):
-            if pending.due_ms is not None and pending.due_ms <= now_ms:
-                del self._pending[serial]
-                self.answer(pending, refusal=timed_out(pending.request, pending.plan))
-            elif pending.sent_ms is not None and pending.sent_ms + AGAIN_AFTER_MS <= now_ms:
-                pending.sent_ms = None
-        self.send()
-
-    @property
-    def deadline(self) -> int | None:
-        """When `tick` is due; None: nothing is awaited."""
-        times = [] if self._retry_ms is None else [self._retry_ms]
-        for pending in self._pending.values():
-            if pending.due_ms is not None:
-                times.append(pending.due_ms)
-            if pending.sent_ms is not None:
-                times.append(pending.sent_ms + AGAIN_AFTER_MS)
-        return min(times, default=None)
 
 
 def timed_out(request: CatalogRequest[Any], plan: Plan[Any]) -> Unavailable:
@@ -313,9 +174,12 @@ class System:
         self._without_leader: dict[int, tuple[PendingProposal, int]] = {}
         self._farewells: deque[tuple[int, QueueHandle]] = deque()
         self._down: dict[int, int] = {}
-        self._proposals = Proposals(
-            *(node, incarnation, catalog, store.machine, conceal, self._to_leader, tell, now_ms),
-        )
+        self._conceal = conceal
+        self._tell = tell
+        self._serial = 0
+        self._pending: dict[int, PendingProposal] = {}
+        self._lost: list[PendingProposal] = []
+        self._retry_ms: int | None = None
 
     @property
     def applied(self) -> int:
@@ -335,18 +199,18 @@ class System:
 
     def propose(self, request: CatalogRequest[Any], ref: RequestRef) -> Any:
         """See `metadata.catalog.Propose`; so long without a majority is a refusal, too."""
-        answer = self._proposals.ask(request, ref, self._now_ms() + self.decided_within_ms)
+        answer = self._ask(request, ref, self._now_ms() + self.decided_within_ms)
         if answer is LATER:
             if self._inside:
                 self._soon()
             else:
-                self._proposals.send()
+                self._send_pending()
                 self._due_by(self._now_ms() + RETRY_AFTER_MS)
         return answer
 
     def see_to(self, request: CatalogRequest[Any]) -> None:
         """Repeat a request without a receiver until it is decided; it refuses nothing."""
-        if self._proposals.ask(request, None, None) is LATER:
+        if self._ask(request, None, None) is LATER:
             self._soon()
 
     def start(self, started: NodeStarted, done: Callable[[], None]) -> None:
@@ -364,6 +228,97 @@ class System:
         if started.name in self._catalog.nodes and started.fits(self._catalog):
             self._said = True
             self.see_to(started)
+
+    def _ask(self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None) -> Any:
+        """Have a request decided. `due_ms`: when it is refused at the latest; None: never. Returns the answer
+        of its plan, if it changes nothing; else `LATER`. Raises `RefusedError` if the rules are against it.
+        """
+        plan = request.plan(self._catalog)
+        if not plan.puts and not plan.forgets:
+            self._catalog.apply(used=plan.used)
+            return plan.answer
+        self._propose_plan(request, ref, due_ms, plan)
+        return LATER
+
+    def _propose_plan(
+        self, request: CatalogRequest[Any], ref: RequestRef | None, due_ms: int | None, plan: Plan[Any]
+    ) -> None:
+        origin = Origin(self._node, self._incarnation, self._serial + 1)
+        settled = next(iter(self._pending), origin.serial)
+        transaction = transaction_of(
+            origin, plan, self._catalog, self._machine.revision, self._conceal, settled
+        )
+        self._serial = origin.serial
+        self._pending[origin.serial] = PendingProposal(request, ref, due_ms, plan, transaction.encode())
+
+    # --- outcomes -----------------------------------------------------------------------------------
+
+    def _decided(self, serial: int, outcome: TransactionOutcome) -> PendingProposal | None:
+        """A transaction of this start is in the log, applied or not. Returns the request if it is executed
+        now and has a receiver.
+        """
+        while self._pending and (first := next(iter(self._pending))) < serial:
+            self._lost.append(self._pending.pop(first))
+        pending = self._pending.pop(serial, None)
+        if pending is None or outcome is TransactionOutcome.APPLIED:
+            return pending
+        self._lost.append(pending)
+        return None
+
+    def _told_by_state(self, last: LastTransaction) -> list[PendingProposal]:
+        """A snapshot replaced entries: it lists the applied transactions of this start."""
+        applied: list[PendingProposal] = []
+        while self._pending and (first := next(iter(self._pending))) <= last.serial:
+            pending = self._pending.pop(first)
+            was_applied = any(begin <= first <= end for begin, end in last.stretches)
+            (applied if was_applied else self._lost).append(pending)
+        return applied
+
+    def _refuse(self, refusal: RefusedError) -> None:
+        """Nothing of this node is decided any more."""
+        pendings = [*self._pending.values(), *self._lost]
+        self._pending.clear()
+        self._lost.clear()
+        for pending in pendings:
+            self._answer(pending, refusal=refusal)
+
+    def _plan_again(self) -> None:
+        """Plan the requests that were not applied on the present copy."""
+        lost, self._lost = self._lost, []
+        for pending in lost:
+            try:
+                answer = self._ask(pending.request, pending.ref, pending.due_ms)
+            except RefusedError as refusal:
+                self._answer(pending, refusal=refusal)
+            else:
+                if answer is not LATER:
+                    self._answer(pending, answer)
+
+    def _answer(
+        self, pending: PendingProposal, answer: Any = None, refusal: RefusedError | None = None
+    ) -> None:
+        if pending.ref is not None:
+            self._tell(Decided(pending.ref, answer, refusal))
+
+    # --- the way to the leader ----------------------------------------------------------------------
+
+    def _unsent(self) -> None:
+        """There is another leader, or the same one begins anew: it has got nothing of this."""
+        for pending in self._pending.values():
+            pending.sent_ms = None
+
+    def _send_pending(self) -> None:
+        """Send what is not on its way, as far as it goes."""
+        waiting = [pending for pending in self._pending.values() if pending.sent_ms is None]
+        self._retry_ms = None
+        if not waiting:
+            return
+        now_ms = self._now_ms()
+        if self._to_leader([pending.data for pending in waiting]):
+            for pending in waiting:
+                pending.sent_ms = now_ms
+        else:
+            self._retry_ms = now_ms + RETRY_AFTER_MS
 
     def _to_leader(self, transactions: Sequence[bytes]) -> bool:
         if self.member.leads:
@@ -415,12 +370,12 @@ class System:
                             self._apply(place, payload)
                     at = run.last + 1
             store.keep(index)
-        self._proposals.plan_again()
+        self._plan_again()
         self._say_started()
         self._soon()
 
     def status(self, status: Status) -> None:
-        self._proposals.unsent()
+        self._unsent()
         self._soon()
         self.on_status(status)
 
@@ -442,11 +397,11 @@ class System:
         if (origin.node, origin.incarnation) != (self._node, self._incarnation):
             return
         if self._machine.last_of(self._node) is None:
-            self._proposals.refuse(
+            self._refuse(
                 Unavailable("cluster", "the cluster has forgotten this node: let it join again as a new one")
             )
             return
-        pending = self._proposals.decided(origin.serial, decision.outcome)
+        pending = self._decided(origin.serial, decision.outcome)
         if decision.outcome is not TransactionOutcome.APPLIED:
             return
         if pending is not None:
@@ -462,7 +417,7 @@ class System:
         if pending.ref is not None and number and not self.has_leader(number):
             self._without_leader[number] = pending, self._now_ms()
         else:
-            self._proposals.answer(pending, pending.plan.answer)
+            self._answer(pending, pending.plan.answer)
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
@@ -505,7 +460,7 @@ class System:
         self._catalog.apply([Put(key, decoded(key, after[key][1])) for key in new])
         last = self._machine.last_of(self._node)
         if last is not None and last.incarnation == self._incarnation:
-            for pending in self._proposals.told_by_state(last):
+            for pending in self._told_by_state(last):
                 keys = [put.key for put in pending.plan.puts if put.key in after]
                 puts = [(key, after[key][1]) for key in keys]
                 self._carried_out(pending, puts)
@@ -517,7 +472,7 @@ class System:
         waiting = self._without_leader.pop(number, None)
         if waiting is not None:
             pending, _ = waiting
-            self._proposals.answer(pending, pending.plan.answer)
+            self._answer(pending, pending.plan.answer)
 
     def _leader_due_ms(self, pending: PendingProposal, since_ms: int) -> int:
         members = _declared(pending).members
@@ -544,7 +499,7 @@ class System:
             f"Cannot declare quorum queue '{spec.name}' in vhost '{spec.vhost}' on node '{node}' with leader "
             f"on node '{leader}': no leader was elected within {waited_s} s; {to_do}",
         )
-        self._proposals.answer(pending, refusal=refusal)
+        self._answer(pending, refusal=refusal)
         self.see_to(QueueEnded(spec.vhost, spec.name, number, farewell=True))
 
     # --- nodes ------------------------------------------------------------------------------------------
@@ -580,7 +535,13 @@ class System:
         to_compact = self._store.to_compact
         if to_compact is not None and to_compact <= self._committed:
             self._store.compact(self.member.raft.point(to_compact))
-        self._proposals.tick()
+        for serial, waiting in list(self._pending.items()):
+            if waiting.due_ms is not None and waiting.due_ms <= now_ms:
+                del self._pending[serial]
+                self._answer(waiting, refusal=timed_out(waiting.request, waiting.plan))
+            elif waiting.sent_ms is not None and waiting.sent_ms + AGAIN_AFTER_MS <= now_ms:
+                waiting.sent_ms = None
+        self._send_pending()
         self._told_deadline = self.deadline
 
     @property
@@ -593,9 +554,13 @@ class System:
             times.append(self._farewells[0][0])
         if self.member.leads:
             times += self._down.values()
-        proposals = self._proposals.deadline
-        if proposals is not None:
-            times.append(proposals)
+        if self._retry_ms is not None:
+            times.append(self._retry_ms)
+        for pending in self._pending.values():
+            if pending.due_ms is not None:
+                times.append(pending.due_ms)
+            if pending.sent_ms is not None:
+                times.append(pending.sent_ms + AGAIN_AFTER_MS)
         return min(times, default=None)
 
     def _soon(self) -> None:

@@ -1,19 +1,15 @@
-"""Transactions: changes of the catalog that nodes agree on, and the machine that applies them.
+"""Transactions: changes of the catalog that nodes agree on, the machine that applies them, and its store.
 
 A node plans a request on its own copy of the catalog, and proposes the resulting transaction. It names the
-keys on which its plan depends, each with its *revision*: the index in the system group's log of its last
-change. The transaction is applied if none of these has changed by its place in the log; otherwise the node
-plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the same.
+keys on which its plan depends (`reads_of`), each with its *revision*: the index in the system group's log of
+its last change. The transaction is applied if none of these has changed by its place in the log; otherwise
+the node plans again on a newer copy. So rules are not replayed (ADR 0036), and all nodes apply the same.
+Facts without an entry, such as the emptiness of a virtual host to be deleted, have *marks*: keys without a
+value, whose revision changes with the fact.
 
-The dependencies follow from the changed keys (`reads_of`). Facts without an entry, such as the emptiness of a
-virtual host to be deleted, have *marks*: keys without a value, whose revision changes with the fact.
-
-The system group's member on disk: its log and the state that it has applied, in the catalog's log.
-
-Each entry of the group's log is an entry under a key of its own, and so is each key of the machine's state; a
-change of them is one record of the file. What is applied is written in the order in which it is, with the
-index up to which it is: so a start finds a state, and the entries behind it, whatever moment the power took.
-The state takes the part of a snapshot. Nothing waits until it is durable: the entries are.
+On disk (`SystemStore`), log and applied state are entries of the catalog's log, each under its own key. What
+is applied is written in order, with its index: so a start finds a state, which is the snapshot, and the
+entries behind it, whatever moment the power took. Only the entries are waited for until they are durable.
 
 ::
 

@@ -1,13 +1,10 @@
 """Scalar settings: type, range, meaning, and the check of a value.
 
 `number`, `text` and `switch` are used as dataclass field defaults, so that a setting is defined once: file
-loader, environment and command line read the field's name, default, range and help from there.
-
-Amounts of memory and disk as text, with RabbitMQ's unit words.
-
-``512MB``, ``1GiB``, ``0.6`` (a share of the memory that this process may use), ``absolute 1073741824``,
-``mem_relative 1.5``. A number without a unit differs by setting, as in RabbitMQ: for the memory watermark
-it is a share, for the disk limit bytes.
+loader, environment and command line read the field's name, default, range and help from there. Amounts of
+memory and disk have RabbitMQ's unit words: ``512MB``, ``1GiB``, ``0.6`` (a share of the memory that this
+process may use), ``absolute 1073741824``, ``mem_relative 1.5``. A number without a unit differs by setting:
+for the memory watermark it is a share, for the disk limit bytes.
 """
 
 from __future__ import annotations

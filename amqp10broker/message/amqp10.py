@@ -2,23 +2,6 @@
 
 The head is the encoded header and message-annotations as they will be delivered; the bare part is
 properties, application-properties, body and footer, byte for byte as published (`message`).
-
-Layouts of AMQP 1.0 messages: common parts of a publisher's messages, learned from those it sent.
-
-The messages of one publisher mostly have the same constructors, sizes and keys in the same places, and
-differ in the content of a few values: a message-id, a time, an application property, the body. Whether a
-message is well-formed depends on the former only. So once a message has been checked thoroughly, one
-comparison of numbers checks the next one: everything up to the body's content, read as one big number,
-with the variable bits masked out.
-
-A bit may vary only if no value of it makes another message of it than the one that was learned:
-
-* all of an integer, a floating-point number, a time, a uuid or a binary;
-* all but the highest bit of each byte of a string or a symbol in ASCII. So a match is ASCII, which is
-  UTF-8, and other text is checked thoroughly unless it is the very same.
-
-All else must be equal: header and annotations, constructors, sizes, keys, the user-id, and every value
-that is not listed here. The size of the body is checked against the end of the message.
 """
 
 from __future__ import annotations
@@ -112,7 +95,20 @@ class MessageLayout:
 
 
 class MessageLayouts:
-    """The layouts that one reader has learned.
+    """The layouts that one reader has learned of its publisher's messages.
+
+    These mostly have the same constructors, sizes and keys in the same places, and differ in the content of a
+    few values: a message-id, a time, an application property, the body. Whether a message is well-formed
+    depends on the former only. So once a message has been checked thoroughly, one comparison of numbers
+    checks the next one: everything up to the body's content, read as one big number, with the variable bits
+    masked out. A bit may vary only if no value of it makes another message of it than the one learned:
+
+    * all of an integer, a floating-point number, a time, a uuid or a binary;
+    * all but the highest bit of each byte of a string or a symbol in ASCII. So a match is ASCII, which is
+      UTF-8, and other text is checked thoroughly unless it is the very same.
+
+    All else must be equal: header and annotations, constructors, sizes, keys, the user-id, and every value
+    that is not listed here. The size of the body is checked against the end of the message.
 
     Learning takes about as long as checking thoroughly. A publisher that never repeats a layout must not
     pay for it each time, so the more was learned, the more unmatched messages are skipped before the next

@@ -1,24 +1,14 @@
-"""Conversion of messages between the encodings of AMQP 0-9-1 and AMQP 1.0.
+"""Conversion of messages between the encodings of AMQP 0-9-1 and AMQP 1.0, and to plain values.
 
-Converting never raises for an accepted message: a value without a counterpart is left out, or stored in an
-annotation or header where there is a custom for it. Results are cached by head, because the head
-determines everything but the body. `docs/conversion.md` has the tables. Values without an exact
-counterpart:
+Converting never raises for an accepted message: a value without a counterpart (`DROPPED`) is left out, or
+stored in an annotation or header where there is a custom for it. Results are cached by head, because the head
+determines everything but the body. `docs/conversion.md` has the tables. Values without an exact counterpart:
 
 - a reply-to of AMQP 0-9-1 is the name of a queue, one of AMQP 1.0 an address: ``q`` becomes ``/queues/q``
   and back; anything else stays as it is.
 - a content-type or content-encoding that is not ASCII cannot be a symbol, and is left out.
 - an expiration above 2**32 - 1 ms (49 days) becomes that, the largest ttl.
 - a message-id or correlation-id of AMQP 0-9-1 that is not UTF-8 becomes binary.
-
-Conversion of values between the type systems of AMQP 0-9-1 and AMQP 1.0, width for width.
-
-A value without a counterpart becomes `DROPPED`, and so do items of arrays and tables, each by itself;
-nothing here raises.
-
-The sections of the bare message of AMQP 1.0, of an accepted message, and headers for routing.
-
-Messages for APIs without AMQP: properties by their names of AMQP 0-9-1, and a body.
 """
 
 from __future__ import annotations
@@ -26,6 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from decimal import Decimal
 from functools import lru_cache
@@ -99,16 +90,7 @@ _URN_UUID: Final = re.compile("urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 _INT64_MAX: Final = 2**63 - 1
 
 
-def uuid_of(text: str) -> UUID | None:
-    """Return the UUID that a text like ``urn:uuid:3d0c...`` names, None for any other text."""
-    return UUID(text[9:]) if _URN_UUID.fullmatch(text) else None
-
-
-def urn_of(uuid: UUID) -> str:
-    return f"urn:uuid:{uuid}"
-
-
-# AMQP 0-9-1 to AMQP 1.0
+# --- values --------------------------------------------------------------------------------------
 
 
 def simple_to_amqp10(value: Any) -> Any:
@@ -171,9 +153,6 @@ _SIMPLE_TO_10: Final[dict[type, Callable[[Any], Any]]] = {
     t091.Timestamp: milliseconds,
     type(None): _same,
 }
-
-
-# AMQP 1.0 to AMQP 0-9-1
 
 
 def simple_to_amqp091(value: Any) -> Any:
@@ -263,10 +242,12 @@ _SIMPLE_TO_091: Final[dict[type, Callable[[Any], Any]]] = {
     t10.Decimal64: lambda value: _decimal(int.from_bytes(value.raw, "big"), 64, 10, 398),
     t10.Decimal128: lambda value: _decimal(int.from_bytes(value.raw, "big"), 128, 14, 6176),
     t10.Timestamp: seconds,
-    UUID: urn_of,
+    UUID: lambda value: f"urn:uuid:{value}",
     type(None): _same,
 }
 
+
+# --- the bare message of AMQP 1.0 ----------------------------------------------------------------
 
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -335,14 +316,6 @@ def data_section(content: bytes) -> bytes:
     return b"%b%b%b" % (_DATA32, size.to_bytes(4, "big"), content)
 
 
-def is_encoded_body(content: bytes) -> bool:
-    try:
-        sections = locate(content)
-        return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER
-    except DecodeError:
-        return False
-
-
 def routing_headers(message: Message) -> dict[str, object]:
     """Return an AMQP 0-9-1 message's headers, or an AMQP 1.0 message's application-properties and x-
     annotations.
@@ -368,6 +341,8 @@ def routing_headers(message: Message) -> dict[str, object]:
             headers[str(key)] = plain(converted)
     return headers
 
+
+# --- messages ------------------------------------------------------------------------------------
 
 ENCODED_BODY: Final = "amqp-1.0"
 """The type of an AMQP 0-9-1 message with the encoded body of an AMQP 1.0 message as its body."""
@@ -417,8 +392,9 @@ def to_amqp10(message: Message) -> Message:
     head10, prefix, encoded = converted(head)
     if not encoded:
         return head10, prefix + data_section(body)
-    if is_encoded_body(body):
-        return head10, prefix + body
+    with suppress(DecodeError):
+        if body and locate(body).bare == 0 and DATA <= _section(body, 0)[0] < FOOTER:
+            return head10, prefix + body
     # The type claims an encoded body wrongly. It stays as an annotation, so that it comes back.
     head10, prefix, _ = converted(head, False)
     return head10, prefix + data_section(body)
@@ -540,9 +516,8 @@ def _symbol(text: str | None) -> Symbol | None:
 def _id_to_amqp10(text: str | None) -> UUID | bytes | str | None:
     if text is None:
         return None
-    uuid = uuid_of(text)
-    if uuid is not None:
-        return uuid
+    if _URN_UUID.fullmatch(text):
+        return UUID(text[9:])
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -645,7 +620,7 @@ def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | No
     if value is None:
         return None
     if isinstance(value, UUID):
-        return urn_of(value)
+        return f"urn:uuid:{value}"
     if isinstance(value, int):
         return str(int(value))
     if isinstance(value, bytes):
@@ -666,6 +641,8 @@ def _queue_name(address: str) -> str:
     except UnicodeDecodeError:
         return address
 
+
+# --- for APIs without AMQP -----------------------------------------------------------------------
 
 NAMES: Final = tuple(field.name for field in fields(BasicProperties))
 

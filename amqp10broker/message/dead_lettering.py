@@ -1,20 +1,13 @@
-"""Dead-lettering of messages: the history in the head, the new exchange and key, no time to live.
+"""The heads of messages that are dead-lettered, or delivered again by a quorum queue.
 
 Only the head changes, and it stays in its protocol's encoding; body and bare message are as published. So
 the work is done once for all messages of a batch that share a head, and most of it once for those of AMQP
 0-9-1 with heads that differ in other properties only. The broker's records are marked in the head, because
 a client may publish headers of the same name.
 
-The message counts as not acquired in its new queue: it is not redelivered. For a consumer of AMQP 1.0 it
-still has no first acquirer, so in that encoding the field first-acquirer is left out, which means false,
-until a consumer acquires it; then it is false. The count of failed deliveries remains.
-
-The head of a message that a quorum queue delivers again: its history so far.
-
-The queue stores a message as published, and beside it the number of acquisitions, of failed deliveries,
-and the annotations of `modified` outcomes. They are written into the head at a redelivery:
-`x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of AMQP 0-9-1, the
-delivery-count and first-acquirer of the header, the redelivered flag.
+A dead letter has no time to live, and counts as not acquired in its new queue: it is not redelivered. For a
+consumer of AMQP 1.0 it still has no first acquirer, so in that encoding the field first-acquirer is left out,
+which means false, until a consumer acquires it; then it is false. The count of failed deliveries remains.
 """
 
 from __future__ import annotations
@@ -208,6 +201,13 @@ def _short(text: str) -> str:
     content = _text(text).encode()
     return content[:NAME_BYTES_MAX].decode("utf-8", "ignore")
 
+
+# --- redelivery ----------------------------------------------------------------------------------
+#
+# A quorum queue stores a message as published, and beside it the number of acquisitions, of failed
+# deliveries, and the annotations of `modified` outcomes. They are written into the head at a redelivery:
+# `x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of AMQP 0-9-1, the
+# delivery-count and first-acquirer of the header, the redelivered flag.
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")

@@ -1,18 +1,12 @@
-"""The traits of a message that a queue uses, read from its head: durable, priority, time to live, delay.
+"""What a queue reads of a message's head: durability, priority, time to live, delay; and what traces show.
 
-The earliest delivery time of a message, as its publisher wrote it.
+The earliest delivery time is a message annotation of AMQP 1.0, or a header of AMQP 0-9-1:
+`x-opt-delivery-time`, in milliseconds since 1970, which JMS clients write, or `x-opt-delivery-delay`, in
+milliseconds from the arrival at the queue, as in Artemis. If both are present the first one counts. A dead
+letter has no delay any more: it applied to the first queue.
 
-It is a message annotation of AMQP 1.0, or a header in AMQP 0-9-1: `x-opt-delivery-time`, in milliseconds
-since 1970, which JMS clients write, or `x-opt-delivery-delay`, in milliseconds from the arrival at the
-queue, as in Artemis. If both are present the first one counts.
-
-A dead letter has no delay any more: it applied to the first queue.
-
-The trace of a message: W3C Trace Context, as its publisher wrote it into the message.
-
-AMQP 1.0: the application-properties ``traceparent`` and ``tracestate``. AMQP 0-9-1: headers of these
-names. They cannot be message-annotations: the broker accepts only annotations with names that begin with
-``x-``.
+The trace is W3C Trace Context: application-properties ``traceparent`` and ``tracestate`` of AMQP 1.0, headers
+of these names of AMQP 0-9-1. They cannot be message-annotations, whose names begin with ``x-``.
 """
 
 from __future__ import annotations
@@ -52,6 +46,7 @@ TIME_MAX_MS: Final = 2**63 - 1
 """The last time that a timestamp, and the file of a snapshot, can represent."""
 
 _IN_BOTH: Final = b"x-opt-delivery-"
+"""Heads and properties without it need not be decoded for a delay."""
 
 
 class Delay(NamedTuple):
@@ -62,11 +57,6 @@ class Delay(NamedTuple):
     def due_ms(self, now_ms: int) -> int:
         """Of a message that arrives now, in ms since 1970; a past time is due at once."""
         return max(0, min(self.ms + now_ms if self.from_arrival else self.ms, TIME_MAX_MS))
-
-
-def may_be_delayed(encoded: bytes) -> bool:
-    """Whether a head, or properties, may contain one of the names: most need not be decoded."""
-    return _IN_BOTH in encoded
 
 
 def milliseconds_in(value: Any) -> int | None:
@@ -109,11 +99,11 @@ class Traits(NamedTuple):
 def traits_of(head: bytes) -> Traits:
     if head[0] != amqp091.MARK:
         header = header_of(head)
-        delay = delay_of(head) if may_be_delayed(head) else None
+        delay = delay_of(head) if _IN_BOTH in head else None
         return Traits(bool(header.durable), header.priority, header.ttl, delay)
     given = amqp091.split_head(head)[1]
     flags, _ = read_flags(given)
-    delay = delay_of(head) if flags & HEADERS and may_be_delayed(given) else None
+    delay = delay_of(head) if flags & HEADERS and _IN_BOTH in given else None
     if not flags & (PRIORITY | EXPIRATION):
         return Traits(is_persistent(given), None, None, delay)
     properties = decode_properties(given)

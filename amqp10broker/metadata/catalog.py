@@ -1,24 +1,14 @@
 """The metadata of this broker: virtual hosts with their queues and exchanges, and users.
 
 The catalog is plain state, read synchronously by any task. It changes in one way only: a request is planned
-(see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). The catalog does
-not run queues: the runtime does (`queue.StartQueue`). The catalog notifies a queue through its
-`QueueHandle` of new settings, redeclaration and deletion.
+(see `plan`), the durable part of the plan is stored, and the plan is applied (`propose`). On one node the
+answer exists when the call returns; in a cluster it arrives later as a `Decided` message, and a front end
+that waits handles no later input of its client. The runtime runs the queues (`queue.StartQueue`), and the
+catalog notifies them through their `QueueHandle` of new settings, redeclaration and deletion.
 
-Open connections and channels, counted against the limits of virtual hosts and users.
-
-One too many is refused with RabbitMQ's texts. Counts are not in the catalog: in a cluster each node counts
-its own and receives those of the others, so simultaneous requests at several nodes may exceed a limit.
-
-Decisions on requests: the answer comes at once, or later as a message.
-
-On one node the answer exists when the call returns. In a cluster it arrives later as a `Decided` message for
-the `RequestRef` of the request. A front end that waits handles no later input of its client.
-
-Restores a catalog from the entries of a data folder.
-
-The entries were checked when they were declared. Limits, defaults and configuration may have changed since,
-so nothing is refused: entries are applied, and no request is planned.
+Open connections and channels are counted against the limits of virtual hosts and users, and refused with
+RabbitMQ's texts. In a cluster each node counts its own and receives the counts of the others, so simultaneous
+requests at several nodes may exceed a limit.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ planned as one: each entry on a copy of the catalog without queues, to which the
 applied. A refused exchange, queue, binding or policy is left out and reported, since RabbitMQ exports
 bindings of internal exchanges without the exchanges. A malformed document, or one with a refused user,
 permission or limit, is rejected as a whole. Equal existing entries stay, so a second import changes nothing.
-
-Writing the catalog as one JSON document in RabbitMQ's shape; `definitions` reads it again.
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
-"""The codec of entries: for the data folder, and partly for definitions files.
+"""The codec of entries: each declared object as one JSON entry, in the words of definitions files.
 
 `encoded` and `decoded` are inverse for every kind of entry (see `plan`). Definitions files are read by the
-same functions through a `DefinitionEntry`, which handles numbers, defaults and mistakes of users, and names
-the place in its errors.
-
-Each declared object as one JSON entry, in the words of definitions files.
-
-Definitions files and the data folder share one form; `entry_codec` reads it. They differ in one thing: in a
-definitions file an argument without a JSON type becomes the nearest text (`nearest`); in the data folder it
-is wrapped without loss (`exact`, undone by `unwrapped`).
-
-Reading the entries of a definitions file: types and required keys, and errors that name the place.
-
-A `DefinitionEntry` is one object of the file together with where it stands, so that complaints begin like
-``definitions: queues[3].durable is "yes"; must be true or false``.
+same functions through a `DefinitionEntry`: an object of the file together with where it stands, so that
+complaints begin like ``definitions: queues[3].durable is "yes"; must be true or false``. The two forms differ
+in one thing: in a definitions file an argument without a JSON type becomes the nearest text (`nearest`); in
+the data folder it is wrapped without loss (`exact`, undone by `unwrapped`).
 """
 
 from __future__ import annotations

@@ -1,24 +1,15 @@
 """Regular expressions from clients: in permissions and policies, and in filters of lists.
 
 RabbitMQ's are PCRE, searched anywhere in the name, and an empty one matches no name. Python's differ little;
-an unsupported one is refused when it is set, not when it is used.
+an unsupported one is refused when it is set, not when it is used. An older one in a data folder or
+definitions file stays, finds nothing, and `fault_of` gives the reason.
 
-Names come from users, so a hostile name must not make a search long. `re` searches where it needs few steps,
-`bounded_search` elsewhere; a pattern that neither can search in bounded time is refused. An older one in a
-data folder or definitions file stays, finds nothing, and `fault_of` gives the reason. `PatternSearch` bounds
-the search of one request over all names.
-
-Searching with a regular expression in time that is bounded by its size times the length of the text.
-
-Python's `re` tries one way after the other, and ``^([a-z]+\\.?)+$`` has 2**27 ways through a name of 27
-letters. Here all ways are followed at once (Thompson's construction), from the end of the text to its
-beginning: a set of states, of which one is added or not for each character. That is slower than `re` where
-`re` is quick, so `patterns` asks `ways` first, and uses this only where there may be too many.
-
-What the pattern means is not decided here a second time: `re` parses it, and each single character, class
-or anchor is a small pattern of `re` again. Whether something is found is all that is answered, so groups,
-and greedy or lazy, make no difference. Back references, conditions on groups, and the possessive and
-atomic forms cannot be followed all at once.
+Names come from users, so a hostile name must not make a search long: Python's `re` has 2**27 ways through a
+name of 27 letters for ``^([a-z]+\\.?)+$``. `re` searches where `steps` finds few; elsewhere `BoundedSearch`
+follows all ways at once (Thompson's construction), from the end of the text to its beginning, in time bounded
+by the pattern's size times the length. `re` parses the pattern there, too, and each single character, class
+or anchor is a small pattern of it. Only whether something is found is answered. Back references, conditions
+on groups, and possessive and atomic forms cannot be followed so: they are refused where `re` may take long.
 """
 
 from __future__ import annotations

@@ -30,10 +30,7 @@ node_numbers         (nothing)                          the highest number of an
 cluster              (nothing)                          `nodes.ClusterFacts`
 ===================  =================================  ======================================
 
-How many connections, channels and queues a virtual host or a user may have.
-
-The records hold what an administrator set; `usage` counts what is there. Limits of the whole node are
-settings of the broker and not here.
+Limits of virtual hosts and users are what an administrator set; `catalog` counts what is there.
 """
 
 from __future__ import annotations

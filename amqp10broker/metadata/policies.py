@@ -1,8 +1,4 @@
-"""Policies: settings for all queues or exchanges whose name matches a pattern.
-
-The settings are in `queue_settings`; `effective` merges policies and arguments.
-
-The settings of a queue: its arguments, its policy and its operator policy merged into `QueueSettings`.
+"""Policies: settings for all queues or exchanges whose name matches a pattern, and what applies to a queue.
 
 Of the policies that match a queue the one of the highest priority counts, and so does one operator policy.
 These two are merged first, then the result with the arguments of the declaration; the row of each setting

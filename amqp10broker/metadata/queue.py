@@ -1,12 +1,9 @@
-"""One declared queue, and how the catalog has it run: `StartQueue`, of the runtime, starts one from a
-`QueueSpec` and returns the `QueueHandle` for all access.
+"""Declared queues, the kinds of queue, and the nodes of a cluster as every one of them sees the others.
 
-Properties of the kinds of queue, so that no other code compares names of kinds.
-
-Settings by kind are in `queue_settings`; consumer arguments and termini by kind
-are checked where they are read. A new kind is a new record here.
-
-The nodes of a cluster, as every one of them sees the others.
+The catalog has a queue run by `StartQueue`, of the runtime, which starts one from a `QueueSpec` and returns
+the `QueueHandle` for all access. Properties of a kind are in its record, so that no other code compares names
+of kinds; settings by kind are in `queue_settings`; consumer arguments and termini by kind are checked where
+they are read.
 """
 
 from __future__ import annotations

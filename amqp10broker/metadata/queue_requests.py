@@ -1,16 +1,8 @@
-"""Requests that declare and delete queues, and their plans.
+"""Requests that declare and delete queues, exchanges, bindings and subscriptions to topics, and their plans.
 
-Rules and error texts are RabbitMQ's.
-
-Requests that declare and delete exchanges and bindings, and their plans.
-
-The rules are in `routing.topology.Topology`.
-
-Subscriptions to topics: the arguments of their queues, their names, and their creation.
-
-A topic is not an entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic
-queue with that binding and an argument that describes it, so that it can be found by the link's name and
-appears in every listing.
+Rules and error texts are RabbitMQ's; those of exchanges are in `routing.topology.Topology`. A topic is not an
+entry of the catalog but a routing key of `TOPIC_EXCHANGE`. A subscription is a classic queue with that
+binding and an argument that describes it, so that it can be found by the link's name and is in every listing.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 """The settings of queues, one row each: the argument of a declaration and the key of policies for it.
 
-The checks of declarations (`queue_arguments`), of policies and operator policies (`policies`), the settings
-that apply to a queue (`effective`) and the page's lists are made from `SETTINGS`. To add a setting, add its
-row, and its field to `QueueSettings`.
-
-The x-arguments of a declaration of a queue: their checks, and the comparison with the existing queue.
-
-The table of arguments is `queue_settings.SETTINGS`. Refusals begin as RabbitMQ's do, because clients match
-that, and go on with what is allowed. Unknown arguments are kept without a meaning, as in RabbitMQ.
+The checks of declarations and policies, the settings that apply to a queue (`policies.effective`) and the
+page's lists are made from `SETTINGS`. To add a setting, add its row, and its field to `QueueSettings`.
+Refusals begin as RabbitMQ's do, because clients match that, and go on with what is allowed. Unknown arguments
+are kept without a meaning, as in RabbitMQ.
 """
 
 from __future__ import annotations

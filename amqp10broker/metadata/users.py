@@ -88,57 +88,56 @@ class TopicPermission:
 
 
 class Users:
-    """All users and what they may do. `on_change`: called after every change; must not raise."""
+    """All users and what they may do.
+
+    Attributes:
+        granted: the permissions, by user and virtual host.
+        on_change: called after every change; must not raise.
+    """
 
     def __init__(self) -> None:
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
-        self._users: dict[str, User] = {}
-        self._permissions: dict[tuple[str, str], Permission] = {}
+        self.by_name: dict[str, User] = {}
+        self.granted: dict[tuple[str, str], Permission] = {}
         self._topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
 
     def __iter__(self) -> Iterator[User]:
-        return iter(list(self._users.values()))
+        return iter(list(self.by_name.values()))
 
     def __len__(self) -> int:
-        return len(self._users)
+        return len(self.by_name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._users
-
-    def find(self, name: str) -> User | None:
-        return self._users.get(name)
+        return name in self.by_name
 
     def lookup(self, name: str) -> User:
         """The user of this name. Raises `NotFound` if there is none."""
-        user = self._users.get(name)
+        user = self.by_name.get(name)
         if user is None:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
         return user
 
     def put_user(self, user: User) -> None:
-        self._users[user.name] = user
+        self.by_name[user.name] = user
         self._changed()
 
     def drop_user(self, name: str) -> None:
-        del self._users[name]
+        del self.by_name[name]
         self._changed()
 
     # --- permissions ------------------------------------------------------------------------------
 
-    def permission(self, user: str, vhost: str) -> Permission | None:
-        return self._permissions.get((user, vhost))
-
     def permissions(self) -> list[tuple[str, str, Permission]]:
         """All permissions as (user, virtual host, permission)."""
-        return [(*key, permission) for key, permission in self._permissions.items()]
+        return [(*key, permission) for key, permission in self.granted.items()]
 
     def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        self._permissions[user, vhost] = permission
+        self.granted[user, vhost] = permission
         self._changed()
 
     def drop_permission(self, user: str, vhost: str) -> None:
-        del self._permissions[user, vhost]
+        del self.granted[user, vhost]
         self._changed()
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:

@@ -1,7 +1,7 @@
 """One virtual host: its queues by name, exchanges, bindings and policies.
 
 Virtual hosts share nothing with each other. This is plain state, changed by `Catalog.apply` alone. The rules
-of declarations are in `queue_requests`, `exchange_requests` and `vhost_requests`.
+of declarations are in `queue_requests` and `vhost_requests`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Virtual hosts, their limits and policies, and parameters: requests and their plans.
-
-Adding, changing and deleting users and their permissions: requests and their plans.
-"""
+"""Virtual hosts, their limits and policies, parameters, users and permissions: requests and their plans."""
 
 from __future__ import annotations
 
@@ -81,7 +78,7 @@ class SetPermission:
     def plan(self, catalog: Catalog) -> Plan[None]:
         catalog.lookup_vhost(self.vhost)
         catalog.users.lookup(self.user)
-        if catalog.users.permission(self.user, self.vhost) == self.permission:
+        if catalog.users.granted.get((self.user, self.vhost)) == self.permission:
             return Plan(None)
         key = ("permission", self.user, self.vhost)
         if self.permission is None:
@@ -148,7 +145,9 @@ def permissions_of(users: Users, *, user: str | None = None, vhost: str | None =
 
 
 def _put(users: Users, user: User) -> Plan[User]:
-    return Plan(user) if users.find(user.name) == user else Plan(user, [Put(("user", user.name), user)])
+    return (
+        Plan(user) if users.by_name.get(user.name) == user else Plan(user, [Put(("user", user.name), user)])
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
-"""Samples of a session or a channel, one of each link and of each consumer, and events from two of them.
+"""Samples of sessions, channels and their links and consumers, and events from two of them.
 
-The same state that `status` shows, read by the same rules (`why_link`, `why_channel`),
-without the sentences: samples are taken twenty times a second, and the sentences cost many times as much.
+The same state that `status` shows, read by the same rules (`why_link`, `why_channel`), without the sentences:
+samples are taken twenty times a second, and the sentences cost many times as much. Observers compare them,
+time some deliveries, and watch what has no credit: a connection's bytes, a queue's depth, the process.
 
-Observers of a session or channel, which compare samples of its parts and time some of their deliveries;
-and of what has no credit: a connection's bytes, a queue's depth, the broker's process.
-
-In all of them `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
+In all observers `now_ns` is the present by a monotonic clock, `ts_ns` the same by the wall clock, and `whole`
 emits the elapsed time up to now even without changes.
 """
 
@@ -19,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, NO_REASON, EventKind, LimitReason
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
-from amqp10broker.sessions.amqp091.consuming import ChannelConsumer as ChannelConsumer
+from amqp10broker.sessions.amqp091.consuming import ChannelConsumer
 from amqp10broker.sessions.amqp091.publishing import Publishing
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
@@ -192,11 +190,6 @@ def first_count(part: object) -> int:
     return INITIAL_DELIVERY_COUNT if given is None else given
 
 
-def is_answered(part: object) -> bool:
-    """Return whether there is a latency: deliveries that are sent settled are done at once."""
-    return _IS_ANSWERED[type(part)](part)
-
-
 def _publisher(part: LinkPublisher) -> tuple[int, int]:
     credit = part.link.credit
     return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
@@ -222,6 +215,7 @@ _IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
     Publishing: lambda part: part.confirming,
     ChannelConsumer: lambda part: not part.terms.no_ack,
 }
+"""Whether there is a latency: deliveries that are sent settled are done at once."""
 
 
 # In place of a time: these came before the first observation.
@@ -353,7 +347,7 @@ class Observer:
 
     def begin_probe(self) -> None:
         """Time the deliveries of the next steps, by `probe`, until their latencies are complete."""
-        parts = [each for each in self._parts.items() if is_answered(each[0])]
+        parts = [each for each in self._parts.items() if _IS_ANSWERED[type(each[0])](each[0])]
         if len(parts) > PROBE_PARTS_MAX:
             first = self._turn * PROBE_PARTS_MAX % len(parts)
             parts = [*parts[first:], *parts[:first]][:PROBE_PARTS_MAX]

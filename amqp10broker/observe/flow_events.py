@@ -1,4 +1,4 @@
-"""The definition of a flow event, of a run, and of the layout of their files.
+"""The definition of a flow event, of a run, and of the layout of their files; and the buffer of events.
 
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
 of a column depends on the kind of event (`EventKind`); a column that a kind does not mention is 0. A
@@ -11,11 +11,6 @@ recording is a folder::
 A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore. A run
 id belongs to the one broker that created the folder of its events. Numpy and Arrow forms are derived from
 `FIELDS` where they are needed.
-
-A bounded buffer of packed events that never blocks.
-
-When it is full, events are lost and counted. As soon as there is room again, an event of the kind `DROPPED`
-with the count comes first, so that a reader finds the position and size of the gap.
 """
 
 from __future__ import annotations
@@ -208,7 +203,11 @@ EVENTS_MAX: Final = 65_536
 
 
 class EventRing:
-    """The buffer that this module describes. `events_max`: capacity in events, 2 or more."""
+    """A bounded buffer of packed events that never blocks. `events_max`: capacity in events, 2 or more.
+
+    When it is full, events are lost and counted. As soon as there is room again, an event of the kind
+    `DROPPED` with the count comes first, so that a reader finds the position and size of the gap.
+    """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")
 

@@ -437,7 +437,7 @@ def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
         for vhost in vhosts
         if access is None
         or caller.is_administrator
-        or caller.catalog.users.permission(access.user, vhost.name) is not None
+        or caller.catalog.users.granted.get((access.user, vhost.name)) is not None
     ]
 
 

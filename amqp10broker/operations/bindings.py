@@ -1,14 +1,8 @@
-"""Operations on bindings, and the path segment that identifies a binding.
+"""Operations on exchanges and bindings, the URI of a management request, and its segment for a binding.
 
 The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
 percent-encoded; the hash stands for the arguments and is empty without any. A missing permission raises
 `PermissionDenied`, a name with a line end `BadRequest`, a queue of another connection `ResourceLocked`.
-
-The URI of a management request: path segments and query values, percent-decoded (RFC 3986).
-
-Operations on exchanges: declare, delete, list.
-
-A missing permission raises `PermissionDenied`, a name with a line end `BadRequest`.
 """
 
 from __future__ import annotations

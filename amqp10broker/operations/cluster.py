@@ -1,11 +1,7 @@
-"""Operations on the cluster itself: status, name and members.
+"""Operations on the cluster itself (status, name, members), and before and after the stop of a node.
 
 Columns, keys and refusals are RabbitMQ's where it has the same concept. A node in no cluster is shown as a
-cluster of one. A missing node raises `NotFound`.
-
-Operations before a node is stopped, and after it was started: checks, drain and revive.
-
-A failed check is a result with a line for each reason.
+cluster of one. A missing node raises `NotFound`; a failed check is a result with a line for each reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The operation `doctor`: the checklist for production, evaluated on the facts of a node.
+"""The checklists: `doctor` for production, evaluated on the facts of a node, and `upgrade-check`.
 
 A fact that could not be determined leads to `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
-has a row for each check.
-
-The operation `upgrade-check`: what of clients, queues and policies another version of RabbitMQ changes.
+has a row for each check. `upgrade-check` finds what of clients, queues and policies another version of
+RabbitMQ changes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The interface of the running node for operations.
-
-The caller of an operation, and the steps in which an operation waits.
-"""
+"""The interface of the running node for operations, their caller, and the steps in which they wait."""
 
 from __future__ import annotations
 

@@ -17,11 +17,7 @@ from amqp10broker.operations.node import Caller, Steps
 from amqp10broker.operations.operation import FOR_ADMINISTRATORS, REGISTERED, Kind, Operation, checked, shown
 
 _MODULES: Final = [
-    module.__name__
-    for module in (
-        *(queues, bindings, bindings, accounts, policies, running, cluster),
-        *(members, cluster, doctor, doctor),
-    )
+    module.__name__ for module in (queues, bindings, accounts, policies, running, cluster, members, doctor)
 ]
 """The modules that register operations, in the order of the help."""
 

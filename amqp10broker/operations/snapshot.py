@@ -2,11 +2,7 @@
 
 All front ends read these records, the command line through `document`. They are made between two awaits of a
 single-threaded program, so their values are consistent. A field that a protocol or a kind of queue does not
-have is None.
-
-Facts that a running node determines about itself and its machine, for `checklist`.
-
-Unknown facts are None.
+have is None, and so is a fact that a node cannot determine about itself and its machine (`Inspection`).
 """
 
 from __future__ import annotations

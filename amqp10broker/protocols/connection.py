@@ -1,15 +1,8 @@
-"""The eight bytes with which a client says what it speaks, before anything else.
+"""What both protocols share of a connection: its first bytes, idle time-outs, and bounds of unfinished input.
 
-One port serves both protocols. A client that says something else is told what it could say, and
-then the socket is closed (AMQP 1.0 part 2, section 2.2; AMQP 0-9-1 section 4.2.2).
-
-Idle time-outs both ways: part 2, section 2.4.5.
-
-The caller checks the time at intervals, so that a busy connection has no cost per frame. A process can be
-held up, by a debugger or by the machine, while data of the peer waits to be read; so the time between two
-checks counts as silence for no longer than a quarter of the time-out.
-
-Bytes kept of what clients have begun and not finished, bounded by connection, user and node.
+The eight bytes with which a client begins say what it speaks; one port serves both protocols. A client that
+says something else is told what it could say, and then the socket is closed (AMQP 1.0 part 2, section 2.2;
+AMQP 0-9-1 section 4.2.2).
 """
 
 from __future__ import annotations
@@ -57,6 +50,8 @@ def answer(data: bytes) -> Greeting | None:
     return Greeting(None, SASL_HEADER)
 
 
+# --- idle time-outs: part 2, section 2.4.5 -------------------------------------------------------
+
 # The tolerance for a sum of parts, in seconds.
 _ROUNDING_S: Final = 1e-6
 
@@ -64,6 +59,10 @@ _ROUNDING_S: Final = 1e-6
 class IdleTimer:
     """Determines when to send an empty frame and when the peer has been silent for too long. `interval`:
     seconds between two calls of `tick`; None when neither side has a time-out.
+
+    The caller checks the time at intervals, so that a busy connection has no cost per frame. A process can be
+    held up, by a debugger or by the machine, while data of the peer waits to be read; so the time between two
+    checks counts as silence for no longer than a quarter of the time-out.
     """
 
     __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
@@ -98,6 +97,9 @@ class IdleTimer:
         heartbeat = self._remote > 0 and now - self._sent_at >= self._remote / 4
         expired = self._local > 0 and self._silence >= self._local - _ROUNDING_S
         return heartbeat, expired
+
+
+# --- bytes of what clients have begun and not finished, by connection, user and node -------------
 
 
 class Budget:

@@ -1,9 +1,7 @@
-"""RFC 1982 serial-number arithmetic on 32 bits (part 2, section 2.8.10).
+"""Numbers of a fixed width, which both protocols have, and serial numbers of 32 bits.
 
-Used for delivery-count, delivery-id and transfer-id. All results are in 0 .. 2**32 - 1 unless a function
-states another range.
-
-Numbers of a fixed width, which both protocols have, and the error for a value that does not fit.
+Arithmetic is that of RFC 1982 (part 2, section 2.8.10), for delivery-count, delivery-id and transfer-id. All
+results are in 0 .. 2**32 - 1 unless a function states another range.
 """
 
 from __future__ import annotations

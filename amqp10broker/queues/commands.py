@@ -1,11 +1,9 @@
-"""Commands that sessions and channels send to queues.
+"""Commands that sessions and channels send to queues, and the effects that queues send back.
 
 A sender has a `PeerId`, under which the queue returns its effects. `PublisherRef`, `ConsumerRef` and
 `RequestRef` are values that are equal on every node and contain no object of the runtime. Records are not
 modified after they were sent; the four that are made per batch are not *declared* frozen, because that costs
 0.3 us instead of 0.1 each, which counts when every message goes to another queue.
-
-Effects that queues send to sessions and channels, each under the `PeerId` of its receiver.
 """
 
 from __future__ import annotations

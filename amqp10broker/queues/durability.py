@@ -1,4 +1,4 @@
-"""The base class of queues' durability backends, which stores nothing itself.
+"""The base class of queues' durability backends, which stores nothing itself, and the admission of publishes.
 
 The queue's task (`runtime.queues.queue_task`) calls five methods: `recover` once, then in each step::
 
@@ -8,11 +8,6 @@ The queue's task (`runtime.queues.queue_task`) calls five methods: `recover` onc
 
 and `close` when it ends. No method waits: a completed operation calls `wake`, and the next step goes on with
 it. Commits over several queues call `catch_up`, then `takes_part`, then `apply_part`.
-
-Publishes that wait while the disk is full, so that all other commands go on.
-
-Published messages need room for good; settlements, credit and other records help to make room, and have a
-reserve (`storage.journal`). So a durable queue checks here, once a step, which of its commands it may apply.
 """
 
 from __future__ import annotations
@@ -30,6 +25,11 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 
 
 class Admission:
+    """Publishes that wait while the disk is full, so that all other commands go on. Published messages need
+    room for good; settlements, credit and other records help to make room, and have a reserve
+    (`storage.journal`).
+    """
+
     __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
     def __init__(self, room: Commits | None, wake: Callable[[], None]) -> None:
@@ -46,9 +46,17 @@ class Admission:
             return commands
         asking = [command for command in commands if isinstance(command, Publish)]
         before = len(self.waiting)
+        if not (asking or before):
+            return commands
         if before:
             asking = [*self.waiting, *asking]
-        count = self._count(asking, room)
+        count = size = 0
+        for publish in asking:
+            last = content_bytes(publish.messages)
+            size += last
+            if not room.journal.admits(size, last):
+                break
+            count += 1
         admitted: list[Command] = [*asking[: min(before, count)]]
         self.waiting = asking[count:]
         if not self.waiting:
@@ -64,16 +72,6 @@ class Admission:
                     continue
             admitted.append(command)
         return admitted
-
-    @staticmethod
-    def _count(publishes: list[Publish], room: Commits) -> int:
-        size = 0
-        for at, publish in enumerate(publishes):
-            last = content_bytes(publish.messages)
-            size += last
-            if not room.journal.admits(size, last):
-                return at
-        return len(publishes)
 
     @property
     def holds(self) -> bool:
@@ -206,6 +204,8 @@ class DurabilityBackend(Generic[MachineT]):
     order of a log; until then the backend holds them. `durable`: what it stores survives a restart.
     `recovered`: the machine has its former state. `due_ms`: when `flush` must be called without a command.
     """
+
+    __slots__ = ("_publish", "admission", "due_ms", "durable", "queue", "recovered", "wake")
 
     by_log: ClassVar[bool] = False
 

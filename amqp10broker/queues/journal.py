@@ -1,15 +1,8 @@
-"""The node's journal, for queues, and notifications of its durability and room.
-
-The places of one level's messages in the journal, and which of them are gone.
+"""What queues use of the node's storage: the journal, places of messages in it, pages in scratch files.
 
 An extent is one record of the journal, or several with few others between them. Removed messages are bits of
 one number, so that the index takes a few bytes a message even when they go in any order. Positions grow, so
 extents are in order.
-
-Pages of messages that need not survive a restart, in files without a name, or in memory.
-
-One spool serves all queues of a broker. A file is closed, and its space released, when the last page in it
-has been dropped.
 """
 
 from __future__ import annotations
@@ -31,20 +24,15 @@ class RecordLog(Protocol):
 
     def append(
         self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
-    ) -> tuple[int, int, int]:
-        """Collect a record, and return ticket, file and offset."""
+    ) -> tuple[int, int, int]: ...
 
-    def read(self, file: int, offset: int) -> bytes:
-        """Return the payload of a record."""
+    def read(self, file: int, offset: int) -> bytes: ...
 
-    def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
-        """Return consecutive records of a file."""
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]: ...
 
-    def add_live(self, file: int, length: int) -> None:
-        """Count bytes of a file as needed."""
+    def add_live(self, file: int, length: int) -> None: ...
 
-    def add_dead(self, file: int, length: int) -> None:
-        """Count bytes as not needed any more."""
+    def add_dead(self, file: int, length: int) -> None: ...
 
 
 class Commits(Protocol):

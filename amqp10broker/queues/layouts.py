@@ -29,7 +29,6 @@ from amqp10broker.layout import (
 )
 from amqp10broker.message.message import Message, decode_batch, encode_batch
 from amqp10broker.queues import commands as c
-from amqp10broker.queues import commands as e
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 
@@ -81,7 +80,7 @@ SETTINGS: Final = as_bytes(encode_settings, decode_settings)
 SHOWN: Final = Many(U64, tuple)
 """How far a browser was shown (`Deliver.shown`)."""
 _OUTCOME: Final = choice(c.DeliveryOutcome)
-_REFUSAL: Final = choice(e.Refusal)
+_REFUSAL: Final = choice(c.Refusal)
 _LINK: Final = Fixed(
     "?IIQQ",
     f"type({{0}}) is {source_name(c.ConsumerRef)}, *{{0}}[0], {{0}}[1]",
@@ -106,10 +105,10 @@ def _deliver(
     shown: Sequence[int],
     keys: Sequence[int],
     messages: Sequence[Message],
-) -> e.Deliver:
+) -> c.Deliver:
     if len(keys) != len(messages):
         raise ValueError("a delivery has other numbers than messages")
-    return e.Deliver(consumer, keys, messages, epoch, spent, again, shown)
+    return c.Deliver(consumer, keys, messages, epoch, spent, again, shown)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -162,26 +161,26 @@ UNLOGGED: Final[dict[int, Layout[Any]]] = {
 EFFECT: Final[OneOf[Any]] = OneOf(
     "effect of a queue",
     {
-        1: Layout(e.Confirmed, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS),
-        2: Layout(e.Unconfirmed, publisher=PUBLISHER, settled=FLAG, failed=FLAG, ids=NUMBERS, queue=TEXT),
-        3: Layout(e.PublishRejected, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, queue=TEXT),
+        1: Layout(c.Confirmed, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS),
+        2: Layout(c.Unconfirmed, publisher=PUBLISHER, settled=FLAG, failed=FLAG, ids=NUMBERS, queue=TEXT),
+        3: Layout(c.PublishRejected, publisher=PUBLISHER, settled=FLAG, ids=NUMBERS, queue=TEXT),
         4: Layout(
-            e.Deliver, _deliver, consumer=CONSUMER, epoch=U64, spent=FLAG, again=FLAG, shown=SHOWN,
+            c.Deliver, _deliver, consumer=CONSUMER, epoch=U64, spent=FLAG, again=FLAG, shown=SHOWN,
             keys=NUMBERS, messages=MESSAGES,
         ),
-        5: Layout(e.Settled, consumer=CONSUMER, keys=NUMBERS),
+        5: Layout(c.Settled, consumer=CONSUMER, keys=NUMBERS),
         6: Layout(
-            e.CreditReply, consumer=CONSUMER, delivery_count=U32, credit=U64, available=U64, drain=FLAG,
+            c.CreditReply, consumer=CONSUMER, delivery_count=U32, credit=U64, available=U64, drain=FLAG,
             epoch=U64,
         ),
-        7: Layout(e.QueueDeleted, ref=_LINK, queue=TEXT),
-        8: Layout(e.QueueDown, consumer=CONSUMER, queue=TEXT),
-        9: Layout(e.Subscribed, consumer=CONSUMER),
-        10: Layout(e.SubscribeRefused, consumer=CONSUMER, why=_REFUSAL, queue=TEXT),
-        11: Layout(e.ActiveChanged, consumer=CONSUMER, active=FLAG),
-        12: Layout(e.TimedOut, consumer=CONSUMER, keys=NUMBERS, queue=TEXT),
+        7: Layout(c.QueueDeleted, ref=_LINK, queue=TEXT),
+        8: Layout(c.QueueDown, consumer=CONSUMER, queue=TEXT),
+        9: Layout(c.Subscribed, consumer=CONSUMER),
+        10: Layout(c.SubscribeRefused, consumer=CONSUMER, why=_REFUSAL, queue=TEXT),
+        11: Layout(c.ActiveChanged, consumer=CONSUMER, active=FLAG),
+        12: Layout(c.TimedOut, consumer=CONSUMER, keys=NUMBERS, queue=TEXT),
         13: Layout(
-            e.Answer, request=REQUEST, ready=U64, consumers=U64, refused=choice((None, *e.Refusal)),
+            c.Answer, request=REQUEST, ready=U64, consumers=U64, refused=choice((None, *c.Refusal)),
             next_offset=optional(U64),
         ),
     },

@@ -1,9 +1,7 @@
-"""The base class of all queues' states: commands, publishers, and the end of a queue.
+"""The base class of all queues' states, their effects, and the rotation of their consumers.
 
 A machine is changed by commands only, each with its time, and returns effects. The passing of time is a
 command too (`Tick`). So a machine can be driven by a log, and runs without a task.
-
-The rotation of a queue's consumers, and the number of deliveries in a turn.
 """
 
 from __future__ import annotations
@@ -70,20 +68,6 @@ C = TypeVar("C", bound=Taker)
 class RoundRobin(OrderedDict[T, None]):
     """Consumers in the order of rotation, from which any one can be removed at once."""
 
-    @property
-    def first(self) -> T:
-        """The next consumer, of which there must be one."""
-        return next(iter(self))
-
-    def add(self, consumer: T) -> None:
-        self[consumer] = None
-
-    def remove(self, consumer: T) -> None:
-        del self[consumer]
-
-    def turn(self) -> None:
-        self.move_to_end(next(iter(self)))
-
     def turn_by(self, takers: Sequence[T], count: int) -> None:
         """Rotate after these first ones got `count` messages one each: the one behind the last is next."""
         for taker in takers[: count % len(takers) or len(takers)]:
@@ -101,7 +85,7 @@ def next_takers(ring: RoundRobin[C], ready: int) -> tuple[list[C], int, int]:
     """
     size = len(ring)
     if size > _SHARED_OUT_MAX:
-        size = max(_SHARED_OUT_MAX, -(-ready // ring.first.turn))
+        size = max(_SHARED_OUT_MAX, -(-ready // next(iter(ring)).turn))
     takers = list(islice(ring, min(size, ready)))
     rounds = ready // len(takers)
     if rounds == 1:

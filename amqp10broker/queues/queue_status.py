@@ -1,13 +1,9 @@
-"""Reports on the waiting messages and consumers of a queue.
+"""Counters of queues, and reports on their waiting messages and consumers.
 
-They are made on request, from the state of the queue; only a few times per batch are stored for them. All
-times are in ms of the queue's clock, as in its commands.
-
-Counters of a queue's messages, which only grow while the broker runs.
-
-The queue's machine counts what it does with messages, once a batch. It does not count what consumers got,
-since it takes back messages that were handed out and not sent: each consumer counts what it has written and
-what its client settled, and the numbers of a queue are the sum over its consumers, made on request.
+Counters only grow while the broker runs. The queue's machine counts what it does with messages, once a batch.
+It does not count what consumers got, since it takes back messages that were handed out and not sent: each
+consumer counts what it has written and what its client settled, and the numbers of a queue are the sum over
+its consumers. Reports are made on request, from the state of the queue; all times are in ms of its clock.
 """
 
 from __future__ import annotations

@@ -72,6 +72,12 @@ class Raft(MemberState):
     not lead: it takes over from no leader, and waits longer than others would.
     """
 
+    __slots__ = (
+        "_after", "_asked_ms", "_due", "_first_ms", "_first_token", "_hard_due", "_late", "_leading",
+        "_owed", "_patience", "_random_source", "_role", "_snapshot", "_tally", "_token",
+        "_told_commit", "_told_status", "_took_ms", "_yields", "backward", "leader",
+    )  # fmt: skip
+
     def __init__(
         self,
         me: int,
@@ -540,7 +546,7 @@ class Raft(MemberState):
         """Return the output since the last call, None if there is none; once after all inputs of a step."""
         log, leading = self.log, self._leading
         needing: tuple[int, ...] = ()
-        if leading is not None and not leading.quiet:
+        if leading is not None and (leading.peers or leading.retry_due or leading.commit_due):
             needing = leading.replicate(now_ms)
         hard = self.hard if self._hard_due else None
         snapshot = self._snapshot

@@ -1,20 +1,15 @@
-"""Entries of the log, and what a group's store hands over at a start.
+"""What the log of a group consists of, and what a store has of a member: entries, configurations, snapshots.
 
-Entries go through the room as *runs*: consecutive entries of one term and kind. What a wake brings is one
-run, so 256 proposals cost little more than one.
+Entries go through the room as *runs*: consecutive entries of one term and kind. What a step brings is one
+run, so 256 proposals cost little more than one. Members change one at a time (the dissertation, chapter 4).
 
 What a member refuses::
 
-RaftError
-|-- NotLeader        ask the leader, if one is known
-|-- NotReady         it leads, and takes nothing now: try again
-|-- Full             too much is waiting to be committed: try again when something is
-`-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
-
-Membership of a group, and its changes: one member at a time (the dissertation, chapter 4).
-
-A configuration is in force as soon as it is in the log, committed or not, and a truncation removes it. So the
-log's configurations are a list, back to the one in force at the last snapshot.
+    RaftError
+    |-- NotLeader        ask the leader, if one is known
+    |-- NotReady         it leads, and takes nothing now: try again
+    |-- Full             too much is waiting to be committed: try again when something is
+    `-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
 """
 
 from __future__ import annotations
@@ -118,44 +113,6 @@ def changed(config: Configuration, change: Change) -> Configuration:
         case _:
             assert_never(change)
     return Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
-
-
-class ConfigLog:
-    """The configurations in the log, oldest first."""
-
-    __slots__ = ("_entries",)
-
-    def __init__(
-        self, index: int, config: Configuration, behind: Sequence[tuple[int, Configuration]]
-    ) -> None:
-        self._entries = [(index, config), *behind]
-
-    @property
-    def latest(self) -> Configuration:
-        return self._entries[-1][1]
-
-    @property
-    def index(self) -> int:
-        return self._entries[-1][0]
-
-    def at(self, index: int) -> Configuration:
-        """In force when this was the last entry; not before the last `compact`."""
-        return next(config for first, config in reversed(self._entries) if first <= index)
-
-    def append(self, index: int, config: Configuration) -> None:
-        self._entries.append((index, config))
-
-    def truncate(self, first: int) -> None:
-        while self._entries[-1][0] >= first:
-            self._entries.pop()
-
-    def compact(self, index: int) -> None:
-        """Nothing before this index will be asked for."""
-        config = self.at(index)
-        self._entries = [(index, config), *(each for each in self._entries if each[0] > index)]
-
-    def restore(self, index: int, config: Configuration) -> None:
-        self._entries = [(index, config)]
 
 
 class Kind(enum.IntEnum):

@@ -76,6 +76,11 @@ class GroupMachine(Protocol):
 class Member:
     """One member. `leads`: it leads, and has committed an entry of its own term: it takes proposals."""
 
+    __slots__ = (
+        "_again", "_first", "_runs", "_store", "config", "due", "group", "groups", "leads", "machine",
+        "me", "raft", "stopped",
+    )  # fmt: skip
+
     def __init__(
         self,
         group: int,
@@ -179,7 +184,7 @@ class Member:
                     self._do(ready)
         finally:
             self._runs = False
-        if raft.deadline != self.due or raft.config is not self.config:
+        if raft.deadline != self.due or raft.configs.latest is not self.config:
             groups.noted(self)
 
     def _do(self, ready: Ready) -> None:

@@ -1,9 +1,8 @@
-"""The leader's part of a member.
+"""The state of a member in every role, and the leader's part of it.
 
-It is created by a won election and dropped with the leadership, so a follower carries none of it. Messages go
-into the member's outbox; appends are made once a step (`replicate`).
-
-The state of a member in every role.
+`Leadership` is created by a won election and dropped with the leadership, so a follower carries none of it.
+Messages go into the member's outbox; appends are made once a step (`replicate`). In this order: the log, the
+leader, its followers.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.entries import (
     Change,
     ChangeRefused,
-    ConfigLog,
     Configuration,
     Full,
     Hard,
@@ -43,6 +41,10 @@ class MemberState:
     committed, as far as it knows. `commit_wait_ms`: how long the commit index may wait for an append to go
     with.
     """
+
+    __slots__ = (
+        "commit", "commit_wait_ms", "configs", "log", "me", "outbox", "suspected", "term", "vote",
+    )  # fmt: skip
 
     def __init__(self, me: int, stored: Stored, store: LogStore) -> None:
         self.me = me
@@ -95,6 +97,46 @@ class MemberState:
         assert first > self.commit, (first, self.commit)
         self.log.truncate(first)
         self.configs.truncate(first)
+
+
+class ConfigLog:
+    """The configurations in the log, oldest first, back to the one in force at the last snapshot. One is in
+    force as soon as it is in the log, committed or not, and a truncation removes it.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(
+        self, index: int, config: Configuration, behind: Sequence[tuple[int, Configuration]]
+    ) -> None:
+        self._entries = [(index, config), *behind]
+
+    @property
+    def latest(self) -> Configuration:
+        return self._entries[-1][1]
+
+    @property
+    def index(self) -> int:
+        return self._entries[-1][0]
+
+    def at(self, index: int) -> Configuration:
+        """In force when this was the last entry; not before the last `compact`."""
+        return next(config for first, config in reversed(self._entries) if first <= index)
+
+    def append(self, index: int, config: Configuration) -> None:
+        self._entries.append((index, config))
+
+    def truncate(self, first: int) -> None:
+        while self._entries[-1][0] >= first:
+            self._entries.pop()
+
+    def compact(self, index: int) -> None:
+        """Nothing before this index will be asked for."""
+        config = self.at(index)
+        self._entries = [(index, config), *(each for each in self._entries if each[0] > index)]
+
+    def restore(self, index: int, config: Configuration) -> None:
+        self._entries = [(index, config)]
 
 
 class LogView:
@@ -180,7 +222,7 @@ class LogView:
         if run.term != self._terms[-1][1]:
             self._terms.append((run.first, run.term))
         self._unstable.append(run)
-        self.last = run.last
+        self.last += len(run.payloads)
 
     def truncate(self, first: int) -> None:
         assert first > self.base, (first, self.base)
@@ -393,10 +435,6 @@ class Leadership:
         if to in member.suspected:
             raise ChangeRefused(f"{to} cannot be reached")
         self.transfer = Transfer(to, now_ms + TRANSFER_MS)
-
-    @property
-    def quiet(self) -> bool:
-        return not (self.peers or self.retry_due or self.commit_due)
 
     def _must_take(self) -> None:
         if self._member.commit < self.first:

@@ -1,13 +1,8 @@
-"""The messages between members of a group.
+"""The messages between members of a group, the output of a member, and their bytes.
 
 Every message has sender, receiver, and the sender's term. Records are slotted and not frozen: up to eight are
-made a proposal, and a frozen one takes three times as long. They must not be changed.
-
-The output of a member, one record a step.
-
-The bytes of messages between members, and of what a store keeps of a group.
-
-Which group a message is about stands in the frame around it. Malformed bytes raise `BadBytes`.
+made a proposal, and a frozen one takes three times as long. They must not be changed. Which group a message
+is about stands in the frame around it. Malformed bytes raise `BadBytes`.
 """
 
 from __future__ import annotations

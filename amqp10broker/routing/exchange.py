@@ -4,14 +4,9 @@ A kind (direct, fanout, topic, ... or one of an installed package) is an `Exchan
 bindings of one exchange in a form that finds the matching ones quickly. `registry` makes one by name,
 `topology` owns all exchanges of a virtual host.
 
-Argument values of exchanges and bindings: their equality, hashes, and form in errors.
-
-Values come from several APIs (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own classes for
-numbers. Here only kind and content count: integers of any width are integers, text is text whether it came
-as `str` or as UTF-8 `bytes`; but an integer, a float and a boolean are never equal.
-
-Checks of exchange declarations (name, alternate, equivalence with an existing one), and of names in
-general.
+Values of arguments come from several APIs (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own
+classes for numbers. Here only kind and content count: integers of any width are integers, text is text
+whether it came as `str` or as UTF-8 `bytes`; but an integer, a float and a boolean are never equal.
 """
 
 from __future__ import annotations

@@ -8,42 +8,13 @@ type's name, its object an `ExchangeTypeFactory`::
 
 Entry points are read at the first request for an unknown kind, and loaded at the first use of theirs, so
 that other brokers have no cost.
-
-Tables of bindings: `Bindings` finds those of a virtual host by source, by destination or by both.
-
-`Destinations`, a part of the kinds of exchange, has the destinations of several bindings, each once.
-
-Topic exchanges: binding keys are patterns of words, `*` is any one word, `#` any number of words.
-
-Words are separated by dots; the empty key has no words at all, so only the empty binding key and those
-made of `#` match it. Patterns without wildcards are found by one dictionary lookup. The others are in a
-tree with a word on each edge; only branches that still match the key are entered, so the cost depends on
-the key's length and on the matches, not on the number of bindings.
-
-Headers exchanges: the binding's arguments are compared with the message's headers.
-
-``x-match`` selects the rule: ``all`` (the default) and ``any`` ignore keys that begin with ``x-``,
-``all-with-x`` and ``any-with-x`` compare them too. A void argument requires only the key. The routing key
-has no effect.
-
-Exchanges that pick one destination by a hash: ``x-consistent-hash`` and ``x-modulus-hash``.
-
-Both send equal keys to the same destination, in every process and after every restart.
-
-A consistent-hash exchange shares by weight: the binding key is a positive integer. Each destination gets a
-score from the message's hash and its own, scaled by its weight, and the best score wins ("weighted
-rendezvous"). A new destination takes its share from the others, a removed one leaves its share to them,
-and no message moves between two that stay. The hash is over the routing key, or the value that the
-exchange's arguments ``hash-header`` or ``hash-property`` name.
-
-A modulus-hash exchange uses the hash modulo the number of bindings: cheaper, but nearly every key moves
-when one changes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -105,7 +76,16 @@ class Destinations:
         return self._listed
 
 
+def _listed(found: Sequence[Destinations]) -> tuple[Destination, ...]:
+    if len(found) == 1:
+        return found[0].listed()
+    # A dictionary has each destination once and in the order of finding.
+    return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
+
+
 class Bindings:
+    """The bindings of a virtual host, by source, by destination or by both."""
+
     def __init__(self) -> None:
         self._by_source: dict[str, dict[Identity, Binding]] = {}
         self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
@@ -215,11 +195,19 @@ class _TrieNode:
 
 
 class TopicExchange:
+    """Binding keys are patterns of words: `*` is any one word, `#` any number of words.
+
+    Words are separated by dots; the empty key has no words at all, so only the empty binding key and those
+    made of `#` match it. Patterns without wildcards are found by one dictionary lookup. The others are in a
+    tree with a word on each edge; only branches that still match the key are entered, so the cost depends on
+    the key's length and on the matches, not on the number of bindings.
+    """
+
     cacheable = True
     per_key = True
 
     def __init__(self) -> None:
-        self._exact: dict[str, Destinations] = {}
+        self._exact: defaultdict[str, Destinations] = defaultdict(Destinations)
         self._root = _TrieNode(loops=False)
 
     def check_binding(self, binding: Binding) -> None:
@@ -235,10 +223,7 @@ class TopicExchange:
         key = binding.routing_key
         words = words_of(key)
         if "*" not in words and "#" not in words:
-            found = self._exact.get(key)
-            if found is None:
-                found = self._exact[key] = Destinations()
-            found.add(binding.destination)
+            self._exact[key].add(binding.destination)
             return
         node = self._root
         for word in words:
@@ -281,12 +266,7 @@ class TopicExchange:
         found = self._matching(words_of(routing_key))
         if exact is not None:
             found.append(exact)
-        if not found:
-            return ()
-        if len(found) == 1:
-            return found[0].listed()
-        # A dictionary has each destination once and in the order of finding.
-        return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
+        return _listed(found)
 
     def _matching(self, words: list[str]) -> list[Destinations]:
         found: list[Destinations] = []
@@ -359,6 +339,12 @@ def _wanted(binding: Binding) -> _Wanted:
 
 
 class HeadersExchange:
+    """The binding's arguments are compared with the message's headers; the routing key has no effect.
+
+    ``x-match`` selects the rule: ``all`` (the default) and ``any`` ignore keys that begin with ``x-``,
+    ``all-with-x`` and ``any-with-x`` compare them too. A void argument requires only the key.
+    """
+
     cacheable = False
     per_key = False
 
@@ -401,9 +387,7 @@ class HeadersExchange:
             return ()
         given = {key: canonical(value) for key, value in headers().items()}
         found = [wanted.destinations for wanted in self._groups.values() if wanted.matches(given)]
-        if len(found) == 1:
-            return found[0].listed()
-        return tuple(dict.fromkeys(one for matching in found for one in matching.listed()))
+        return _listed(found)
 
 
 HASH_HEADER: Final = "hash-header"
@@ -424,7 +408,14 @@ def _lot(message_hash: int, own_hash: int, weight: int) -> float:
 
 
 class ConsistentHashExchange:
-    """Destinations with their weights."""
+    """One destination by a hash, equal for equal keys in every process and after every restart.
+
+    It shares by weight: the binding key is a positive integer. Each destination gets a score from the
+    message's hash and its own, scaled by its weight, and the best score wins ("weighted rendezvous"). A new
+    destination takes its share from the others, a removed one leaves its share to them, and no message moves
+    between two that stay. The hash is over the routing key, or the value that the exchange's arguments
+    ``hash-header`` or ``hash-property`` name.
+    """
 
     per_key = False
 
@@ -492,7 +483,9 @@ def _text_argument(arguments: Mapping[str, object], name: str) -> str | None:
 
 
 class ModulusHashExchange:
-    """Every binding counts: a queue that is bound three times gets three shares."""
+    """The hash modulo the number of bindings: cheaper, but nearly every key moves when one changes. A queue
+    that is bound three times gets three shares.
+    """
 
     cacheable = True
     per_key = False
@@ -572,16 +565,13 @@ class DirectExchange:
     per_key = True
 
     def __init__(self) -> None:
-        self._by_key: dict[str, Destinations] = {}
+        self._by_key: defaultdict[str, Destinations] = defaultdict(Destinations)
 
     def check_binding(self, binding: Binding) -> None:
         """Any binding is valid; arguments are stored, and only make bindings distinct."""
 
     def add(self, binding: Binding) -> None:
-        found = self._by_key.get(binding.routing_key)
-        if found is None:
-            found = self._by_key[binding.routing_key] = Destinations()
-        found.add(binding.destination)
+        self._by_key[binding.routing_key].add(binding.destination)
 
     def remove(self, binding: Binding) -> None:
         found = self._by_key[binding.routing_key]

@@ -40,9 +40,9 @@ class Amqp10DataSource(DataSource):
         check_schema(schema)
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
-            from amqp10broker.spark.stream.source import batch_reader
+            from amqp10broker.spark.stream.source import PushdownReader, StreamReader
 
-            return batch_reader(options)
+            return PushdownReader(options) if options.pushdown else StreamReader(options)
         from amqp10broker.spark.queue.source import QueueReader
 
         return QueueReader(options)

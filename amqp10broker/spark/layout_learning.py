@@ -1,10 +1,4 @@
-"""Learns the layout of a message: which of its bytes are the same in the next message of its publisher.
-
-A `Layout` is a message without its values: pieces of constant bytes, values of fixed width, and values that
-carry their own length. A message that cannot be described so (two body sections, a compound value among the
-application properties) has none and is read alone.
-
-Defines the row of a message, and decodes any message by that definition.
+"""The row of a message: its definition, any message decoded by it (`read_row`), and layouts for many.
 
 ==========================  ==============================================================================
 `offset`                    annotation ``x-stream-offset``; null if there is none, and of queues
@@ -22,8 +16,7 @@ As text: strings and symbols as they are; integers in decimal; booleans ``true``
 numbers as Python prints them; timestamps as ``2026-01-31T12:00:00.000Z``; UUIDs with hyphens; binaries as
 ``0x`` and hexadecimal digits; null as null; anything else as ``0x`` and its AMQP 1.0 encoding.
 
-`row_layouts` does the same for thousands of messages at a time and must agree with this module, which reads
-the messages that it cannot.
+`row_layouts` does the same for thousands of messages and must agree with this module.
 """
 
 from __future__ import annotations
@@ -248,7 +241,9 @@ class LayoutBlock:
 
 @dataclass(slots=True)
 class Layout:
-    """A message without its values.
+    """A message without its values: pieces of constant bytes, values of fixed width, and values that carry
+    their own length. A message that cannot be described so (two body sections, a compound value among the
+    application properties) has none and is read alone.
 
     Attributes:
         utf8, ascii: slots that must contain text of that kind although no row has it.

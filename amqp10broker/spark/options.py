@@ -3,10 +3,6 @@
 Spark passes names in lower case or as written, and values as text. Every fault is an `OptionError` with the
 option, its value and the allowed values; errors and `repr` never contain a password. One table states which
 option belongs to which use; `docs/spark.md` explains each.
-
-Parsers of single option values, from the text that Spark passes.
-
-Each function takes the option's name, for the error, and the text. No error contains a secret.
 """
 
 from __future__ import annotations
@@ -362,11 +358,6 @@ class _Option:
     default: Any = None
 
 
-def _later(name: str, text: str) -> str:
-    # Parsed later, when the name of the stream is known.
-    return text
-
-
 _OPTIONS: Final[Mapping[str, _Option]] = {
     "url": _Option(Use.ANY, text_value),
     "vhost": _Option(Use.ANY, text_value),
@@ -383,8 +374,9 @@ _OPTIONS: Final[Mapping[str, _Option]] = {
     "linkCredit": _Option(Use.SOURCE, integer(1, _CREDIT_MAX), 1000),
     "arrowBatchSize": _Option(Use.SOURCE, integer(1, _CREDIT_MAX), 4096),
     "minPartitions": _Option(Use.SOURCE, integer(1, 100_000)),
-    "startingOffsets": _Option(Use.STREAM, _later),
-    "endingOffsets": _Option(Use.STREAM_BATCH, _later),
+    # These two are parsed when the name of the stream is known.
+    "startingOffsets": _Option(Use.STREAM, lambda name, text: text),
+    "endingOffsets": _Option(Use.STREAM_BATCH, lambda name, text: text),
     "startingTimestamp": _Option(Use.STREAM, timestamp_ms),
     "maxOffsetsPerTrigger": _Option(Use.STREAM_STREAMING, integer(1)),
     "failOnDataLoss": _Option(Use.STREAM, flag, True),

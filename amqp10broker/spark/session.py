@@ -1,9 +1,6 @@
-"""Starts a Spark session on this machine alone: finds Java, listens on loopback only, logs little.
+"""A Spark session on this machine alone, which listens on loopback only and logs little, and `register`.
 
-For the analysis, the examples and the tests. A program with its own session needs only
-`amqp10broker.spark.session.register`.
-
-Registers the format ``amqp10`` in a Spark session.
+For the analysis, the examples and the tests. A program with its own session needs only `register`.
 """
 
 from __future__ import annotations
@@ -58,6 +55,8 @@ def require(*packages: str) -> None:
         except ModuleNotFoundError as error:
             raise MissingExtraError(error.name or package, "spark") from error
 
+
+# --- Java ----------------------------------------------------------------------------------------
 
 # Spark 4 requires Java 17 or newer.
 OLDEST_JAVA: Final = 17
@@ -190,18 +189,7 @@ def _write_program(path: Path, text: str) -> None:
     os.replace(temporary, path)
 
 
-def main() -> int:
-    try:
-        sys.stdout.write(f"{java_home()}\n")
-    except JavaNotFound as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
-
+# --- the session ---------------------------------------------------------------------------------
 
 LOOPBACK: Final = "127.0.0.1"
 _LOG_SETTINGS: Final = Path(__file__).resolve().with_name("log4j2.properties")
@@ -336,3 +324,16 @@ def _no_orphan() -> Iterator[None]:
         raise
     finally:
         java_gateway.Popen = before
+
+
+def main() -> int:
+    try:
+        sys.stdout.write(f"{java_home()}\n")
+    except JavaNotFound as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

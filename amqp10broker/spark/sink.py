@@ -1,14 +1,9 @@
-"""Encodes rows as AMQP 1.0 messages, one Arrow batch at a time.
-
-A message of a sink has header, properties, application-properties and data sections (part 3, section 3.2).
-Columns are encoded one after the other, and repeated values (a header, a subject, an address) once. In the
-usual case, a body and a generated message-id, all messages of a batch share everything before the row number.
-
-The sink: rows of a DataFrame become messages, at least once, each with its own message-id.
+"""The sink: rows of a DataFrame become messages, at least once, each with its own message-id.
 
 The message-id identifies the row: ``QUERY-BATCH-PARTITION-ROW`` of a streaming query, ``JOB-PARTITION-ROW``
 of a batch query, so that duplicates can be recognized as long as the rows of a partition arrive in the same
-order. The driver makes a writer and pickles it into the tasks, each of which has one connection.
+order. The driver makes a writer and pickles it into the tasks, each of which has one connection. Columns of
+an Arrow batch are encoded one after the other, and repeated values (a header, a subject, an address) once.
 """
 
 from __future__ import annotations
@@ -49,11 +44,7 @@ from amqp10broker.spark.errors import (
 from amqp10broker.spark.options import SinkOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
     from pyspark.sql.types import StructType
-
 
 # Places in the list of the properties section (part 3, section 3.2.4).
 TO: Final = 2
@@ -447,28 +438,22 @@ def _value_encoder(kind: str) -> Callable[[pa.Array], list[bytes]]:
     if kind == "boolean":
         booleans: Mapping[Any, bytes] = {None: NULL, True: TRUE, False: FALSE}
         return lambda column: [booleans[value] for value in column.to_pylist()]
-    pack = struct.Struct(_LAYOUTS[kind]).pack
-    code = _CODES[kind]
+    code, layout = _NUMBERS[kind]
+    pack = struct.Struct(layout).pack
     return lambda column: [NULL if value is None else pack(code, value) for value in column.to_pylist()]
 
 
-_CODES: Final = {
-    "tinyint": 0x51,
-    "smallint": 0x61,
-    "int": 0x71,
-    "bigint": 0x81,
-    "float": 0x72,
-    "double": 0x82,
-}
-_LAYOUTS: Final = {
-    "tinyint": ">Bb",
-    "smallint": ">Bh",
-    "int": ">Bi",
-    "bigint": ">Bq",
-    "float": ">Bf",
-    "double": ">Bd",
+_NUMBERS: Final = {
+    "tinyint": (0x51, ">Bb"),
+    "smallint": (0x61, ">Bh"),
+    "int": (0x71, ">Bi"),
+    "bigint": (0x81, ">Bq"),
+    "float": (0x72, ">Bf"),
+    "double": (0x82, ">Bd"),
 }
 
+
+# --- sending -------------------------------------------------------------------------------------
 
 # Messages passed to the link at once; their outcomes are awaited and examined together.
 PART_MAX: Final = 1000
@@ -520,18 +505,13 @@ class Sending:
         size = min(PART_MAX, max(1, limit // 2))
         for start in range(0, len(payloads), size):
             part = payloads[start : start + size]
-            self._settle_down_to(limit - len(part))
+            self.settle_down_to(limit - len(part))
             self._under_way.append(_RowBatch(self._rows, part, range(0)))
             self._rows += len(part)
             self._retrying(self._hand_over_last)
 
-    def finish(self) -> None:
-        """Wait until all messages have their outcome."""
-        self._settle_down_to(0)
-
-    # --- parts ------------------------------------------------------------------------------------
-
-    def _settle_down_to(self, count: int) -> None:
+    def settle_down_to(self, count: int) -> None:
+        """Wait until at most so many messages have no outcome."""
         while self._in_flight() > max(count, 0):
             self._retrying(self._take_first)
 
@@ -668,6 +648,8 @@ def _not_delivered(row: int, outcome: Outcome | None, address: str | None) -> st
             return f"the broker gave row {row} of this partition{where} back ({gave}); try again later"
 
 
+# --- writers -------------------------------------------------------------------------------------
+
 _LOG: Final = logging.getLogger("amqp10broker.spark")
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -746,7 +728,7 @@ def _send(options: SinkOptions, columns: SinkPlan, id_prefix: str, batches: Iter
     with Sending(options, columns.address) as sending:
         for batch in batches:
             sending.send(encoder.encode(batch))
-        sending.finish()
+        sending.settle_down_to(0)
         return Sent(sending.sent, sending.released)
 
 

@@ -441,29 +441,19 @@ class EntryLog:
 
     def _take(self, record: Record) -> None:
         self.changes = record.index
-        lines = record.payload.split(b"\n")
+        kind = record.kind
+        if kind not in (PUT, FORGET, CHANGE):
+            raise self._not_ours(record, f"is of kind {kind}, which nobody here knows")
         try:
-            if record.kind == PUT:
-                for line in lines:
-                    # The value is decoded on request.
-                    self._replace(_key(line.decode("ascii"), 1), line)
-                return
-            if record.kind == FORGET:
-                for line in lines:
-                    self._live_bytes -= len(self._live.pop(_key(line.decode("ascii"), 0), b""))
-                return
-            if record.kind == CHANGE:
-                for line in lines:
-                    text = line.decode("ascii")
-                    key = _key(text, 1)
-                    if text[_read_json(text, 1)[1]] == "]":
-                        self._live_bytes -= len(self._live.pop(key, b""))
-                    else:
-                        self._replace(key, line)
-                return
+            for line in record.payload.split(b"\n"):
+                text = line.decode("ascii")
+                key = _key(text, 0 if kind == FORGET else 1)
+                if kind == FORGET or (kind == CHANGE and text[_read_json(text, 1)[1]] == "]"):
+                    self._live_bytes -= len(self._live.pop(key, b""))
+                else:
+                    self._replace(key, line)  # the value is decoded on request
         except (ValueError, TypeError, IndexError) as error:
             raise self._not_ours(record, f"cannot be understood: {error}") from error
-        raise self._not_ours(record, f"is of kind {record.kind}, which nobody here knows")
 
     def _not_ours(self, record: Record, problem: str) -> DamagedFile:
         return DamagedFile(

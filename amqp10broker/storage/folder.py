@@ -117,18 +117,6 @@ class FolderInventory:
         self._inventory.sync()
 
 
-def open_inventory(disk: Disk, folder: str, *, make: bool) -> Inventory:
-    """Read the inventory of a data folder that this process holds. `make`: begin an empty one: the folder is
-    new, or of a format without. Raises `DamagedFile` if it is not as it was written.
-    """
-    inventory = Inventory(disk, folder)
-    if make:
-        inventory.make()
-    else:
-        inventory.open()
-    return inventory
-
-
 def is_there(disk: Disk, folder: str) -> bool:
     try:
         return NAME in disk.list_folder(folder)
@@ -191,7 +179,11 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
             if complete and not lost:
                 _check_inventory(disk, path)
             # Durable before the format that refers to it.
-            files = open_inventory(disk, path, make=lost or not complete)
+            files = Inventory(disk, path)
+            if lost or not complete:
+                files.make()
+            else:
+                files.open()
             if not complete:
                 _write_format(disk, path)
             for name in _FOLDERS:

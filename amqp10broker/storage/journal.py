@@ -4,7 +4,7 @@ A record belongs to a *group*, a queue's number. `append` collects it and return
 collected records; when the descriptors of `fds_to_sync` have been synced, `synced` makes the tickets durable.
 Publishes that must survive a loss of power are not confirmed before; those that need only survive the process
 may be when they are written, and `write_early` waits for no sync. The journal neither waits nor reads a
-clock: `runtime/journal/committer.py` calls it in the right order.
+clock: `runtime/journal/journal_task.py` calls it in the right order.
 
 Three rules make the files readable after a loss of power (`reader` and `sequence` rely on them):
 
@@ -202,7 +202,8 @@ class Journal:
     @property
     def unsynced_bytes(self) -> int:
         """Bytes that a loss of power could destroy, including those that wait to be written."""
-        return self.collected_bytes + self._current.written - self._current.synced
+        collected = sum(file.collected_bytes for file in self._pending) if self._pending else 0
+        return collected + self._current.end - self._current.synced
 
     @property
     def at_rest(self) -> bool:
@@ -229,12 +230,11 @@ class Journal:
         current = self._advance()
         if self.reserve:
             self._refill()
-        if current.collected_bytes:
-            current.write()
+        current.write()
         following = self._pending[0] if self._pending else self._next
-        if following is self._next and following is not None and not following.is_made:
+        if following is self._next and following is not None and not following.written:
             following = None  # made in advance, when there is room
-        if following is not None and not following.is_made:
+        if following is not None and not following.written:
             try:
                 following.make()
             except StorageError:
@@ -259,8 +259,7 @@ class Journal:
         """
         current = self._current
         if not self._together:
-            if current.collected_bytes:
-                current.write()
+            current.write()
             self._written = self._last_tickets[current.number] if self._pending else self.ticket
         return max(self._written, self.durable)
 
@@ -487,7 +486,7 @@ class Journal:
             return False
         if self._next is None:
             self._next = self._new(number)
-        if not self._next.is_made:
+        if not self._next.written:
             try:
                 self._next.make()
             except DiskFull as error:
@@ -503,7 +502,7 @@ class Journal:
 
     def _extend(self, size: int = 0) -> None:
         file = self._filling
-        if not file.is_made:
+        if not file.written:
             return  # when it is; it was made in advance, or there is room to make it
         reserve = min(self.reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
         wanted = reserve + max(size, self._refused)

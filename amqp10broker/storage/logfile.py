@@ -1,20 +1,9 @@
-"""A file of records that is appended to and read at the same time.
+"""Files of records that are appended to and read at the same time, and the numbered files of a folder.
 
 Records are collected in memory with fixed offsets, and `write` writes them in one call. A failed write leaves
 the file as it was and everything collected; the next `write` puts the same bytes at the same places. After a
 sync, `synced_to` must be called; the next record is then preceded by a marker (`record.encode_marker`).
 Errors of the system raise `StorageError`, and `DiskFull` if the call can be repeated when there is room.
-
-The numbered files of a folder: which exist, which are missing, and how each is to be read.
-
-A start and a check (`check`) use the same rules:
-
-- A file that the inventory names must exist.
-- One before all those was dropped and came back with a loss of power: it is not read, and removed.
-- One behind them was made and not written to, or not for long: it may be empty, and is removed then.
-- In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
-  commit that fills the one before, so that both may be unfinished. Of a stream the records state what
-  follows.
 """
 
 from __future__ import annotations
@@ -54,8 +43,8 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 class LogFile:
     """One file: `written` bytes on disk, and records collected behind them. `written`: bytes that the system
-    has been given. `synced`: bytes that are known to be durable; 0 as long as the header and the name are
-    not. `allocated`: bytes before this can be written even if the disk is full.
+    has been given; 0: the file is not made. `synced`: bytes that are known to be durable; 0 as long as the
+    header and the name are not. `allocated`: bytes before this can be written even if the disk is full.
     """
 
     __slots__ = (
@@ -90,10 +79,6 @@ class LogFile:
         return self.end - max(self.written, HEADER_BYTES)
 
     @property
-    def is_made(self) -> bool:
-        return self.written > 0
-
-    @property
     def name(self) -> str:
         return os.path.basename(self.path)
 
@@ -114,7 +99,7 @@ class LogFile:
         """Make the file with its header; before `write`, the file and its folder must be synced, and
         `synced_to` called.
         """
-        assert not self.is_made
+        assert not self.written
         header = self.header.encode()
         try:
             if self._fd is None:
@@ -335,6 +320,17 @@ def go_on(disk: Disk, reader: FileReader) -> LogFile:
     file.sync()
     return file
 
+
+# --- the numbered files of a folder ---------------------------------------------------------------
+#
+# A start and a check (`check`) use the same rules:
+#
+# - A file that the inventory names must exist.
+# - One before all those was dropped and came back with a loss of power: it is not read, and removed.
+# - One behind them was made and not written to, or not for long: it may be empty, and is removed then.
+# - In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
+#   commit that fills the one before, so that both may be unfinished. Of a stream the records state what
+#   follows.
 
 _SUFFIX: Final = ".log"
 

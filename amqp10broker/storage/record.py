@@ -52,7 +52,6 @@ RECORD: Final = struct.Struct(">IIIBQQ")
 
 HEADER_BYTES: Final = _HEADER.size
 RECORD_BYTES: Final = RECORD.size
-PAYLOAD_BYTES_MAX: Final = 2**32 - 1
 OFFSET_MASK: Final = 0xFFFF_FFFF
 
 

@@ -150,7 +150,7 @@ class FileShelf:
         try:
             if not self._disk.is_folder(self._folder):
                 self._disk.make_folder(self._folder)
-            if not file.is_made:
+            if not file.written:
                 file.make()
             while len(self._folder_fds) < 2:
                 folder = (self._folder, self._streams)[len(self._folder_fds)]

@@ -1,10 +1,4 @@
-"""The interface of a broker for tests: `in_process.InProcess`, `process.Process`, `process.SharedProcess`.
-
-The last frames of each connection of a broker, and the waits of its links before it closed.
-
-A client that fails closes its connection before the test's report is made, and by then nothing waits any
-more. So waits are read when a frame arrives that ends something, before the broker processes it.
-"""
+"""The interface of a broker for tests, and the last frames of each of its connections."""
 
 from __future__ import annotations
 
@@ -38,7 +32,11 @@ class ConnectionFrames:
 
 
 class RecordedFrames:
-    """The sink that this module describes."""
+    """The last frames of each connection of a broker, and the waits of its links before it closed.
+
+    A client that fails closes its connection before the test's report is made, and by then nothing waits any
+    more. So waits are read when a frame arrives that ends something, before the broker processes it.
+    """
 
     ended: str | None = None
 

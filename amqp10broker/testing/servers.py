@@ -1,7 +1,4 @@
-"""The brokers of one run of pytest: started when a test first needs one, stopped at the end of the run.
-
-A broker for `unittest.TestCase`, run by unittest, pytest or Django's runner.
-"""
+"""The brokers of one run of tests: started when a test first needs one, stopped at the end of the run."""
 
 from __future__ import annotations
 

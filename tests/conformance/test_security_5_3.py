@@ -10,8 +10,13 @@ import pytest
 from amqp10broker.auth.login import Authenticator, Mechanism, Peer, Slow, Success
 from amqp10broker.auth.passwords import Passwords
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Users
-from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
-from amqp10broker.protocols.amqp10.frames import TYPE_SASL, encode_frame
+from amqp10broker.protocols.amqp10.connection import (
+    HEADER_AMQP,
+    HEADER_SASL,
+    TYPE_SASL,
+    ConnectionState,
+    encode_frame,
+)
 from amqp10broker.protocols.amqp10.link import ConnectionFailed
 from amqp10broker.protocols.amqp10.performatives import (
     SaslChallenge,

@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from amqp10broker.protocols.amqp10.codec import encode
-from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    HEADER_AMQP,
+    HEADER_SASL,
+    ConnectionState,
+    FrameReader,
+    encode_frame,
+)
 from amqp10broker.protocols.amqp10.errors import Condition, DecodeError
-from amqp10broker.protocols.amqp10.frames import FrameReader, encode_frame
 from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionFailed
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, Open, Transfer
 from amqp10broker.protocols.amqp10.types import Described, ULong

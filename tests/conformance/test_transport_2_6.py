@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.credit import SenderCredit
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError
-from amqp10broker.protocols.amqp10.frames import FrameReader
 from amqp10broker.protocols.amqp10.link import (
     LINK_TRANSITIONS,
     DeliveriesReceived,

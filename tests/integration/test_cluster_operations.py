@@ -452,11 +452,12 @@ def test_a_member_that_is_down_is_removed_and_the_lost_are_left_behind(nodes: Cl
     other = next(name for name in states(nodes, "lost", "b") if name != "c")
     publish(nodes.node("b"), "lost", 3)
     nodes.node("c").kill()
-    nodes.wait_until(
-        lambda: nodes.run_command(nodes.node("b"), "check", "quorum-critical").returncode == 69,
-        "the loss is noticed",
-        20,
-    )
+    for node in (nodes.node("a"), nodes.node("b")):
+        nodes.wait_until(
+            lambda node=node: nodes.run_command(node, "check", "quorum-critical").returncode == 69,
+            f"the loss is noticed by {node.name}",
+            20,
+        )
     assert "would lose" in run(nodes, "a", "check", "quorum-critical", code=69)
     run(nodes, "b", "member", "delete", "two", "c", "--timeout", "20")
     assert set(states(nodes, "two", "b")) == {"a", "b"}

@@ -15,7 +15,7 @@ from amqp10broker.protocols.amqp10.link import ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import Attach
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream.source import batch_reader
+from amqp10broker.spark.stream.source import StreamReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_streams import client_of, declare, offsets, publish, rows, url_of
 
@@ -76,7 +76,7 @@ def rows_of(broker: BrokerProcess, stream: str, **more: object) -> list[Any]:
     given = {"url": url_of(broker), "stream": stream, **{key: str(value) for key, value in more.items()}}
     parsed = parse_source(given, streaming=False)
     assert isinstance(parsed, StreamOptions)
-    reader = batch_reader(parsed)
+    reader = StreamReader(parsed)
     return rows(reader, reader.partitions())
 
 

@@ -24,8 +24,8 @@ from amqp10broker.spark.errors import (
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream import range as stream_bounds
 from amqp10broker.spark.stream.range import (
-    ProbedEnds,
     StreamBounds,
+    StreamEnds,
     StreamRange,
     attach,
     ends_of,
@@ -33,7 +33,7 @@ from amqp10broker.spark.stream.range import (
     offset_of,
     read_range,
 )
-from amqp10broker.spark.stream.source import StreamStreamReader, batch_reader
+from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
@@ -60,7 +60,7 @@ def options(broker: BrokerProcess, stream: str, *, streaming: bool = False, **mo
 
 
 def batch(broker: BrokerProcess, stream: str, **more: Any) -> list[Any]:
-    reader = batch_reader(options(broker, stream, **more))
+    reader = StreamReader(options(broker, stream, **more))
     return rows(reader, reader.partitions())
 
 
@@ -122,7 +122,7 @@ def test_a_starting_time(broker: BrokerProcess, queue: str) -> None:
 def test_probing_an_empty_stream_and_one_that_was_cut(broker: BrokerProcess, queue: str) -> None:
     declare(broker, queue, **SMALL_SEGMENTS)
     with client_of(broker) as client:
-        probe = ProbedEnds(client, queue, 5.0)
+        probe = StreamEnds(client, queue, 5.0)
         assert probe.bounds() == StreamBounds(0, 0, dense=False)
         fill(broker, queue, 5000)
         managed = ends_of(client, queue, 5.0).bounds()
@@ -265,7 +265,7 @@ def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
     declare(broker, "s")
     fill(broker, "s", 10)
     given = {"url": f"amqp://reader:secret@{broker.host}:{broker.port}", "stream": "s"}
-    reader = batch_reader(parse_source(given, streaming=False))  # type: ignore[arg-type]
+    reader = StreamReader(parse_source(given, streaming=False))  # type: ignore[arg-type]
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^s$").returncode == 0
     assert len(rows(reader, reader.partitions())) == 10
     assert broker.run_command("permission", "set", "reader", "^$", "^$", "^$").returncode == 0

@@ -597,9 +597,9 @@ class Delaying(RuleBasedStateMachine):
                 elif isinstance(effect, Confirmed):
                     confirmed.update(effect.ids)
         assert not confirmed & self.safe, "confirmed before it was safe"
-        if self.queue.intake.waits:
+        if self.queue.unsafe:
             self.queue.safe_up_to(10**9)
-            assert self.queue.intake.waits is False
+            assert not self.queue.unsafe
             self.queue.take_effects()
         return got
 

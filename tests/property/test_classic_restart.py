@@ -166,10 +166,10 @@ class Restarting(RuleBasedStateMachine):
                 elif isinstance(effect, Confirmed):
                     safe = [number for number in effect.ids if self.where[number][1]]
                     assert not safe, "confirmed before it was safe"
-        ticket = next((each[0] for each in self.queue.intake._unsafe), None)
+        ticket = next((each[0] for each in self.queue.unsafe), None)
         if ticket is not None:
             self.queue.safe_up_to(10**9)
-            assert self.queue.intake.waits is False
+            assert not self.queue.unsafe
             self.queue.take_effects()
         return got
 

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.message.message import MessageReader, acquired, header_of
-from amqp10broker.protocols.amqp10 import frames as frames_module
+from amqp10broker.protocols.amqp10 import connection as frames_module
 from amqp10broker.protocols.amqp10.codec import encode
+from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, DecodeError
-from amqp10broker.protocols.amqp10.frames import FrameReader
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Disposition,

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.config import Config
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.message.message import make_head
-from amqp10broker.protocols.amqp10.frames import FrameReader
+from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.performatives import (
     Begin,
     Detach,

@@ -473,7 +473,7 @@ def segments(
     asked: list[tuple[int, int]] = []
     at = 0
     while at < len(sizes):
-        grants.begin()
+        grants.held_bytes = 0
         segment: list[int] = []
         while len(segment) < wanted and not grants.full and at < len(sizes):
             count = grants.next(wanted - len(segment))

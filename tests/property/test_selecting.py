@@ -288,7 +288,7 @@ class Selecting(RuleBasedStateMachine):
         self.queue.apply(command, self.now)
         self._note()
         turns = 0
-        if self.queue.intake.waits:
+        if self.queue.unsafe:
             self.queue.safe_up_to(10**9)
         while at_once and (due := self.queue.deadline()) is not None and due <= self.now:
             self.queue.apply(TICK, self.now)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from amqp10broker.cluster import transactions
-from amqp10broker.cluster.system import Proposals
-from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine
+from amqp10broker.cluster.system import System
+from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionDecision
 from tests.property.test_transactions import some_request
 from tests.support.journals import LONG
 from tests.support.system_group import World
@@ -47,7 +48,7 @@ def live(seed: int, **kinds: Any) -> World:
     world.pass_time(40_000)
     for node in world.nodes:
         assert node.caught_up, f"{node.name} does not get on"
-        assert not len(node.system._proposals), "something is never decided"
+        assert not len(node.system._pending), "something is never decided"
         assert len(node.heard) == node.requests, "somebody has heard nothing"
     world.check_same()
     return world
@@ -73,24 +74,24 @@ def test_nodes_agree_whatever_happens() -> None:
 class Blind(SystemMachine):
     """42: a transaction is applied though a key that it has read has a newer revision."""
 
-    def _holds(self, transaction: CatalogTransaction) -> bool:
-        return True
+    def apply(self, index: int, transaction: CatalogTransaction) -> TransactionDecision:
+        return super().apply(index, replace(transaction, reads=()))
 
 
 def stubborn(monkeypatch: pytest.MonkeyPatch) -> None:
     """43: after a conflict the same is proposed, with what the keys' revisions are now."""
 
-    def again(self: Proposals) -> None:
+    def again(self: System) -> None:
         lost, self._lost = self._lost, []
         for pending in lost:
-            self._propose(pending.request, pending.ref, pending.due_ms, pending.plan)
+            self._propose_plan(pending.request, pending.ref, pending.due_ms, pending.plan)
 
-    monkeypatch.setattr(Proposals, "plan_again", again)
+    monkeypatch.setattr(System, "_plan_again", again)
 
 
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was sent to a leader that is gone is not sent to the next."""
-    monkeypatch.setattr(Proposals, "unsent", lambda self: None)
+    monkeypatch.setattr(System, "_unsent", lambda self: None)
     monkeypatch.setattr("amqp10broker.cluster.system.AGAIN_AFTER_MS", 10**9)
 
 

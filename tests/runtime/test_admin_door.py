@@ -236,7 +236,7 @@ async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own
 async def test_a_bad_password_adds_nobody(broker: Broker, password: str) -> None:
     refused = await asked(broker, "add-user", user="u", password=password)
     assert refused["kind"] == "InvalidArgument"
-    assert broker.catalog.users.find("u") is None
+    assert broker.catalog.users.by_name.get("u") is None
 
 
 # --- what follows ---------------------------------------------------------------------------------

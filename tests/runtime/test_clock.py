@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.cli.waiting_view import page
+from amqp10broker.cli.status import page
 from amqp10broker.runtime.admin import admin, node
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock

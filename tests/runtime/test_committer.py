@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from amqp10broker.errors import StorageFailed
-from amqp10broker.runtime.journal.committer import Committer
+from amqp10broker.runtime.journal.journal_task import Committer
 from amqp10broker.storage.journal import Journal
 from tests.support.disks import SimDisk
 from tests.support.inventories import inventory_on

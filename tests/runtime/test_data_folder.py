@@ -269,7 +269,7 @@ async def test_the_default_user_stays_as_it_is(start: Start) -> None:
     async with start() as broker:
         after = broker.catalog.users.lookup("guest")
         assert (after.password, after.tags) == (before.password, ("monitoring",))
-        assert broker.catalog.users.permission("guest", "/") == Permission("", "", ".*")
+        assert broker.catalog.users.granted.get(("guest", "/")) == Permission("", "", ".*")
         assert broker.authenticator.anonymous_user == "guest"
 
 
@@ -277,7 +277,7 @@ async def test_a_permission_that_was_cleared_stays_cleared(start: Start) -> None
     async with start() as broker:
         clear_permission(broker.catalog, "guest", "/")
     async with start() as broker:
-        assert broker.catalog.users.permission("guest", "/") is None
+        assert broker.catalog.users.granted.get(("guest", "/")) is None
 
 
 async def test_no_password_stands_in_the_folder_in_plain(start: Start, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_a_user_that_is_new_in_the_configuration_is_added(start: Start, da
     async with start(users=users, anonymous_login_user="ann") as broker:
         assert names(broker.catalog) == {"ann", "guest"}
         assert {vhost for user, vhost, _ in broker.catalog.users.permissions() if user == "ann"} == {"/", "v"}
-        assert broker.catalog.users.permission("guest", "v") is None
+        assert broker.catalog.users.granted.get(("guest", "v")) is None
         assert broker.passwords.slow("guest", b"guest")()
         assert broker.authenticator.anonymous_user == "ann"
     ((event, fields),) = data_log.of("warning")
@@ -319,7 +319,7 @@ async def test_a_virtual_host_that_is_new_in_the_configuration_is_added(start: S
     async with start():
         pass
     async with start(default_vhost="v") as broker:
-        assert broker.catalog.users.permission("guest", "v") == Permission()
+        assert broker.catalog.users.granted.get(("guest", "v")) == Permission()
 
 
 async def test_configured_queues_are_declared_once(start: Start) -> None:
@@ -375,7 +375,7 @@ async def test_a_user_of_file_and_configuration_is_the_same_at_every_start(
             definitions=str(path), users=(User("ann", "secret"),), anonymous_login_user=""
         ) as broker:
             assert broker.passwords.slow("ann", b"secret")()
-            assert broker.catalog.users.permission("ann", "/") == Permission()
+            assert broker.catalog.users.granted.get(("ann", "/")) == Permission()
 
 
 # --- when it goes wrong ---------------------------------------------------------------------------

@@ -8,8 +8,13 @@ from amqp10broker.metadata.catalog import CHANNELS
 from amqp10broker.metadata.plan import UserLimits
 from amqp10broker.protocols.amqp091.content import FRAME_MIN_SIZE, HEADER
 from amqp10broker.protocols.amqp091.methods import FRAME_METHOD, ConnectionClose
+from amqp10broker.protocols.amqp10.connection import (
+    FRAME_HEADER,
+    PRE_OPEN_FRAME_SIZE_MAX,
+    TYPE_AMQP,
+    TYPE_SASL,
+)
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, PRE_OPEN_FRAME_SIZE_MAX, TYPE_AMQP, TYPE_SASL
 from amqp10broker.protocols.amqp10.performatives import End
 from amqp10broker.runtime.broker import Broker
 from tests.support.declaring import set_user_limits

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from amqp10broker.metadata.plan import VhostLimits
+from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import MethodFrame, method_frame
-from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     BasicQos,
     ChannelOpen,

@@ -22,7 +22,6 @@ from amqp10broker.runtime.cluster import node_of_cluster
 from amqp10broker.runtime.cluster.node_of_cluster import (
     MemberChanges,
     MovedAway,
-    Reconciler,
     hand_all_over,
     transfer,
 )
@@ -45,6 +44,7 @@ class Scene:
 
     def __init__(self) -> None:
         self.world = World(1)
+        self.config = Config()
         self.absent: set[int] = set()
         self.decides = trio.Event()
         self.decides.set()
@@ -66,7 +66,8 @@ class Scene:
 
     def changes(self, node: Node | None = None) -> MemberChanges:
         """Of a node; of the leader's if none is named."""
-        return MemberChanges(self.catalog, (node or self.leader).groups, self.propose)
+        node = node or self.leader
+        return MemberChanges(node.number, self.catalog, node.groups, self.propose, self.config)
 
     async def propose(self, request: CatalogRequest[Any]) -> Any:
         assert isinstance(request, SetMembers)
@@ -154,7 +155,7 @@ async def test_of_many_queues_some_are_looked_at_each_time_and_none_is_left_out(
         looked.setdefault(trio.current_time(), []).append(number)
 
     groups = SimpleNamespace(get=look)
-    changes = MemberChanges(scene.catalog, cast("Groups", groups), scene.propose)
+    changes = MemberChanges(1, scene.catalog, cast("Groups", groups), scene.propose, scene.config)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(changes.run)
         await trio.sleep(4.5)
@@ -205,7 +206,7 @@ async def test_a_change_ends_when_the_queue_is_deleted_meanwhile() -> None:
         assert len(asked) == 1, "asked again"
         return scene.catalog.propose(request)
 
-    changes = MemberChanges(scene.catalog, scene.leader.groups, propose)
+    changes = MemberChanges(1, scene.catalog, scene.leader.groups, propose, scene.config)
     delete_queue(scene.catalog, "/", "q")
     with pytest.raises(MovedAway):
         await changes.add(scene.queue, 4, VOTER, 20, among_voters=True)
@@ -261,13 +262,10 @@ async def test_a_queue_that_cannot_get_the_members_that_it_should_have_is_logged
     """Once a round, with how many there are of them."""
     monkeypatch.setattr(node_of_cluster, "_log", log)
     scene = Scene()
-    node = scene.leader
     for target in (3, 5):
         assert not log.of("warning")
-        settings = Config(quorum_reconciliation_target_group_size=target)
-        assert not await Reconciler(
-            node.number, scene.catalog, node.groups, scene.changes(), settings
-        ).round()
+        scene.config = Config(quorum_reconciliation_target_group_size=target)
+        assert not await scene.changes().round()
     ((event, fields),) = log.of("warning")
     assert event == "queues have fewer members than their target"
     assert (fields["queues"], fields["one_of_them"], fields["members"], fields["target"]) == (1, "q", 3, 5)

@@ -268,10 +268,8 @@ async def test_second_connection_takes_the_place_of_the_first_when_it_is_proved(
         assert all(entry[0] == "told" for entry in b.log)
         twin = Node(network, 1, "a")
         twin.know(b)
-        twin.peers._broker_listeners._start = (
-            a.peers._broker_listeners._start
-        )  # the same process as far as b can see
-        met = await twin.peers._broker_listeners.visit(2, "b", ("b", 1), LETTERS)
+        twin.peers._start = a.peers._start  # the same process as far as b can see
+        met = await twin.peers._visit(2, "b", ("b", 1), LETTERS)
         assert met is not None
         await b.until("disconnected", 1, LETTERS)
         await b.until("connected", 1, LETTERS)

@@ -61,7 +61,7 @@ def test_a_disk_that_fails_while_other_nodes_are_heard_stops_the_broker(event: s
     cluster._node_context = SimpleNamespace(journal_task=SimpleNamespace(failed=failed.append))
     groups = SimpleNamespace(suspect=fails, heard=fails)
     cluster.raft = SimpleNamespace(received=fails, groups=groups)
-    cluster.notifications = SimpleNamespace(lost=lambda *_: None, heard=lambda *_: None)
+    cluster._hear = lambda node, facts: None
     cluster.facts, cluster.queues, cluster.system = {}, None, None
     match event:
         case "frames":

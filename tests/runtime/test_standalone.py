@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cli.cluster_files import force_standalone
+from amqp10broker.cli.cluster_launch import force_standalone
 from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.transactions import (
     Origin,

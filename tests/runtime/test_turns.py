@@ -17,7 +17,7 @@ import trio
 
 from amqp10broker.metadata.catalog import CHANNELS
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp091.frames import FrameReader as FrameReader091
+from amqp10broker.protocols.amqp091.connection import FrameReader as FrameReader091
 from amqp10broker.protocols.amqp091.methods import (
     BasicConsume,
     ChannelClose,

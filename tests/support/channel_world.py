@@ -27,6 +27,7 @@ from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.metadata.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.protocols.amqp091 import methods
+from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import (
     AckRun,
     Content,
@@ -37,7 +38,6 @@ from amqp10broker.protocols.amqp091.content import (
     method_frame,
 )
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import Method
 from amqp10broker.protocols.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.queues.classic.queue import ClassicQueue

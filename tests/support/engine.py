@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    HEADER_AMQP,
+    HEADER_SASL,
+    TYPE_SASL,
+    Connection,
+    ConnectionState,
+    encode_frame,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.link import ConnectionEvent
 from amqp10broker.protocols.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
 from amqp10broker.protocols.amqp10.types import Symbol

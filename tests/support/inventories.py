@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.folder import Inventory, is_there, open_inventory
+from amqp10broker.storage.folder import Inventory, is_there
 from amqp10broker.storage.stream_files import FileShelf, part_of
 
 TOP = "/"
@@ -13,7 +13,12 @@ TOP = "/"
 
 def inventory_on(disk: Disk, folder: str = TOP) -> Inventory:
     """The inventory of a folder, read; made if there is none."""
-    return open_inventory(disk, folder, make=not is_there(disk, folder))
+    inventory = Inventory(disk, folder)
+    if is_there(disk, folder):
+        inventory.open()
+    else:
+        inventory.make()
+    return inventory
 
 
 def sync_inventory(disk: Disk, inventory: Inventory) -> bool:

@@ -1,8 +1,8 @@
 """A queue whose messages are in a journal, on a disk that may lose power, and what it has promised.
 
-`KeptQueue` does what `runtime/queues/queue_task.py`, `runtime/journal/journal_task.py` and
-`runtime/journal/committer.py` do, one step at a time and without Trio, so that the power can go at any call
-of the disk. It notes what was confirmed and what was settled for good, and compares after each recovery.
+`KeptQueue` does what `runtime/queues/queue_task.py` and `runtime/journal/journal_task.py` do, one step at a
+time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and what
+was settled for good, and compares after each recovery.
 """
 
 from __future__ import annotations

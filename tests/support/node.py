@@ -258,7 +258,6 @@ class Node:
             "queues.queues",
             "broker",
             "journal.journal_task",
-            "journal.committer",
             "queues.queue_task",
         ):
             monkeypatch.setattr(f"amqp10broker.runtime.{module}._log", self)

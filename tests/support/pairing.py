@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.metadata.queue import QueueSpec
+from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.delivery import DeliveryBatch
-from amqp10broker.protocols.amqp10.frames import FrameReader
 from amqp10broker.protocols.amqp10.link import (
     DeliveriesReceived,
     DeliveriesSent,

@@ -255,11 +255,11 @@ MUTANTS = (
         "a configuration is in force only when it is committed",
         (
             Patch(
-                "entries",
+                "leader",
                 "        return self._entries[-1][1]\n",
                 "        return self.at(self.committed())\n",
             ),
-            Patch("entries", '    __slots__ = ("_entries",)\n', ""),
+            Patch("leader", '    __slots__ = ("_entries",)\n', ""),
             Patch(
                 "leader",
                 "        self.suspected: frozenset",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from amqp10broker.cluster.membership import ByCount
-from amqp10broker.cluster.system import Proposals, System
+from amqp10broker.cluster.system import System
 from amqp10broker.cluster.transactions import (
     CatalogTransaction,
     SystemMachine,
@@ -85,13 +85,13 @@ class MemoryLog:
             at.pop(key, None)
 
 
-class Noting(Proposals):
+class Noting(System):
     """Tells the world what was planned."""
 
     world: World
 
-    def _propose(self, request: Any, ref: Any, due_ms: Any, plan: Plan[Any]) -> None:
-        super()._propose(request, ref, due_ms, plan)
+    def _propose_plan(self, request: Any, ref: Any, due_ms: Any, plan: Plan[Any]) -> None:
+        super()._propose_plan(request, ref, due_ms, plan)
         self.world.planned[self._node, self._incarnation, self._serial] = request, plan
 
 
@@ -262,10 +262,8 @@ class World:
         return store
 
     def system(self, *given: Any, **named: Any) -> System:
-        system = self._system(*given, **named)
-        noting = type("Noting", (Noting,), {"world": self})
-        system._proposals.__class__ = noting
-        return system
+        kind: type[System] = type("Noting", (Noting, self._system), {"world": self})
+        return kind(*given, **named)
 
     def _watched(self, kind: type[SystemMachine]) -> type[SystemMachine]:
         world = self

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import trio
 from trio.testing import memory_stream_pair
 
+from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import (
     AckRun,
     Content,
@@ -19,7 +20,6 @@ from amqp10broker.protocols.amqp091.content import (
     content_frames,
     method_frame,
 )
-from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     BasicAck,
     BasicPublish,

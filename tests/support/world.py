@@ -24,9 +24,17 @@ from amqp10broker.metadata.queue import QueueCommand, QueueSpec
 from amqp10broker.metadata.queue_settings import selector_in
 from amqp10broker.metadata.vhost import VirtualHost
 from amqp10broker.operations.snapshot import document
-from amqp10broker.protocols.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    HEADER_AMQP,
+    HEADER_SASL,
+    TYPE_SASL,
+    Connection,
+    ConnectionState,
+    encode_frame,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpError
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
 from amqp10broker.protocols.amqp10.link import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,

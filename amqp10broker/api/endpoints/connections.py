@@ -1,6 +1,6 @@
-"""Endpoints of connections, their channels, sessions and consumers.
+"""Endpoints of connections, their channels, sessions and consumers, and of how credit flows in their links.
 
-Endpoints of waits, and of timelines of links: how credit flows, an extension of RabbitMQ's API.
+Waits, and timelines of links, are an extension of RabbitMQ's API.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, described, listed, route
-from amqp10broker.api.fields import flag, integer, require
 from amqp10broker.api.front import Tag
-from amqp10broker.api.messages import HttpResponse, bad_request, not_authorised, not_found
+from amqp10broker.api.messages import (
+    HttpResponse,
+    bad_request,
+    flag,
+    integer,
+    not_authorised,
+    not_found,
+    require,
+)
 from amqp10broker.api.samples import client_stats
 from amqp10broker.errors import BadRequest
 from amqp10broker.metadata.entry_codec import nearest

@@ -8,9 +8,8 @@ from http import HTTPStatus
 from typing import Any, Final, Literal
 from urllib.parse import quote, quote_plus, unquote_plus
 
-from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, described, listed, route
-from amqp10broker.api.messages import HttpResponse, not_found
+from amqp10broker.api.messages import HttpResponse, flag, not_found, table, text
 from amqp10broker.api.samples import exchange_stats
 from amqp10broker.metadata.queue_settings import EXCHANGE
 from amqp10broker.metadata.vhost import VirtualHost
@@ -45,11 +44,11 @@ async def put_exchange(call: EndpointCall) -> HttpResponse:
         "declare-exchange",
         call.vhost().name,
         name=exchange_name(call),
-        type=fields.text(body, "type", "direct"),
-        durable=fields.flag(body, "durable", False),
-        auto_delete=fields.flag(body, "auto_delete", False),
-        internal=fields.flag(body, "internal", False),
-        arguments=fields.table(body, "arguments"),
+        type=text(body, "type", "direct"),
+        durable=flag(body, "durable", False),
+        auto_delete=flag(body, "auto_delete", False),
+        internal=flag(body, "internal", False),
+        arguments=table(body, "arguments"),
     )
     return CREATED if answer["created"] else NO_CONTENT
 
@@ -173,7 +172,7 @@ async def bind(call: EndpointCall) -> HttpResponse:
     """Bind a queue or an exchange to an exchange; an existing equal binding stays."""
     source, destination = _ends(call)
     body = call.body
-    routing_key, arguments = fields.text(body, "routing_key", ""), fields.table(body, "arguments")
+    routing_key, arguments = text(body, "routing_key", ""), table(body, "arguments")
     await call.act(
         "bind",
         call.vhost().name,

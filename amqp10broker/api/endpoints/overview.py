@@ -1,6 +1,6 @@
-"""Endpoints of the broker as a whole, of its nodes, and of live updates (`api.live`).
+"""Endpoints of the broker as a whole, of its nodes and their health, and of live updates (`api.live`).
 
-Health checks: 200 and ``ok``, or 503 with the failure.
+A check of health answers 200 and ``ok``, or 503 with the failure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from amqp10broker.api.calls import NO_CONTENT, EndpointCall, is_node, route
 from amqp10broker.api.endpoints.connections import every_connection
-from amqp10broker.api.fields import require, text
 from amqp10broker.api.front import JSON_TYPES, Tag
 from amqp10broker.api.live import EVENT_HEADERS, EVENT_TYPES, Following
 from amqp10broker.api.messages import (
@@ -21,6 +20,8 @@ from amqp10broker.api.messages import (
     bad_request,
     not_authorised,
     not_found,
+    require,
+    text,
 )
 from amqp10broker.api.samples import KEPT_MS, client_stats
 from amqp10broker.emulation import Rules

@@ -1,6 +1,8 @@
-"""The files of the management page, readable without a login. Their data comes from the API, with one.
+"""The files of the management page, and metrics as text for Prometheus: what is not JSON.
 
-Paths within the page are relative, so that it works below a prefix, and behind a proxy that adds one.
+The page is readable without a login; its data comes from the API, with one. Its paths are relative, so that
+it works below a prefix, and behind a proxy that adds one. Metrics are for monitoring users; a separate port
+has them without a login.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from typing import Final
 from urllib.parse import quote
 
 from amqp10broker.api.calls import EndpointCall
-from amqp10broker.api.front import Endpoint, HttpRoute
+from amqp10broker.api.front import Endpoint, HttpRoute, Tag
 from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile, not_found
+from amqp10broker.observe.metrics.table import TYPES, Form, wanted
 
 INDEX: Final = "index.html"
 FOLDERS: Final = ("", "css/", "js/", "js/views/")
@@ -87,3 +90,30 @@ ROUTES: Final[tuple[HttpRoute, ...]] = (
     HttpRoute("/", {"GET": Endpoint(None, get_index, _TEXT)}),
     *map(_folder, FOLDERS),
 )
+
+
+async def get_metrics(form: Form, call: EndpointCall) -> HttpResponse:
+    request = call.request
+    asked = wanted(
+        form,
+        families=request.every("family"),
+        vhosts=request.every("vhost"),
+        queue=request.query.get("queue"),
+        accept=request.headers.get("accept"),
+    )
+    body = await call.broker_api.metrics(asked)
+    return HttpResponse(HTTPStatus.OK, (("content-type", asked.content_type),), body)
+
+
+def _routes(tag: Tag | None) -> tuple[HttpRoute, ...]:
+    return tuple(
+        HttpRoute(
+            "/metrics" if form is Form.AGGREGATED else f"/metrics/{form}",
+            {"GET": Endpoint(tag, partial(get_metrics, form), TYPES)},
+        )
+        for form in Form
+    )
+
+
+METRIC_ROUTES: Final = _routes(Tag.MONITORING)
+FOR_EVERYBODY: Final = _routes(None)

@@ -1,6 +1,6 @@
-"""Endpoints of parameters and policies, and of RabbitMQ's plugins that have no equivalent here.
+"""Endpoints of parameters and policies, of RabbitMQ's plugins that are not here, and of definitions.
 
-Endpoints of definitions: all declared objects as one document.
+Definitions are all declared objects as one document.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, ListQuery, described, route, written
-from amqp10broker.api.fields import require, table, text
 from amqp10broker.api.front import Tag, check_tag
-from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, json_bytes, not_found
+from amqp10broker.api.messages import (
+    HttpResponse,
+    RequestRefused,
+    bad_request,
+    integer,
+    json_bytes,
+    not_found,
+    require,
+    table,
+    text,
+)
 from amqp10broker.emulation import ADDRESS_V1, GLOBAL_QOS, MASTER_LOCATOR, TRANSIENT
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.definitions import parameter_entries
@@ -283,9 +291,9 @@ async def get_policy(operator: bool, call: EndpointCall) -> HttpResponse:
 
 async def put_policy(operator: bool, call: EndpointCall) -> HttpResponse:
     vhost, name, body = call.vhost(), call.values["name"], call.body
-    fields.require(body, "pattern", "definition")
+    require(body, "pattern", "definition")
     there = vhost.policies.find(name, operator=operator)
-    definition = fields.table(body, "definition")
+    definition = table(body, "definition")
     if not definition:
         raise bad_request("Validation failed: a policy must define something")
     try:
@@ -293,10 +301,10 @@ async def put_policy(operator: bool, call: EndpointCall) -> HttpResponse:
             "set-operator-policy" if operator else "set-policy",
             vhost.name,
             name=name,
-            pattern=fields.text(body, "pattern", ""),
+            pattern=text(body, "pattern", ""),
             definition=definition,
-            priority=fields.integer(body, "priority", 0),
-            apply_to=fields.text(body, "apply-to", "all"),
+            priority=integer(body, "priority", 0),
+            apply_to=text(body, "apply-to", "all"),
         )
     except RefusedError as refusal:
         raise bad_request(f"Validation failed: {refusal.description}") from refusal
@@ -409,10 +417,10 @@ async def _offered(call: EndpointCall, document: dict[str, Any]) -> HttpResponse
     shown = ListQuery.read(call.request.query, paged=False).pick(document)
     members = []
     for part, value in shown.items():
-        text = (
+        as_json = (
             await written(call, value, lambda entry: entry) if isinstance(value, list) else json_bytes(value)
         )
-        members.append(json_bytes(part) + b":" + text)
+        members.append(json_bytes(part) + b":" + as_json)
     answer = HttpResponse.of_json_bytes(b"{" + b",".join(members) + b"}")
     name = call.request.query.get("download")
     if name is None:

@@ -1,7 +1,6 @@
 """Endpoints of queues, made of rows of the operation ``list-queues``, and of quorum queues' members.
 
-Endpoints that publish and get messages, one request each, for tests and for people; too slow for
-programs.
+Those that publish and get messages take one request each: for tests and for people, too slow for programs.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
-from amqp10broker.api import fields
 from amqp10broker.api.calls import (
     CREATED,
     NO_CONTENT,
@@ -29,7 +27,18 @@ from amqp10broker.api.calls import (
 from amqp10broker.api.endpoints.connections import consumers_of, every_connection, peer_details
 from amqp10broker.api.endpoints.exchanges import exchange_name
 from amqp10broker.api.front import Tag
-from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_authorised, not_found
+from amqp10broker.api.messages import (
+    HttpResponse,
+    RequestRefused,
+    bad_request,
+    flag,
+    integer,
+    not_authorised,
+    not_found,
+    require,
+    table,
+    text,
+)
 from amqp10broker.api.samples import queue_stats
 from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed
 from amqp10broker.message.convert import plain_message
@@ -175,9 +184,9 @@ async def put_queue(call: EndpointCall) -> HttpResponse:
         "declare-queue",
         vhost.name,
         name=name,
-        durable=fields.flag(body, "durable", False),
-        auto_delete=fields.flag(body, "auto_delete", False),
-        arguments=fields.table(body, "arguments"),
+        durable=flag(body, "durable", False),
+        auto_delete=flag(body, "auto_delete", False),
+        arguments=table(body, "arguments"),
     )
     return CREATED if answer["created"] else NO_CONTENT
 
@@ -217,7 +226,7 @@ async def list_queues_of_user(call: EndpointCall) -> HttpResponse:
     user = call.values["user"]
     if user != call.user.name and not call.has(Tag.ADMINISTRATOR):
         raise not_authorised("User not authorised to access object")
-    if call.broker_api.catalog.users.find(user) is None:
+    if call.broker_api.catalog.users.by_name.get(user) is None:
         raise not_found()
     owners = {name for name, each in (await _owners(call)).items() if each.user == user}
     known = [
@@ -328,7 +337,7 @@ async def get_status(call: EndpointCall) -> HttpResponse:
 async def add_member(call: EndpointCall) -> HttpResponse:
     """Add a member to a quorum queue, on a node; an existing one stays."""
     queue, node = queue_of(call), _node_of_body(call)
-    membership = fields.text(call.body, "membership", "promotable")
+    membership = text(call.body, "membership", "promotable")
     await call.administer("add-member", queue.vhost, name=queue.name, node=node, membership=membership)
     return NO_CONTENT
 
@@ -346,10 +355,10 @@ async def grow(call: EndpointCall) -> HttpResponse:
     await call.administer(
         "grow",
         node=_node_of_path(call),
-        strategy=fields.text(body, "strategy", "all"),
-        vhost_pattern=fields.text(body, "vhost_pattern", ".*"),
-        queue_pattern=fields.text(body, "queue_pattern", ".*"),
-        membership=fields.text(body, "membership", "promotable"),
+        strategy=text(body, "strategy", "all"),
+        vhost_pattern=text(body, "vhost_pattern", ".*"),
+        queue_pattern=text(body, "queue_pattern", ".*"),
+        membership=text(body, "membership", "promotable"),
     )
     return NO_CONTENT
 
@@ -374,8 +383,8 @@ def _node_of_path(call: EndpointCall) -> str:
 
 def _node_of_body(call: EndpointCall) -> str:
     body = call.body
-    fields.require(body, "node")
-    name = fields.text(body, "node", "")
+    require(body, "node")
+    name = text(body, "node", "")
     if not is_node(call, name):
         raise bad_request("Node is not a cluster member")
     return name
@@ -401,9 +410,9 @@ async def publish(call: EndpointCall) -> HttpResponse:
     """Publish a message; the answer comes when its queues have stored it."""
     vhost, exchange = call.vhost(), exchange_name(call)
     body = call.body
-    fields.require(body, "routing_key", "payload", "payload_encoding", "properties")
-    routing_key = fields.text(body, "routing_key", "")
-    properties = _properties(fields.table(body, "properties"))
+    require(body, "routing_key", "payload", "payload_encoding", "properties")
+    routing_key = text(body, "routing_key", "")
+    properties = _properties(table(body, "properties"))
     try:
         routed = await call.broker_api.publish(
             call.access(vhost.name), exchange, routing_key, properties, _payload(body)
@@ -419,17 +428,17 @@ async def publish(call: EndpointCall) -> HttpResponse:
 async def get_messages(call: EndpointCall) -> HttpResponse:
     queue = queue_of(call)
     body = call.body
-    fields.require(body, "count", "ackmode", "encoding")
-    count = fields.integer(body, "count", 0)
-    delivery_outcome = ACK_MODES.get(fields.text(body, "ackmode", ""))
+    require(body, "count", "ackmode", "encoding")
+    count = integer(body, "count", 0)
+    delivery_outcome = ACK_MODES.get(text(body, "ackmode", ""))
     if delivery_outcome is None:
         raise bad_request(
             f"Invalid ackmode value: {body['ackmode']}; it must be one of {', '.join(ACK_MODES)}"
         )
-    encoding = fields.text(body, "encoding", "")
+    encoding = text(body, "encoding", "")
     if encoding not in ("auto", "base64"):
         raise bad_request(f"Unsupported encoding: {encoding}; it must be auto or base64")
-    size = fields.integer(body, "truncate", 0) if "truncate" in body else None
+    size = integer(body, "truncate", 0) if "truncate" in body else None
     if size is not None and size < 0:
         raise bad_request("'truncate' must be 0 or more bytes")
     if count == 0:
@@ -439,8 +448,7 @@ async def get_messages(call: EndpointCall) -> HttpResponse:
             call.access(queue.vhost), queue.name, EVERYTHING if count < 0 else count, delivery_outcome
         )
     except AccessRefused as refusal:
-        text = f"403 ACCESS_REFUSED - {refusal.description}"
-        raise not_authorised(text) from refusal
+        raise not_authorised(f"403 ACCESS_REFUSED - {refusal.description}") from refusal
     numbered = list(zip(range(behind + len(messages) - 1, -1, -1), messages, strict=False))
     describe = partial(_object, text_wanted=encoding == "auto", size=size)
     # A message may be large by itself.
@@ -473,7 +481,7 @@ def _shown(body: bytes, text_wanted: bool) -> tuple[str, str]:
 
 
 def _payload(body: Mapping[str, Any]) -> bytes:
-    payload, encoding = fields.text(body, "payload", ""), fields.text(body, "payload_encoding", "")
+    payload, encoding = text(body, "payload", ""), text(body, "payload_encoding", "")
     if encoding == "string":
         return payload.encode()
     if encoding != "base64":
@@ -488,15 +496,15 @@ def _properties(given: Mapping[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for name in _TEXTS:
         if name in given:
-            properties[name] = fields.text(given, name, "")
+            properties[name] = text(given, name, "")
     for name in _NUMBERS:
         if name in given:
             try:
-                properties[name] = fields.integer(given, name, 0)
+                properties[name] = integer(given, name, 0)
             except RequestRefused:
                 raise bad_request(f"not_int: '{name}' must be a whole number") from None
     if "headers" in given:
-        properties["headers"] = fields.table(given, "headers")
+        properties["headers"] = table(given, "headers")
         if _holds_null(properties["headers"]):
             raise bad_request("a header is null: leave it out")
     return properties

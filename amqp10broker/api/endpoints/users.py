@@ -1,7 +1,4 @@
-"""Endpoints of users, their permissions and limits, and of logins.
-
-Endpoints of virtual hosts and their limits.
-"""
+"""Endpoints of users, of their permissions, limits and logins, and of virtual hosts and their limits."""
 
 from __future__ import annotations
 
@@ -11,10 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from amqp10broker.api import fields
 from amqp10broker.api.calls import CREATED, NO_CONTENT, EndpointCall, listed, route
 from amqp10broker.api.front import FORM_TYPE, Tag, form_credentials
-from amqp10broker.api.messages import HttpResponse, RequestRefused, bad_request, not_found
+from amqp10broker.api.messages import (
+    HttpResponse,
+    RequestRefused,
+    bad_request,
+    flag,
+    integer,
+    not_found,
+    require,
+    table,
+    text,
+)
 from amqp10broker.auth.authorise import CatalogGrants
 from amqp10broker.errors import NotFound, PreconditionFailed
 from amqp10broker.metadata.entry_codec import permission_entry, topic_permission_entry, user_entry
@@ -48,15 +54,15 @@ async def put_user(call: EndpointCall) -> HttpResponse:
     body = call.body
     if "tags" not in body:
         raise bad_request("tags_not_present")
-    entry: dict[str, Any] = {"tags": body["tags"], "limits": fields.table(body, "limits")}
+    entry: dict[str, Any] = {"tags": body["tags"], "limits": table(body, "limits")}
     if "password" in body and "password_hash" in body:
         raise bad_request("both_password_and_password_hash_are_provided: give one of them")
     if body.get("password"):
-        entry["password"] = fields.text(body, "password", "")
+        entry["password"] = text(body, "password", "")
     else:
-        entry["password_hash"] = fields.text(body, "password_hash", "")
+        entry["password_hash"] = text(body, "password_hash", "")
     if "hashing_algorithm" in body:
-        entry["hashing_algorithm"] = fields.text(body, "hashing_algorithm", "")
+        entry["hashing_algorithm"] = text(body, "hashing_algorithm", "")
     answer = await call.administer("put-user", user=call.values["user"], entry=entry)
     return CREATED if answer["created"] else NO_CONTENT
 
@@ -71,7 +77,7 @@ async def delete_user(call: EndpointCall) -> HttpResponse:
 async def delete_users(call: EndpointCall) -> HttpResponse:
     """Delete several users; unknown names are ignored."""
     body = call.body
-    fields.require(body, "users")
+    require(body, "users")
     names = body["users"]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("'users' must be an array of names")
@@ -100,7 +106,7 @@ async def list_permissions(call: EndpointCall) -> HttpResponse:
 @route("GET", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def get_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = call.values["user"], call.vhost().name
-    permission = call.broker_api.catalog.users.permission(user, vhost)
+    permission = call.broker_api.catalog.users.granted.get((user, vhost))
     if permission is None:
         raise not_found()
     return call.shown(permission_entry(user, vhost, permission))
@@ -110,9 +116,9 @@ async def get_permission(call: EndpointCall) -> HttpResponse:
 async def put_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = _both(call)
     body = call.body
-    fields.require(body, "configure", "write", "read")
-    there = call.broker_api.catalog.users.permission(user, vhost)
-    patterns = {name: fields.text(body, name, "") for name in ("configure", "write", "read")}
+    require(body, "configure", "write", "read")
+    there = call.broker_api.catalog.users.granted.get((user, vhost))
+    patterns = {name: text(body, name, "") for name in ("configure", "write", "read")}
     await call.administer("set-permissions", vhost, user=user, **patterns)
     return CREATED if there is None else NO_CONTENT
 
@@ -120,7 +126,7 @@ async def put_permission(call: EndpointCall) -> HttpResponse:
 @route("DELETE", "/permissions/{vhost}/{user}", tag=Tag.ADMINISTRATOR)
 async def delete_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = call.values["user"], call.vhost().name
-    if call.broker_api.catalog.users.permission(user, vhost) is None:
+    if call.broker_api.catalog.users.granted.get((user, vhost)) is None:
         raise not_found()
     await call.administer("clear-permissions", vhost, user=user)
     return NO_CONTENT
@@ -156,12 +162,12 @@ async def list_topic_permissions(call: EndpointCall) -> HttpResponse:
 async def put_topic_permission(call: EndpointCall) -> HttpResponse:
     user, vhost = _both(call)
     body = call.body
-    fields.require(body, "exchange", "write", "read")
-    exchange = fields.text(body, "exchange", "")
+    require(body, "exchange", "write", "read")
+    exchange = text(body, "exchange", "")
     if exchange and call.vhost().topology.find_exchange(exchange) is None:
         raise bad_request(f"no exchange '{exchange}' in vhost '{vhost}': declare it first")
     there = call.broker_api.catalog.users.topic_permission(user, vhost, exchange)
-    patterns = {name: fields.text(body, name, "") for name in ("write", "read")}
+    patterns = {name: text(body, name, "") for name in ("write", "read")}
     await call.administer("set-topic-permissions", vhost, user=user, exchange=exchange, **patterns)
     return CREATED if there is None else NO_CONTENT
 
@@ -218,12 +224,12 @@ def limit_name(call: EndpointCall, known: Sequence[str], whose: str) -> str:
 def limit_given(call: EndpointCall, known: Sequence[str], whose: str) -> dict[str, int]:
     """Return the limit that the path names, with the value in the body."""
     name, body = limit_name(call, known, whose), call.body
-    fields.require(body, "value")
-    return {name: fields.integer(body, "value", 0)}
+    require(body, "value")
+    return {name: integer(body, "value", 0)}
 
 
 def _user(call: EndpointCall) -> User:
-    user = call.broker_api.catalog.users.find(call.values["user"])
+    user = call.broker_api.catalog.users.by_name.get(call.values["user"])
     if user is None:
         raise not_found()
     return user
@@ -351,11 +357,11 @@ async def put_vhost(call: EndpointCall) -> HttpResponse:
     there = call.broker_api.catalog.find_vhost(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
     if PROTECTED in body:
-        metadata[PROTECTED] = fields.flag(body, PROTECTED, False)
+        metadata[PROTECTED] = flag(body, PROTECTED, False)
     if "tracing" in body:
-        metadata["tracing"] = fields.flag(body, "tracing", False)
+        metadata["tracing"] = flag(body, "tracing", False)
     entry: dict[str, Any] = {"metadata": metadata}
-    entry["description"] = fields.text(body, "description", "" if there is None else there.facts.description)
+    entry["description"] = text(body, "description", "" if there is None else there.facts.description)
     entry["tags"] = body.get("tags", [] if there is None else list(there.facts.tags))
     kind = body.get("default_queue_type", None if there is None else there.facts.default_queue_type)
     if kind is not None:

@@ -1,16 +1,12 @@
-"""The consumers at one node of one replicated queue: the deliveries that their sessions have.
+"""The consumers and browsers at one node of one replicated queue.
 
 Deliveries that never reached the node count as `missed`: the queue has them in its numbers of the consumer,
 and the sessions do not.
 
-The browsers at one node of one replicated queue: the state that the queue's leader needs to serve them.
-
 Browsers are neither in the log nor in the replicated state. Their node stores the subscription of each, its
 last request and its position; each new leader gets all of that first (`LinkBrowsers.anew`). Messages lost on
-the way are shown again, because they were not counted.
-
-Between the two ends browsers have epochs of their own, which grow with each `GiveBack` and each renewal, so
-that late answers are dropped.
+the way are shown again, because they were not counted. Between the two ends browsers have epochs of their
+own, which grow with each `GiveBack` and each renewal, so that late answers are dropped.
 """
 
 from __future__ import annotations

@@ -11,18 +11,12 @@ executed them.
 `leader`, `_asked_ms` and `lost_ms` say which it is. Commands are numbered and stored in each state, and sent
 while the link is open; `RemoteEffects` brings effects to sessions, and the number up to which commands are
 dropped. A lost link reports its position to the next leader (`ResumeRemote`), and continues behind the last
-executed command. Effects that the old leader could not send are rebuilt (`catch_up`), so sessions notice
-only the delay.
+executed command. Effects that the old leader could not send are rebuilt (`CatchUp`), so sessions notice only
+the delay: the queue's state gives deliveries, credit and activity, the number of the last executed command
+gives confirms, and what follows from neither, the queue has stored (`RemoteResumed.kept`).
 
 The size of a link is bounded by link credit, one request of a consumer, and settlements of its deliveries. If
 the connection is crowded (`LinkPort.crowded`), commands wait here, confirms are late, and credit is withheld.
-
-The numbered commands of one node for one replicated queue, stored until the queue has executed them.
-
-The effects that sessions of a node missed when their link was lost, made from a `RemoteResumed`.
-
-The queue's state gives deliveries, credit and activity; the number of the last executed command gives
-confirms; what follows from neither, the queue has stored (`RemoteResumed.kept`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""All links of a node, and the dispatch of frames and connection events to them.
+"""All links of a node, the dispatch of frames and connection events to them, and `HomeLink`.
 
-A node's link to a queue that is at one other node only: a classic queue or a stream.
-
-Commands are sent at once. Both ends reset when the connection is lost: unconfirmed publishes are not taken,
-consumers end, and callers get the error that the queue's node is down (docs/adr/0049). The link works again
-when the home node announces the queue.
+That is the link to a queue that is at one other node only: a classic queue or a stream. Commands are sent at
+once. Both ends reset when the connection is lost: unconfirmed publishes are not taken, consumers end, and
+callers get the error that the queue's node is down (docs/adr/0049), until the home announces the queue again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The messages between the two ends of a link; and their bytes.
+"""The messages between the two ends of a link, and their bytes.
 
 A link leads from all sessions of one start of a node to one queue. Its commands are numbered from 1 in one
 sequence, so that the queue executes each once under any leader. Within a node the records are passed by
-reference and must not be changed.
-
-The node of links: its connections to other nodes, what is known of these, and its sessions.
+reference and must not be changed. `LinkPort` is the node to its links.
 """
 
 from __future__ import annotations

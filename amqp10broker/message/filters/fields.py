@@ -3,13 +3,12 @@
 A filter reads few values of very many messages. So the reader walks over the encoded sections and builds
 only the values that are needed: a message has been checked when it was published, and its properties
 usually begin with the same bytes. A message that is encoded otherwise is decoded as a whole.
-
-The only error that reading a filter raises, for any bytes of a client; functions do not list it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -20,13 +19,14 @@ from amqp10broker.message.amqp10 import header_of
 from amqp10broker.message.convert import body_start, read_properties, to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import READERS, WIDTHS_MIN, skip
-from amqp10broker.protocols.amqp10.performatives import Header
+from amqp10broker.protocols.amqp10.performatives import Header, Properties
 
 
 class FilterError(ValueError):
     """A filter cannot be used, and the reply to the attach leaves it out; the message has the reason, for the
-    log. `reason`: a clause: "is 4097 characters long; 4096 are allowed". `position`: of the character in the
-    text of an SQL filter, from 0; None without one.
+    log. No other error comes of reading a filter, so functions do not list it. `reason`: a clause: "is 4097
+    characters long; 4096 are allowed". `position`: of the character in the text of an SQL filter, from 0;
+    None without one.
     """
 
     def __init__(self, reason: str, position: int | None = None) -> None:
@@ -53,21 +53,7 @@ HEADER: Final[Mapping[str, Callable[[Header], Any]]] = {
 }
 """Fields of the header, by their names in JMS, and how each is read; only selectors use them."""
 
-PROPERTIES: Final = (
-    "message-id",
-    "user-id",
-    "to",
-    "subject",
-    "reply-to",
-    "correlation-id",
-    "content-type",
-    "content-encoding",
-    "absolute-expiry-time",
-    "creation-time",
-    "group-id",
-    "group-sequence",
-    "reply-to-group-id",
-)
+PROPERTIES: Final = tuple(field.name.replace("_", "-") for field in fields(Properties))
 """The fields of the properties section in their order (part 3, section 3.2.4)."""
 
 
@@ -114,11 +100,11 @@ _STEPS: Final = [
 _number = int.from_bytes
 
 
-def _uuid_bytes(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
-    return data[pos : pos + 16], pos + 16
-
-
-_READERS_UUID_AS_BINARY: Final = [*READERS[:_UUID], _uuid_bytes, *READERS[_UUID + 1 :]]
+_READERS_UUID_AS_BINARY: Final = [
+    *READERS[:_UUID],
+    lambda data, pos, end, depth: (data[pos : pos + 16], pos + 16),
+    *READERS[_UUID + 1 :],
+]
 
 
 class FieldReader:
@@ -139,6 +125,7 @@ class FieldReader:
         "_readers",
         "_uuid_as_binary",
         "_wanted",
+        "of_application",
     )
 
     def __init__(
@@ -159,16 +146,11 @@ class FieldReader:
                 self._application[field.name.encode()] = slot
         assert len(set(self._fields)) == len(self._fields)
         self._wanted = len(self._application)
+        self.of_application = 0 < self._wanted == len(self._fields)
         # The slot for each field up to the last wanted one, -1 to walk over it.
         self._properties = [slots.get(index, -1) for index in range(max(slots) + 1)] if slots else []
         self._readers = _READERS_UUID_AS_BINARY if uuid_as_binary else READERS
         self._uuid_as_binary = uuid_as_binary
-
-    @property
-    def of_application(self) -> bool:
-        return bool(self._fields) and all(
-            each.section is Section.APPLICATION_PROPERTIES for each in self._fields
-        )
 
     def read(self, message: Message) -> list[Any]:
         """Return the values in the order of the fields; a message of AMQP 0-9-1 is converted first."""

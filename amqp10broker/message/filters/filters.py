@@ -1,15 +1,10 @@
 """The filters of a consumer of a stream or a queue, and the matching of messages.
 
-Three independent stages: the first and last offset (`offset_spec`), the chunks to read (`bloom`), and the
-messages of these to deliver: an SQL filter, a selector or property filters. In AMQP 1.0 they are entries
-of the source's filter-set, and the reply contains those that are in place; an invalid, unknown or
-duplicate entry is left out. In AMQP 0-9-1 they are arguments of basic.consume, without
-message filters and without an end.
-
-The filters of a consumer as bytes, for a stream at another node.
-
-An encoded filter-set of AMQP 1.0, whatever the consumer's protocol: `filters.from_amqp10` reads it there
-as it reads a client's.
+Three independent stages: the first and last offset, the chunks to read (`stream`), and the messages of these
+to deliver: an SQL filter, a selector or property filters. In AMQP 1.0 they are entries of the source's
+filter-set, and the reply contains those that are in place; an invalid, unknown or duplicate entry is left
+out. In AMQP 0-9-1 they are arguments of basic.consume, without message filters and without an end. For a
+stream at another node they become an encoded filter-set, whatever the consumer's protocol.
 """
 
 from __future__ import annotations
@@ -317,7 +312,7 @@ class RefusedFilter:
 
 @dataclass(frozen=True, slots=True)
 class FilterSet:
-    """The result of reading a filter-set. `in_place`: the entries that are, as they were sent."""
+    """The result of reading a filter-set."""
 
     filters: Filters
     in_place: dict[Symbol, Described]
@@ -339,7 +334,8 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
             parsed[sort] = _PARSERS[sort](value.value)
             in_place[name] = value
         except FilterError as error:
-            refused.append(RefusedFilter(str(name)[:100], str(error), is_selector(value)))
+            selects = isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
+            refused.append(RefusedFilter(str(name)[:100], str(error), selects))
     messages: MessageFilter | None = None
     tests: dict[MessageField, FieldTest] = {}
     for sort, content in parsed.items():
@@ -357,10 +353,6 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
     bloom = None if values is None else BloomFilter(values, parsed.get(MATCH_UNFILTERED, False))
     filters = Filters(parsed.get(OFFSET_SPEC), bloom, messages, parsed.get(END_OFFSET))
     return FilterSet(filters, in_place, tuple(refused))
-
-
-def is_selector(value: object) -> bool:
-    return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 
 def _checked_sort(name: Any, value: Any, before: Collection[str], *, of_stream: bool) -> str:

@@ -1,32 +1,11 @@
-"""Compiles the tree of an SQL filter to closures.
+"""Compiles the tree of an SQL filter to closures, and the selectors of JMS, which have a lexer of their own.
 
 Three values are True, False and None, which is *unknown*, and also the value of a null. Any other value
 counts as unknown where a condition is needed. The types of AMQP fall into four kinds: booleans, numbers
 (integers, floating point and times alike), texts (strings, symbols, characters) and binaries (with UUIDs
 among them). Values of different kinds are never equal, less or greater: all comparisons of them are False,
-`<>` too. A value of no kind (decimals, lists) is not null and equals nothing.
-
-A closure takes the list of the values of the expression's fields, with the time behind them if UTC()
-occurs.
-
-LIKE: ``_`` stands for one character, ``%`` for any number of them; an escape character makes them literal.
-
-A pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at
-the ends of the text; each of the others is searched from the end of the one before it, because the nearest
-place is as good as any. So nothing is ever tried twice, and no pattern makes the search explode.
-
-Bytes that every message that passes a filter contains.
-
-Most filters compare a field with a text. A search for some bytes in a message costs a fraction of reading
-its fields, so that the many messages that a selective filter rejects cost little.
-
-Selectors of JMS as filters: their lexer; grammar and evaluation are those of SQL filters.
-
-The language is the conditional expression of SQL-92 of Jakarta Messaging 3.1, section 3.8. Its keywords
-are case-insensitive and its names are those of Java, and of JMS header fields. Beyond the specification a
-name may contain dots, or be anything between double quotes; a list of IN may have any values; and the
-field of a message is also ``amqp.subject`` and the like, which clients write that translate selectors
-themselves.
+`<>` too. A closure takes the list of the values of the expression's fields, with the time behind them if
+UTC() occurs.
 """
 
 from __future__ import annotations
@@ -62,6 +41,13 @@ from amqp10broker.message.filters.sql_parser import (
     parse_tokens,
     tokens_of,
 )
+
+# --- LIKE ----------------------------------------------------------------------------------------
+#
+# ``_`` stands for one character, ``%`` for any number of them; an escape character makes them literal. A
+# pattern is cut at its ``%`` into segments of fixed length. The first and the last have their places at the
+# ends of the text; each of the others is searched from the end of the one before it, because the nearest
+# place is as good as any. So nothing is ever tried twice, and no pattern makes the search explode.
 
 Matcher = Callable[[str], bool]
 
@@ -117,12 +103,23 @@ class _Segment:
 def compile_like(pattern: str, escape: str | None) -> Matcher:
     """`escape`: makes the next character literal; None: no character does."""
     segments = [_Segment(characters) for characters in _split(pattern, escape)]
-    if len(segments) == 1:
-        return _exactly(segments[0])
-    simple = _with_one_percent(segments)
-    if simple is not None:
-        return simple
-    first, *others, last = segments
+    first, *others, last = segments if len(segments) > 1 else (*segments, segments[0])
+    match [segment.text for segment in segments]:
+        case [str() as wanted]:
+            return lambda text: text == wanted
+        case [None]:
+            return lambda text: len(text) == first.length and first.is_at(text, 0)
+        case [str() as start, ""]:
+            return lambda text: text.startswith(start)
+        case ["", str() as end]:
+            return lambda text: text.endswith(end)
+        case ["", str() as part, ""]:
+            return lambda text: part in text
+        case [str() as start, str() as end]:
+            both = len(start) + len(end)
+            return lambda text: len(text) >= both and text.startswith(start) and text.endswith(end)
+        case _:
+            pass
     middle = [segment for segment in others if segment.length]
     length = sum(segment.length for segment in segments)
 
@@ -171,27 +168,10 @@ def _split(pattern: str, escape: str | None) -> list[list[str | None]]:
     return segments
 
 
-def _exactly(segment: _Segment) -> Matcher:
-    wanted = segment.text
-    if wanted is not None:
-        return lambda text: text == wanted
-    return lambda text: len(text) == segment.length and segment.is_at(text, 0)
-
-
-def _with_one_percent(segments: list[_Segment]) -> Matcher | None:
-    texts = [segment.text for segment in segments]
-    match texts:
-        case [str() as start, ""]:
-            return lambda text: text.startswith(start)
-        case ["", str() as end]:
-            return lambda text: text.endswith(end)
-        case ["", str() as part, ""]:
-            return lambda text: part in text
-        case [str() as start, str() as end]:
-            length = len(start) + len(end)
-            return lambda text: len(text) >= length and text.startswith(start) and text.endswith(end)
-        case _:
-            return None
+# --- bytes that every message that passes contains -----------------------------------------------
+#
+# Most filters compare a field with a text. A search for some bytes in a message costs a fraction of reading
+# its fields, so that the many messages that a selective filter rejects cost little.
 
 
 def text_bytes(value: str | bytes) -> bytes:
@@ -219,6 +199,8 @@ def required_by(expression: ast.Expression) -> bytes:
                 pass
     return max(found, key=len)
 
+
+# --- expressions ---------------------------------------------------------------------------------
 
 Run = Callable[[Sequence[Any]], Any]
 
@@ -254,7 +236,14 @@ def compile_sql(text: str) -> SqlFilter:
 
 
 def compile_expression(expression: ast.Expression) -> SqlFilter:
-    nodes = _inside_out(expression)
+    # Without recursion: a tree may be two hundred levels deep. Children come before parents.
+    nodes: list[ast.Expression] = []
+    left = [expression]
+    while left:
+        node = left.pop()
+        nodes.append(node)
+        left.extend(ast.children(node))
+    nodes.reverse()
     fields = tuple(dict.fromkeys(node.field for node in nodes if isinstance(node, ast.Identifier)))
     slots = {field: slot for slot, field in enumerate(fields)}
     parts: dict[int, _Term] = {}
@@ -266,18 +255,6 @@ def compile_expression(expression: ast.Expression) -> SqlFilter:
         parts[id(node)] = part
     uses_time = any(isinstance(node, ast.Utc) for node in nodes)
     return SqlFilter(fields, uses_time, required_by(expression), parts[id(expression)].run)
-
-
-def _inside_out(expression: ast.Expression) -> list[ast.Expression]:
-    # Without recursion: a tree may be two hundred levels deep. Children come before parents.
-    nodes: list[ast.Expression] = []
-    left = [expression]
-    while left:
-        node = left.pop()
-        nodes.append(node)
-        left.extend(ast.children(node))
-    nodes.reverse()
-    return nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +287,8 @@ def _compile(node: ast.Expression, inner: Sequence[_Term], slots: Mapping[Messag
         case ast.In():
             return _Term(_in(inner[0].run, inner[1:]))
         case ast.IsNull():
-            return _Term(_is_null(inner[0].run))
+            run = inner[0].run
+            return _Term(lambda values: run(values) is None)
         case ast.Not():
             return _Term(_not(inner[0].run))
         case ast.And():
@@ -359,10 +337,6 @@ def _not(run: Run) -> Run:
         return True if found is False else None
 
     return negated
-
-
-def _is_null(run: Run) -> Run:
-    return lambda values: run(values) is None
 
 
 def _comparison(name: str, left: _Term, right: _Term) -> Run:
@@ -495,6 +469,13 @@ _ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "div": _divide_integers,
 }
 
+
+# --- selectors -----------------------------------------------------------------------------------
+#
+# The language is the conditional expression of SQL-92 of Jakarta Messaging 3.1, section 3.8. Its keywords are
+# case-insensitive and its names are those of Java, and of JMS header fields. Beyond the specification a name
+# may contain dots, or be anything between double quotes; a list of IN may have any values; and the field of a
+# message is also ``amqp.subject`` and the like, which clients write that translate selectors themselves.
 
 KEYWORDS: Final = frozenset(
     {"AND", "OR", "NOT", "BETWEEN", "LIKE", "ESCAPE", "IN", "IS", "NULL", "TRUE", "FALSE"}

@@ -1,4 +1,5 @@
-"""The grammar of an SQL filter (AMQP Filter Expressions, section 6): tokens to a tree.
+"""The lexer, the tree and the grammar of an SQL filter (AMQP Filter Expressions, section 6), in RabbitMQ's
+dialect (`docs/filters.md`).
 
 An operator-precedence parser with stacks of its own: a deeply nested expression does not use up the
 interpreter's stack. From the weakest to the strongest::
@@ -16,13 +17,6 @@ interpreter's stack. From the weakest to the strongest::
 Comparisons do not chain (``a = b = c``), and the operands of an operator bind at least as strongly as the
 operator itself, so that NOT is only found where a condition can begin. A sign stands before something of
 the last line only: ``--1`` is written ``-(-1)``.
-
-The lexer of an SQL filter (AMQP Filter Expressions, section 6), in RabbitMQ's dialect (`docs/filters.md`).
-
-One regular expression finds all tokens, and never looks back further than one token, so the time is linear
-in the text.
-
-The tree of an SQL filter: `sql_parser` builds it, `sql_eval` compiles it.
 """
 
 from __future__ import annotations
@@ -70,6 +64,8 @@ RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBS
 The set also makes ``and`` an error, because it is not a keyword.
 """
 
+# One regular expression finds all tokens, and never looks back further than one token, so the time is linear
+# in the text.
 _WORD: Final = "[A-Za-z_][A-Za-z0-9_]*"
 _TOKEN: Final = re.compile(
     rf"""

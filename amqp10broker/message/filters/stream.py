@@ -1,46 +1,4 @@
-"""The first offset of a consumer: the filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0 and the argument
-``x-stream-offset`` of AMQP 0-9-1.
-
-==========================  =============================  ==========================
-meaning                     AMQP 1.0                       AMQP 0-9-1
-==========================  =============================  ==========================
-first, last, next           string or symbol               long string
-an offset                   any integer from 0             any integer from 0
-a point in time             timestamp (milliseconds)       timestamp (seconds)
-so long ago                 string or symbol: ``10m``      long string: ``10m``
-==========================  =============================  ==========================
-
-A point in time is as exact as chunks are: the stream begins with the chunk that contains it, which may
-have earlier messages. The opener of the stream resolves an interval, because nothing here has a clock.
-
-The first stage of filtering a stream: whether a chunk may contain messages with a wanted filter value.
-
-A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of
-a chunk stores the different values of its messages as a Bloom filter in the chunk's head, and a consumer
-that names values reads only chunks that may contain one of them. It receives whole chunks, and checks the
-values of the messages itself.
-
-The filter is stored on disk, so its form is fixed:
-
-* nothing at all: no message of the chunk has a filter value;
-* otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
-  first means that there are messages without a filter value beside those that have one; its other bits are
-  the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
-  byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
-  halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
-
-k depends on the number of values, so that a chunk with few values is seldom read in vain.
-
-Messages of a stream: stored without their offset, delivered with it.
-
-A stream stores the encoding of AMQP 1.0. The annotation ``x-stream-offset`` of a delivery contains its
-offset, which no two messages share. So stored heads end where the eight bytes of the offset belong:
-thousands of messages still share one, and a delivery only appends them. An ``x-stream-offset`` that a
-publisher wrote is removed.
-
-On request a delivery also has the time of writing in ``x-opt-enqueued-time``. That is one time for a
-chunk, so a head is made once for all messages of a chunk that share one.
-"""
+"""Messages of streams: where a consumer begins, which chunks it reads, and heads with an offset."""
 
 from __future__ import annotations
 
@@ -62,6 +20,21 @@ from amqp10broker.protocols.amqp091 import codec as t091
 from amqp10broker.protocols.amqp10 import types as t10
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp
+
+# --- the first offset of a consumer --------------------------------------------------------------
+#
+# Filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0, argument ``x-stream-offset`` of AMQP 0-9-1:
+#
+# ==========================  =============================  ==========================
+# meaning                     AMQP 1.0                       AMQP 0-9-1
+# ==========================  =============================  ==========================
+# first, last, next           string or symbol               long string
+# an offset                   any integer from 0             any integer from 0
+# a point in time             timestamp (milliseconds)       timestamp (seconds)
+# so long ago                 string or symbol: ``10m``      long string: ``10m``
+# ==========================  =============================  ==========================
+#
+# The opener of the stream resolves an interval, because nothing here has a clock.
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +61,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The chunk that contains a point in time."""
+    """The chunk that contains a point in time: it may have earlier messages."""
 
     time_ms: int
     """The time in milliseconds since 1970-01-01T00:00:00Z."""
@@ -181,6 +154,22 @@ def _from_text(text: str) -> OffsetSpec | None:
     return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
 
 
+# --- the filter of a chunk -----------------------------------------------------------------------
+#
+# A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of a
+# chunk stores the different values of its messages as a Bloom filter in the chunk's head, and a consumer that
+# names values reads only chunks that may contain one of them. It receives whole chunks, and checks the values
+# of the messages itself. The filter is stored on disk, so its form is fixed:
+#
+# * nothing at all: no message of the chunk has a filter value;
+# * otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
+#   first means that there are messages without a filter value beside those that have one; its other bits are
+#   the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
+#   byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
+#   halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
+#
+# k depends on the number of values, so that a chunk with few values is seldom read in vain.
+
 SIZE_BYTES_MIN: Final = 16
 SIZE_BYTES_MAX: Final = 255
 SIZE_BYTES_DEFAULT: Final = 16
@@ -265,6 +254,14 @@ class BloomFilter:
         return False
 
 
+# --- heads of stored and delivered messages ------------------------------------------------------
+#
+# A stream stores the encoding of AMQP 1.0. The annotation ``x-stream-offset`` of a delivery contains its
+# offset, which no two messages share. So stored heads end where the eight bytes of the offset belong:
+# thousands of messages still share one, and a delivery only appends them. An ``x-stream-offset`` that a
+# publisher wrote is removed. On request a delivery also has the time of writing in ``x-opt-enqueued-time``:
+# one time for a chunk, so a head is made once for all messages of a chunk that share one.
+
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
 # Eight bytes with no shorter encoding, so that the place for any offset is as long.
 _PLACEHOLDER: Final = Long(2**63 - 1)
@@ -273,7 +270,6 @@ _NO_TIME: Final = Timestamp(0)
 _TIME_BYTES: Final = 8
 _OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
 """The bytes between the time and the offset, including the constructor of the latter."""
-_FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
 _HEAD: Final = itemgetter(0)
 _pack_offset = Struct(">Q").pack
 _pack_time = Struct(">q").pack
@@ -303,11 +299,7 @@ def delivered_with_time(messages: Sequence[Message], offsets: Iterable[int], tim
 
 
 def filter_values(messages: Sequence[Message]) -> set[str | None]:
-    # Most messages have none, and searching the bytes for its name is the fastest check.
-    return {
-        filter_value((head + _ANY_OFFSET, b"")) if _FILTER_VALUE in head else None
-        for head in set(map(_HEAD, messages))
-    }
+    return {filter_value((head + _ANY_OFFSET, b"")) for head in set(map(_HEAD, messages))}
 
 
 @remembering

@@ -1,14 +1,10 @@
-"""The state of one AMQP 1.0 connection as its frames show it: sessions, windows, links, credit, deliveries.
+"""The state of one connection as its frames show it: sessions, windows, links, credit, deliveries.
+
+Of AMQP 0-9-1 these are channels, consumers, deliveries and confirms.
 
 The frames of both directions are the input, in the order in which the broker received and sent them; state
 and events are the output. Only the specification's arithmetic is used, so that frames of any broker will do.
 A delivery counts when the broker begins to send it, or has received it whole (part 2, section 2.6.7).
-
-The state of the channels of one AMQP 0-9-1 connection as its methods show it.
-
-As `link_state` for AMQP 1.0, with consumers, deliveries and confirms in the place of links: methods of both
-directions are the input, in the order in which the broker received and sent them; state and events are the
-output.
 """
 
 from __future__ import annotations

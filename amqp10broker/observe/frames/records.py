@@ -1,11 +1,9 @@
-"""Recordings of frames: one JSON document per line, as described in `docs/frames.md`.
+"""Recordings of frames, as described in `docs/frames.md`, and the reader of frames that makes them.
 
-The first line identifies the format. Each further line is about one connection: recording begins; a link or
-consumer that existed by then; a frame; or its end. Contents of messages and all secrets are omitted.
-
-Reads the frames of one direction of a connection for observers: `trace`, recordings, lint.
-
-It parses the bytes a second time, so that the engine of the connection has no cost.
+The first line identifies the format. Each further line, a JSON document, is about one connection: recording
+begins; a link or consumer that existed by then; a frame; or its end. Contents of messages and all secrets are
+omitted. The reader parses the bytes of one direction a second time, so that the connection's engine has no
+cost.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from amqp10broker.protocols.amqp091.methods import (
     decode_method,
 )
 from amqp10broker.protocols.amqp091.properties import decode_properties
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.protocols.amqp10.errors import DecodeError
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.protocols.amqp10.performatives import (
     Composite,
     ReceiverSettleMode,

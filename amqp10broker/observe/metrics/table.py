@@ -1,9 +1,8 @@
 """Every metric: name, kind, labels, meaning. Those of RabbitMQ have its names, so that its dashboards work.
 
 A *group* corresponds to a family of `/metrics/detailed`: metrics of the same objects, with the same labels.
-Its rows are written one by one per object, and as their sums without labels in the aggregated form.
-
-The contents and the format that a scrape requests.
+Its rows are written one by one per object, and as their sums without labels in the aggregated form. A scrape
+wants some groups, in one of the formats.
 """
 
 from __future__ import annotations

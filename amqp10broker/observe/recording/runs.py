@@ -1,21 +1,13 @@
-"""Rows of runs with their settings, one small Parquet file per run.
+"""A recording on disk: rows of runs with their settings, parts with their events, names of their links.
 
-``DIR/runs.parquet`` is a folder, so that each process writes the rows of its own runs and rewrites no others.
-A row may be written again with more values, and replaces the one of the same run id as a whole.
+``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A row
+that is written again, with more values, replaces that of the same run id. A part of the events grows under a
+name that begins with ``_`` and is renamed when it is complete, so that readers see complete files only.
+Nothing is synced: a recording need not be durable, and a sync would delay those of the broker's journal.
 
-Errors of recordings; each contains a remedy.
-
-Writes packed events to Parquet files, part by part, and reads them for tests and small recordings.
-
-A part is a separate file. It grows under a name that begins with ``_``, a row group at a time, and is renamed
-when it is complete, so that readers see complete files only. Nothing is synced: a recording need not be
-durable, and a sync would delay those of the broker's journal.
-
-The names of the links of a run, in a file beside its events, which have only numbers.
-
-``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen; a line is written
-at once, so that a broker that is killed leaves the names of all that it recorded. Handles are reused: a name
-is valid from its time until the next one with the same numbers.
+``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen, written at once,
+so that a broker that is killed leaves them. Handles are reused: a name is valid from its time until the next
+one with the same numbers.
 """
 
 from __future__ import annotations
@@ -178,13 +170,6 @@ def event_schema() -> Any:
     pa = load_arrow()
     fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
     return pa.schema(fields, metadata=METADATA)
-
-
-def run_schema() -> Any:
-    pa = load_arrow()
-    return pa.schema(
-        [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS], metadata=METADATA
-    )
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
@@ -456,41 +441,30 @@ def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
     """Return all events of a run as one unsorted Arrow table, for tests and small recordings. Raises
     `NotARecording` if the run has no events, or a file is damaged.
     """
-    pa, pq = load_arrow(), load_parquet()
     folder = events_folder(recording, run_id)
     files = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("_"))
     if not files:
         raise NotARecording(str(folder), "there are no events of this run")
-    tables = []
-    for path in files:
-        try:
-            # Not read_table: it would add a column for the folder's name.
-            table = pq.ParquetFile(path).read()
-        except (pa.ArrowException, OSError) as error:
-            raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
-        check_version(table.schema.metadata, str(path))
-        tables.append(table)
-    return pa.concat_tables(tables)
+    return load_arrow().concat_tables(map(_read_table, files))
+
+
+def _read_table(path: Path) -> Any:
+    pa, pq = load_arrow(), load_parquet()
+    try:
+        # Not read_table: it would add a column for the folder's name.
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
+    check_version(table.schema.metadata, str(path))
+    return table
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise NotWritable(str(folder), error.strerror or str(error)) from error
-
-
-__all__ = [
-    "RunRecord",
-    "check_run_id",
-    "claim_run",
-    "keep_room",
-    "new_run_id",
-    "read_run",
-    "read_runs",
-    "write_run",
-]
+        raise NotWritable(str(path), error.strerror or str(error)) from error
 
 
 # A row takes 7 kB, and some 20 bytes for each queue that it names.
@@ -539,8 +513,9 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
     folder = path.parent
     # With the process id: two processes that write the same run use different files.
     growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
-    table = pa.Table.from_pylist([asdict(run)], schema=run_schema())
-    try:
+    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS]
+    table = pa.Table.from_pylist([asdict(run)], schema=pa.schema(fields, metadata=METADATA))
+    with _writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         sink = Sink(growing)
         try:
@@ -549,8 +524,6 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
         except BaseException:
             sink.give_up()
             raise
-    except OSError as error:
-        raise NotWritable(str(path), error.strerror or str(error)) from error
     return path
 
 
@@ -598,7 +571,7 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
     Raises `NotWritable` if the disk is full.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
-    try:
+    with _writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         sink = Sink(path)
         try:
@@ -607,8 +580,6 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
         except BaseException:
             sink.give_up()
             raise
-    except OSError as error:
-        raise NotWritable(str(path.parent), error.strerror or str(error)) from error
     return sink
 
 
@@ -645,13 +616,7 @@ def _row_of(recording: str | os.PathLike[str], run_id: str) -> Path:
 
 
 def _read(path: Path) -> RunRecord:
-    pa, pq = load_arrow(), load_parquet()
-    try:
-        table = pq.ParquetFile(path).read()
-    except (pa.ArrowException, OSError) as error:
-        raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
-    check_version(table.schema.metadata, str(path))
-    row = table.to_pylist()[0]
+    row = _read_table(path).to_pylist()[0]
     return RunRecord(**{name: row[name] for name, _ in RUN_FIELDS})
 
 
@@ -704,23 +669,19 @@ class NamesFile:
 
     def write(self, names: Iterable[dict[str, Any]]) -> None:
         """Add names, and pass them to the system."""
-        try:
+        with _writing(self._path):
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("a", encoding="utf-8")
             self._file.writelines(f"{json.dumps(name)}\n" for name in names)
             self._file.flush()
-        except OSError as error:
-            raise NotWritable(str(self._path), error.strerror or str(error)) from error
 
     def close(self) -> None:
         # Errors of writing were raised by `write`.
         file, self._file = self._file, None
         if file is not None:
-            try:
+            with suppress(OSError):  # a line that did not fit on the disk, which `write` has reported
                 file.close()
-            except OSError:
-                pass  # a line that did not fit on the disk, which `write` has reported
 
 
 class LinkNameIndex:

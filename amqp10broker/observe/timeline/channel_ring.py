@@ -1,10 +1,9 @@
-"""The frames of one channel of AMQP 0-9-1 in a ring, each with the state of the channel before it.
+"""The frames of one channel of AMQP 0-9-1 in a ring, and timelines of links and channels as JSON.
 
-A run of frames is one record, and is formatted only on a query. State that changes without frames (the
-queue's credit, the reader's, the writer) is read after the channel's step, and belongs to the step's last
-frame. A content is one frame here, with its header and body.
-
-The JSON form of a timeline: steps, each of them a frame or a run of frames, with its changes.
+Each frame has the state of the channel before it. A run of frames is one record, and is formatted only on a
+query. State that changes without frames (the queue's credit, the reader's, the writer) is read after the
+channel's step, and belongs to the step's last frame. A content is one frame here, with its header and body.
+The JSON has steps, each of them a frame or a run of frames, with its changes.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """The frames of one link's session in a ring, recorded while the link is observed.
 
-A run of frames is one record, and nothing is computed when it is made: the state of the link after each frame
-is replayed on a query (`standing`). So that the oldest records can be dropped, the ring is cut into segments;
-each begins with the state of the link, taken from the engine between two steps of the session.
-
-The records of a ring. They are plain tuples, because there is one for every run of frames while it is on.
-
-Each begins with the time in nanoseconds by a monotonic clock, and its `RecordKind`.
+A run of frames is one record, a plain tuple that begins with the time in nanoseconds by a monotonic clock and
+its `RecordKind`. Nothing is computed when it is made: the state of the link after each frame is replayed on a
+query (`standing`). So that the oldest records can be dropped, the ring is cut into segments; each begins with
+the state of the link, taken from the engine between two steps of the session.
 """
 
 from __future__ import annotations

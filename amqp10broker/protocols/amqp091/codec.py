@@ -1,12 +1,7 @@
-"""Strings and field tables of AMQP 0-9-1 as bytes (sections 4.2.5.3 to 4.2.5.5); the values are in `types`.
+"""Strings, field tables (sections 4.2.5.3 to 4.2.5.5) and methods of AMQP 0-9-1 as bytes.
 
-Readers take the whole buffer and a position and return the value with the position behind it. The end of the
-buffer is checked once, at the end of a table: a field that runs over it is found there at the latest.
-
-Python values for the field types of AMQP 0-9-1 tables that Python lacks (section 4.2.5).
-
-The letters are those that RabbitMQ and every client in use agree on, which are not all those of the
-specification's grammar:
+The letters of field types are those that RabbitMQ and every client in use agree on, which are not all those
+of the specification's grammar:
 
 | Python | letter | Python | letter |
 |---|---|---|---|
@@ -23,10 +18,8 @@ The numbers and byte arrays are subclasses of int, float and bytes: they compare
 (``Int8(1) == Int64(1) == 1``); the class determines the encoding. A plain int is encoded as I if it fits,
 otherwise as l.
 
-Encoder and decoder of methods, compiled from the fields of a class (section 4.2.4 and 4.2.5).
-
-A class of `methods` has its fields and, in its decorator, a type for each; "-" marks a reserved field, which
-the class does not have. Both functions of a class are compiled when they are first used.
+Readers take the whole buffer and a position and return the value with the position behind it. The end of the
+buffer is checked once, at the end of a table: a field that runs over it is found there at the latest.
 """
 
 from __future__ import annotations
@@ -388,6 +381,11 @@ def plain(value: Any) -> Any:
         return bytes(value)
     return value
 
+
+# --- methods -------------------------------------------------------------------------------------
+#
+# A class of `methods` has its fields and, in its decorator, a type for each; "-" marks a reserved field,
+# which the class does not have. Both functions of a class are compiled when they are first used.
 
 M = TypeVar("M", bound="Method")
 Decoder = Callable[[bytes, int], tuple["Method", int]]

@@ -1,26 +1,9 @@
-"""Contents: a method, a content header, and body frames up to the announced size (section 2.3.5.2).
+"""Frames and contents of AMQP 0-9-1 (sections 2.3.5 and 2.3.5.2): their encoding, and parts of their reader.
 
-There is one `PendingContent` for each channel with a content that has begun and is not complete. Frames of
-other channels may come in between; a frame of the same channel that does not continue the content is an
-error.
-
-The layout of frames (section 2.3.5) and the encoding of whole ones. Reading is in `frames`.
-
-The items of `frames.FrameReader`: whole methods and whole contents, adjacent ones joined.
-
-One is made per run of frames, not per message. Each has its ``channel``.
-
-Repeated bytes of a publisher or a consumer, and reading many messages with them at once.
-
-A `PublishLayout` is a method frame of basic.publish that was read, with the bytes before the body of its last
-message: method frame, content header, header of the body frame. A message with the same arguments, properties
-and body size begins with the same bytes and has the same length.
-
-The frames of messages for clients: basic.deliver, basic.get-ok and basic.return with content.
-
-A head holds redelivered flag, exchange, routing key and properties as these methods and the content header
-write them (`message` defines its layout), so they are sliced, not decoded. The bytes that are equal for
-messages of one consumer with equal heads and body sizes are made once.
+The reader (`connection.FrameReader`) makes items: whole methods and whole contents, adjacent ones joined, one
+per run of frames, not per message. Each has its ``channel``. A content is a method, a content header, and
+body frames up to the announced size; frames of other channels may come in between, but a frame of the same
+channel that does not continue the content is an error.
 """
 
 from __future__ import annotations
@@ -91,18 +74,23 @@ def body_pieces(channel: int, body: bytes, frame_max: int) -> list[bytes | memor
     return pieces
 
 
-def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
-    return b"".join(body_pieces(channel, body, frame_max))
-
-
 def content_frames(channel: int, method: Method, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    return _content(channel, method.encode(), properties, body, frame_max)
+
+
+def _content(channel: int, payload: bytes, properties: bytes, body: bytes, frame_max: int) -> bytes:
     return b"".join(
         (
-            method_frame(channel, method),
+            HEADER.pack(FRAME_METHOD, channel, len(payload)),
+            payload,
+            END,
             content_header_frame(channel, properties, len(body)),
-            body_frames(channel, body, frame_max),
+            *body_pieces(channel, body, frame_max),
         )
     )
+
+
+# --- items of the reader -------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -165,6 +153,8 @@ class Heartbeat:
     channel: int = 0
 
 
+# --- repeated bytes, and reading many messages with them at once ---------------------------------
+
 ACK: Final = b"\x00\x3c\x00\x50"
 ACK_PAYLOAD_BYTES: Final = 13
 ACK_BYTES: Final = 21
@@ -185,6 +175,11 @@ _FIRST_ROWS: Final = 4
 
 @dataclass(eq=False, slots=True)
 class PublishLayout:
+    """A method frame of basic.publish that was read, with the bytes before the body of its last message:
+    method frame, content header, header of the body frame. A message with the same arguments, properties and
+    body size begins with the same bytes and has the same length.
+    """
+
     channel: int
     method: BasicPublish
     prefix: bytes = b""
@@ -295,7 +290,7 @@ PIECE_BYTES: Final = 64
 
 @dataclass(eq=False, slots=True)
 class PendingContent:
-    """A content that is not complete yet. `properties`: None before the content header."""
+    """A content of a channel that is not complete yet. `properties`: None before the content header."""
 
     method: Method
     layout: PublishLayout | None = None
@@ -376,6 +371,12 @@ class ContentOpened:
 Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
 
 
+# --- messages for clients: basic.deliver, basic.get-ok and basic.return with content -------------
+#
+# A head holds redelivered flag, exchange, routing key and properties as these methods and the content header
+# write them (`message` defines its layout), so they are sliced, not decoded. The bytes that are equal for
+# messages of one consumer with equal heads and body sizes are made once.
+
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 _GET_OK: Final = b"\x00\x3c\x00\x47"
 _RETURN: Final = b"\x00\x3c\x00\x32"
@@ -454,15 +455,11 @@ class DeliverEncoder:
                 append(pack(before, tag, between, body, END))
             else:
                 append(b"".join((before, tag.to_bytes(_TAG_BYTES, "big"), between)))
-                self._append_body(body, out)
+                if not self._fits(length):
+                    out += body_pieces(self._channel, body, self._frame_max)
+                elif body:
+                    out += (body, END)
             tag += 1
-
-    def _append_body(self, body: bytes, out: list[bytes | memoryview]) -> None:
-        if self._fits(len(body)):
-            if body:
-                out += (body, END)
-        else:
-            out += body_pieces(self._channel, body, self._frame_max)
 
     def _fits(self, body_bytes: int) -> bool:
         # Whether a body takes one frame; then `between` includes its header.
@@ -519,15 +516,3 @@ def return_frames(channel: int, code: int, text: str, message: tuple[bytes, byte
     _, names, properties = split(head)
     arguments = (_RETURN, code.to_bytes(2, "big"), encode_shortstr(text), names)
     return _content(channel, b"".join(arguments), properties, body, frame_max)
-
-
-def _content(channel: int, payload: bytes, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    return b"".join(
-        (
-            HEADER.pack(FRAME_METHOD, channel, len(payload)),
-            payload,
-            END,
-            content_header_frame(channel, properties, len(body)),
-            body_frames(channel, body, frame_max),
-        )
-    )

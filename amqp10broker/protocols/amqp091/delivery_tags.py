@@ -1,14 +1,4 @@
-"""The deliveries of one channel that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
-
-Tags grow by one, and adjacent ones mostly belong to one consumer: they are stored as runs, so that a run is
-added, and acknowledged, at once. The channel determines the meaning of keys and consumers.
-
-Publisher confirms of one channel: the messages that still wait for their queues, and the confirms to send.
-
-The messages that wait are in a window of one byte each, by sequence number: a batch is marked with one slice,
-and the smallest that waits is found by a search for a byte. Confirms are collected until
-`ConfirmTracker.take`, which merges them as RabbitMQ does.
-"""
+"""Delivery tags of one channel: deliveries that wait for basic.ack, and publisher confirms."""
 
 from __future__ import annotations
 
@@ -68,6 +58,12 @@ class _Run(Generic[C, K]):
 
 
 class Unacked(Generic[C, K]):
+    """The deliveries that wait for basic.ack, basic.nack or basic.reject, by delivery tag.
+
+    Tags grow by one, and adjacent ones mostly belong to one consumer: they are stored as runs, so that a run
+    is added, and acknowledged, at once. The channel determines the meaning of keys and consumers.
+    """
+
     __slots__ = ("_firsts", "_runs", "outstanding")
 
     def __init__(self) -> None:
@@ -209,6 +205,13 @@ class Confirm(NamedTuple):
 
 
 class ConfirmTracker:
+    """The messages that still wait for their queues, and the confirms to send.
+
+    The messages that wait are in a window of one byte each, by sequence number: a batch is marked with one
+    slice, and the smallest that waits is found by a search for a byte. Confirms are collected until `take`,
+    which merges them as RabbitMQ does.
+    """
+
     __slots__ = ("_base", "_counts", "_window", "acked", "acks", "nacked", "nacks")
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class ConnectionStart(Method):
 class ConnectionStartOk(Method):
     client_properties: dict[str, Any] = field(default_factory=dict)
     mechanism: str = ""
-    response: bytes = b""
+    response: bytes = field(default=b"", repr=False)
     locale: str = ""
 
 
@@ -58,7 +58,7 @@ class ConnectionSecure(Method):
 
 @method("connection.secure-ok", 10, 21, "longstr")
 class ConnectionSecureOk(Method):
-    response: bytes = b""
+    response: bytes = field(default=b"", repr=False)
 
 
 @method("connection.tune", 10, 30, "short long short")
@@ -110,7 +110,7 @@ class ConnectionUnblocked(Method):
 
 @method("connection.update-secret", 10, 70, "longstr shortstr")
 class ConnectionUpdateSecret(Method):
-    new_secret: bytes = b""
+    new_secret: bytes = field(default=b"", repr=False)
     reason: str = ""
 
 

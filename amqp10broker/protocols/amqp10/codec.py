@@ -1,16 +1,9 @@
-"""Encoding and decoding of values: the AMQP 1.0 type system on the wire (part 1, section 1.6).
-
-The API of the codec: `decoder` reads, `skipper` walks, `encoder` writes, `types` holds the values. Composites
-with typed fields are in `performatives`.
-
-Bytes to values: the reading half of the AMQP 1.0 codec (part 1, section 1.6). Import it from `codec`.
+"""Values of the AMQP 1.0 type system on the wire (part 1, section 1.6): `decode`, `skip`, and `encode`.
 
 Reading is strict, since the bytes are untrusted: anything that is not exactly an encoding of the
 specification raises `DecodeError` with the byte offset, and no allocation depends on an unchecked count. A
 reader takes the buffer, the position after the constructor, the end of the enclosing value and the nesting
-depth; it returns the value and the position after it.
-
-Skipping values without building them: the walking part of the AMQP 1.0 codec. Import it from `codec`.
+depth; it returns the value and the position after it. A skipper returns the position only.
 """
 
 from __future__ import annotations
@@ -21,7 +14,8 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from amqp10broker.protocols.amqp10.encoder import array_of, encode
+from amqp10broker.protocols.amqp10.encoder import array_of as array_of
+from amqp10broker.protocols.amqp10.encoder import encode as encode
 from amqp10broker.protocols.amqp10.errors import DecodeError
 from amqp10broker.protocols.amqp10.types import (
     DEPTH_MAX,
@@ -423,8 +417,9 @@ TYPE_NAMES: Final = {code: row[0] for code, row in _TABLE.items()}
 WIDTHS_MIN: Final = [_TABLE[code][1] if code in _TABLE else -1 for code in range(256)]
 
 
+# --- skipping ------------------------------------------------------------------------------------
+
 Skipper = Callable[[bytes, int, int, int], int]
-"""As `decoder.Reader`, but returns the position only."""
 
 
 def skip(data: bytes, pos: int = 0, end: int | None = None) -> int:
@@ -548,6 +543,3 @@ _OPAQUE_WIDTHS: Final = [
     width if width >= 0 and code < 0xA0 and TYPE_NAMES[code] != "char" and code != 0x56 else -1
     for code, width in enumerate(WIDTHS_MIN)
 ]
-
-
-__all__ = ["array_of", "decode", "encode", "skip"]

@@ -1,14 +1,12 @@
-"""Encoder and decoder of composite types, compiled from the fields of a class (part 1, section 1.4).
+"""Composite types: their encoders and decoders, compiled from the fields of a class (part 1, section 1.4).
 
 A class of `performatives` has its fields and, in its decorator, a type for each: a row of `FIELD_TYPES`, or a
 role, which is a set of composites (`define_role`). Both functions of a class are compiled when they are first
 used: a table of fields costs a start nothing, and a frame is read without a loop over fields.
 
-Typed fields of composites: readers and writers for `composite` (part 1, section 1.4).
-
-A field has a table with a reader per constructor byte, which accepts one AMQP type and null, so that the type
-check has no extra cost. Numbers are returned as plain int. Readers of fields trust the list around them: one
-that runs over its end is found when the whole list has been read.
+A type has a reader per constructor byte, which accepts one AMQP type and null, so that the check has no extra
+cost. Numbers are plain int. A reader of a field trusts the list around it: one that runs over its end is
+found when the whole list has been read.
 """
 
 from __future__ import annotations
@@ -52,20 +50,15 @@ def _wrong_type(data: bytes, pos: int, end: int, depth: int) -> tuple[Any, int]:
     raise WrongType(pos - 1)
 
 
-def _null(data: bytes, pos: int, end: int, depth: int) -> tuple[None, int]:
-    return None, pos
+def _constant(value: Any) -> Reader:
+    return lambda data, pos, end, depth: (value, pos)
 
 
 def table(readers: Mapping[int, Reader]) -> list[Reader]:
     full: list[Reader] = [_wrong_type] * 256
-    full[0x40] = _null
-    for code, reader in readers.items():
+    for code, reader in {0x40: _constant(None), **readers}.items():
         full[code] = reader
     return full
-
-
-def _zero(data: bytes, pos: int, end: int, depth: int) -> tuple[int, int]:
-    return 0, pos
 
 
 def _one_byte(data: bytes, pos: int, end: int, depth: int) -> tuple[int, int]:
@@ -171,13 +164,19 @@ _SYMBOLS: Final = table(
 )
 
 FIELD_TYPES: Final = {
-    "boolean": _field_type((0x41, 0x42, 0x56), encoder.write_boolean, "boolean"),
+    "boolean": FieldType(
+        table({0x41: _constant(True), 0x42: _constant(False), 0x56: READERS[0x56]}),
+        encoder.write_boolean,
+        "boolean",
+    ),
     "ubyte": FieldType(table({0x50: _one_byte}), encoder.write_ubyte, "ubyte"),
     "ushort": FieldType(table({0x60: _integer(">H")}), encoder.write_ushort, "ushort"),
     "uint": FieldType(
-        table({0x43: _zero, 0x52: _one_byte, 0x70: _integer(">I")}), encoder.write_uint, "uint"
+        table({0x43: _constant(0), 0x52: _one_byte, 0x70: _integer(">I")}), encoder.write_uint, "uint"
     ),
-    "ulong": FieldType(table({0x44: _zero, 0x53: _one_byte, 0x80: _integer(">Q")}), write_ulong, "ulong"),
+    "ulong": FieldType(
+        table({0x44: _constant(0), 0x53: _one_byte, 0x80: _integer(">Q")}), write_ulong, "ulong"
+    ),
     "timestamp": FieldType(table({0x83: _integer(">q")}), encoder.write_timestamp, "timestamp"),
     "binary": _field_type((0xA0, 0xB0), write_binary, "binary"),
     "string": _field_type((0xA1, 0xB1), write_string, "string"),

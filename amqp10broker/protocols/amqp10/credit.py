@@ -7,6 +7,7 @@ delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -316,23 +317,19 @@ class IncomingWindow:
             self.flow_due = True
 
 
+@dataclass(eq=False, slots=True)
 class OutgoingWindow:
     """How many transfer frames we may send. `remote_outgoing_window`: frames the peer may still send by its
     own statement; shown, never enforced.
     """
 
-    __slots__ = (
-        "initial_outgoing_id",
-        "next_outgoing_id",
-        "remote_incoming_window",
-        "remote_outgoing_window",
-    )
+    next_outgoing_id: int = INITIAL_OUTGOING_ID
+    initial_outgoing_id: int = field(init=False)
+    remote_incoming_window: int = 0
+    remote_outgoing_window: int = 0
 
-    def __init__(self, next_outgoing_id: int = INITIAL_OUTGOING_ID) -> None:
-        self.initial_outgoing_id = next_outgoing_id
-        self.next_outgoing_id = next_outgoing_id
-        self.remote_incoming_window = 0
-        self.remote_outgoing_window = 0
+    def __post_init__(self) -> None:
+        self.initial_outgoing_id = self.next_outgoing_id
 
     def spend(self, frames: int) -> None:
         assert frames <= self.remote_incoming_window, "a transfer outside the peer's window"

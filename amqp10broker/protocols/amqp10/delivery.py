@@ -1,13 +1,11 @@
-"""Deliveries: part 2, sections 2.6.12 to 2.6.14. Assembly and fragmentation of multi-frame messages.
+"""Deliveries of one link: part 2, sections 2.6.12 to 2.6.14.
 
 A message larger than a frame is sent as several transfers: all but the last have `more`, the first has
 delivery-id and tag, and no other transfer of the same link comes between them.
 
-Resumption of deliveries after a link is attached again: part 2, section 2.6.13.
-
-Each end sends its unsettled deliveries at attach, as a map from delivery-tag to state. `resume_as_sender` and
-`resume_as_receiver` implement the table of that section. An incomplete map does not determine tags that it
-does not have: such deliveries stay as they are until the link is attached with a complete one (2.7.3).
+When a link is attached again, each end sends its unsettled deliveries as a map from delivery-tag to state;
+`resume_as_sender` and `resume_as_receiver` implement the table of section 2.6.13. An incomplete map does not
+determine tags that it does not have: they stay as they are until it is attached with a complete one (2.7.3).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.encoder import encode
@@ -42,35 +40,47 @@ Parts = tuple[bytes, bytes]
 """A message to send: the part that the sender writes anew, and the part that it must not change."""
 
 
+@dataclass(eq=False, slots=True)
 class PartialDelivery:
     """A multi-frame delivery of the peer that has begun and not ended. `resumed`: its first transfer has the
     resume flag; later ones may omit it. `txn_id`: the transaction to which it belongs; None: it does not
     belong to one.
     """
 
-    __slots__ = (
-        "chunks",
-        "delivery_id",
-        "held_bytes",
-        "message_format",
-        "resumed",
-        "settled",
-        "size_bytes",
-        "tag",
-        "txn_id",
-    )
+    delivery_id: int
+    tag: bytes
+    message_format: int | None
+    settled: bool
+    resumed: bool
+    txn_id: bytes | None
+    chunks: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    held_bytes: int = 0
 
-    def __init__(self, first: Transfer) -> None:
-        assert first.delivery_id is not None
-        self.delivery_id = first.delivery_id
-        self.tag = first.delivery_tag or b""
-        self.message_format = first.message_format
-        self.settled = bool(first.settled)
-        self.resumed = bool(first.resume)
-        self.chunks: list[bytes] = []
-        self.size_bytes = 0
-        self.held_bytes = 0
-        self.txn_id = first.state.txn_id if type(first.state) is TransactionalState else None
+    @classmethod
+    def of(cls, first: Transfer) -> Self:
+        """Begin a delivery. Raises if its first transfer lacks a field that only the first can have."""
+        if first.delivery_id is None:
+            raise AmqpSessionError(
+                Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
+            )
+        if first.delivery_tag is None:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery"
+            )
+        if len(first.delivery_tag) > DELIVERY_TAG_BYTES_MAX:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"delivery-tag of {len(first.delivery_tag)} bytes exceeds {DELIVERY_TAG_BYTES_MAX} bytes",
+            )
+        return cls(
+            first.delivery_id,
+            first.delivery_tag,
+            first.message_format,
+            bool(first.settled),
+            bool(first.resume),
+            first.state.txn_id if type(first.state) is TransactionalState else None,
+        )
 
     def check_continuation(self, transfer: Transfer) -> None:
         """Raise `AmqpLinkError` for a continuation that contradicts the first frame (2.7.5)."""
@@ -102,23 +112,6 @@ class PartialDelivery:
     def add(self, payload: bytes) -> None:
         self.chunks.append(payload)
         self.size_bytes += len(payload)
-
-
-def check_first(transfer: Transfer) -> None:
-    """Refuse a delivery if its first transfer lacks a field that only the first can have."""
-    if transfer.delivery_id is None:
-        raise AmqpSessionError(
-            Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
-        )
-    if transfer.delivery_tag is None:
-        raise AmqpLinkError(
-            Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery"
-        )
-    if len(transfer.delivery_tag) > DELIVERY_TAG_BYTES_MAX:
-        raise AmqpLinkError(
-            Condition.INVALID_FIELD,
-            f"delivery-tag of {len(transfer.delivery_tag)} bytes exceeds {DELIVERY_TAG_BYTES_MAX} bytes",
-        )
 
 
 @dataclass(eq=False, slots=True)
@@ -166,41 +159,26 @@ class ResumedDelivery:
         self.message, self.state, self.settled, self.aborted = (b"", b""), None, True, True
 
 
+@dataclass(eq=False, slots=True)
 class OutgoingDelivery:
     """A multi-frame delivery of ours that has begun and not ended. `resumed`: the parameters of one that is
     resumed; None: it is new. `txn_id`: the transaction in which it is acquired; None: in none.
     """
 
-    __slots__ = (
-        "_left",
-        "aborted",
-        "delivery_id",
-        "key",
-        "message",
-        "position",
-        "resumed",
-        "size_bytes",
-        "txn_id",
-    )
+    delivery_id: int
+    key: int
+    message: Parts
+    resumed: ResumedDelivery | None = None
+    txn_id: bytes | None = None
+    aborted: bool = False
+    position: int = 0
+    size_bytes: int = 0
+    _left: list[memoryview] = field(default_factory=list)
 
-    def __init__(
-        self,
-        delivery_id: int,
-        key: int,
-        message: Parts,
-        resumed: ResumedDelivery | None = None,
-        txn_id: bytes | None = None,
-    ) -> None:
-        self.resumed = resumed
-        self.txn_id = txn_id
-        self.aborted = False
-        self.delivery_id = delivery_id
-        self.key = key
-        self.message = message
-        self.position = 0
-        self.size_bytes = sum(map(len, message))
+    def __post_init__(self) -> None:
+        self.size_bytes = sum(map(len, self.message))
         # The rest of both parts; the message may be large, and is not copied.
-        self._left = [memoryview(part) for part in message if part]
+        self._left = [memoryview(part) for part in self.message if part]
 
     def abort(self) -> None:
         """Give the delivery up: only the abort is still sent."""

@@ -1,10 +1,7 @@
-"""Links: part 2, section 2.6. The state of one link end, and its transition table.
+"""Links (part 2, section 2.6): the state of a link end, and the events that the engine reports to its owner.
 
 A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from which
 deliveries leave, `ReceiverLink` the end at which they arrive; the broker's end depends on the client's role.
-Driven by `session.Session`.
-
-The events that the engine reports to its owner.
 
 Session events come from `session.Session.receive` and `session.Session.pump`, connection events from
 `connection.Connection.receive`. All of them are made once per batch or more rarely, except that a message of

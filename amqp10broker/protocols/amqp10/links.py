@@ -1,8 +1,7 @@
-"""The links of one session: part 2, sections 2.6.1 to 2.6.6. Handles, attach, refusal, detach.
+"""The links of one session (part 2, sections 2.6.1 to 2.6.6) and their deliveries (2.5.6, 2.6.7 and 2.7.5).
 
-Deliveries going out: part 2, sections 2.5.6, 2.6.7 and 2.7.5, from messages to transfer frames.
-
-Deliveries coming in: part 2, sections 2.6.7 and 2.7.5, from transfer frames to whole messages.
+`Outbound` makes transfer frames of messages, `Inbound` whole messages of transfer frames. `Links` has the
+handles.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow
 from amqp10broker.protocols.amqp10.delivery import (
     DeliveryBatch,
@@ -20,7 +20,6 @@ from amqp10broker.protocols.amqp10.delivery import (
     Parts,
     ResumedDelivery,
     State,
-    check_first,
     unsettled_map,
 )
 from amqp10broker.protocols.amqp10.errors import (
@@ -31,7 +30,6 @@ from amqp10broker.protocols.amqp10.errors import (
     Condition,
 )
 from amqp10broker.protocols.amqp10.faults import message_too_large, over_limit, to_error
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER_BYTES
 from amqp10broker.protocols.amqp10.link import (
     LINK_TRANSITIONS,
     DeliveriesReceived,
@@ -419,7 +417,7 @@ class Inbound:
     ) -> None:
         partial = link.partial
         if partial is None:
-            check_first(transfer)
+            partial = PartialDelivery.of(transfer)
             if not link.credit.covers_one:
                 raise over_limit()
             if (
@@ -435,7 +433,6 @@ class Inbound:
                     Condition.NOT_IMPLEMENTED,
                     f"a delivery of several transfers (more=true) is not supported on link '{link.name}'",
                 )
-            partial = PartialDelivery(transfer)
             if not partial.resumed:
                 check_settled(link, partial.settled)
                 if not partial.settled:

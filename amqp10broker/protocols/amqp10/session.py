@@ -1,17 +1,9 @@
 """One AMQP 1.0 session end, in either role: part 2, sections 2.5 and 2.6. It drives the other parts of the
 engine.
 
-Frame bodies go in (`receive`); `events` and frames (`take_output`) come out. An `AmqpLinkError` raised while
+Frame bodies go in (`receive`); events and frames (`take_output`) come out. An `AmqpLinkError` raised while
 a link's frame is handled detaches that link, an `AmqpSessionError` ends the session, and an
 `AmqpConnectionError` leaves `receive` for the owner, which must close the connection.
-
-Frames for links that their owners cannot accept yet, held in order.
-
-Everything for the handle of a held link (`hold`) waits, also an attach that takes its handle or name again:
-it has another meaning before the link is attached than after. Of a link that is already attached, deliveries
-and flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
-against the session's window; the size is bounded together with the connection's incomplete deliveries
-(`protocols/connection.py`).
 """
 
 from __future__ import annotations
@@ -60,6 +52,14 @@ links together, each may have one.
 
 
 class HeldFrames:
+    """Frames for links that their owners cannot accept yet, in order.
+
+    Everything for the handle of a held link waits, also an attach that takes its handle or name again: it has
+    another meaning before the link is attached than after. Of a link that is already attached, deliveries and
+    flows pass, but its detach, and frames behind that, wait. A frame is held after it has been counted
+    against the session's window; the size is bounded together with the connection's incomplete deliveries.
+    """
+
     __slots__ = ("_unfinished", "by_remote")
 
     def __init__(self, unfinished: Unfinished) -> None:
@@ -86,7 +86,12 @@ class HeldFrames:
             if held is None:
                 return False
             self.by_remote[handle] = held
-        elif held.lets_pass(frame):
+        elif (
+            not held.frames
+            and held.link.state is not LinkState.ATTACH_RECEIVED
+            and type(frame) is not Detach
+            and type(frame) is not Attach
+        ):
             return False
         held.held_bytes += self._unfinished.keep(_size(frame))
         held.frames.append(frame)
@@ -112,11 +117,6 @@ class Held:
     link: SenderLink | ReceiverLink
     frames: list[LinkFrame] = field(default_factory=list)
     held_bytes: int = 0
-
-    def lets_pass(self, frame: LinkFrame) -> bool:
-        if self.frames or self.link.state is LinkState.ATTACH_RECEIVED:
-            return False
-        return type(frame) is not Detach and type(frame) is not Attach
 
 
 def _size(frame: LinkFrame) -> int:
@@ -321,7 +321,12 @@ class Session:
             self.output.tap.received(item)
         match item:
             case TransferRun():
-                self._on_run(item, events)
+                violation = self.incoming.count(len(item.delivery_ids))
+                if violation is None:
+                    self._on_link_frame(item, events)
+                else:
+                    self._on_link_frame(part_of_run(item, 0, violation), events)
+                    raise self.incoming.violation()
             case DispositionRun():
                 self.settling.on_run(item, events)
             case Flow():
@@ -349,15 +354,6 @@ class Session:
             Condition.ILLEGAL_STATE,
             f"{type(item).__name__.lower()} is not permitted on channel {self.channel} now",
         )
-
-    def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
-        count = len(run.delivery_ids)
-        violation = self.incoming.count(count)
-        if violation is not None:
-            run = part_of_run(run, 0, violation)
-        self._on_link_frame(run, events)
-        if violation is not None:
-            raise self.incoming.violation()
 
     def _on_link_frame(self, frame: LinkFrame, events: list[SessionEvent]) -> None:
         # The session's part of the frame is already handled.
@@ -499,7 +495,8 @@ class Session:
             self.settling.of_received.waiting.clear()
             self.settling.of_sent.waiting.clear()
             return
-        self.settling.flush()
+        if self.settling.of_received.waiting or self.settling.of_sent.waiting:
+            self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:

@@ -7,7 +7,7 @@ from struct import Struct
 from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.protocols.amqp10.encoder import write_uint
+from amqp10broker.protocols.amqp10.encoder import FALSE, NULL, TRUE, write_compound, write_uint
 from amqp10broker.protocols.amqp10.link import (
     DeliveriesSettled,
     DeliveriesUpdated,
@@ -95,7 +95,6 @@ ACCEPTED: Final = Accepted()
 RELEASED: Final = Released()
 _RANKS: Final[dict[type, int]] = {Rejected: 0, Released: 1}
 
-_LIST8: Final = 0xC0
 _SMALLUINT: Final = 0x52
 _UINT: Final = 0x70
 
@@ -110,39 +109,18 @@ class DispositionRun:
     spans: list[tuple[int, int]]
 
 
+@dataclass(eq=False, slots=True)
 class DispositionLayout:
-    """The common part of the dispositions of one client. `last_code`: None where `last` is absent or null."""
+    """The common part of the dispositions of one client. `head_bytes`: of the whole frame. `last_code`: None
+    where `last` is absent or null.
+    """
 
-    __slots__ = (
-        "channel",
-        "frame_bytes",
-        "head_bytes",
-        "last_code",
-        "role",
-        "settled",
-        "state",
-        "suffix",
-        "unpack_from",
-    )
-
-    def __init__(
-        self,
-        unpack_from: Callable[..., tuple[Any, ...]],
-        suffix: bytes,
-        frame_bytes: int,
-        last_code: int | None,
-        channel: int,
-        disposition: Disposition,
-    ) -> None:
-        self.unpack_from = unpack_from
-        self.suffix = suffix
-        self.frame_bytes = frame_bytes
-        self.head_bytes = frame_bytes
-        self.last_code = last_code
-        self.channel = channel
-        self.role = disposition.role
-        self.settled = disposition.settled
-        self.state = disposition.state
+    unpack_from: Callable[..., tuple[Any, ...]]
+    suffix: bytes
+    head_bytes: int
+    last_code: int | None
+    channel: int
+    disposition: Disposition
 
     def read(self, buf: bytes, pos: int) -> tuple[int, int] | None:
         """Return the inclusive id range of the frame at `pos`, or None when it is of another layout."""
@@ -154,7 +132,7 @@ class DispositionLayout:
             size, first, code, last, suffix = self.unpack_from(buf, pos)
             if code != last_code:
                 return None
-        if size != self.frame_bytes or suffix != self.suffix:
+        if size != self.head_bytes or suffix != self.suffix:
             return None
         return first, last
 
@@ -215,7 +193,7 @@ class Settlements:
     def add(self, delivery_ids: Sequence[int], state: State | None, *, settled: bool) -> None:
         if not delivery_ids:
             return
-        key = (_RANKS.get(type(state), 2), settled, b"\x40" if state is None else state.encode())
+        key = (_RANKS.get(type(state), 2), settled, NULL if state is None else state.encode())
         ids = self.waiting.get(key)
         if ids is None:
             self.waiting[key] = list(delivery_ids)
@@ -237,16 +215,13 @@ class Settlements:
 
     def _frame(self, first: int, last: int, settled: bool, state: bytes) -> bytes:
         fields = (
-            (b"\x41" if self._role else b"\x42")
+            (TRUE if self._role else FALSE)
             + write_uint(first)
-            + (write_uint(last) if last != first else b"\x40")
-            + (b"\x41" if settled else b"\x42")
+            + (write_uint(last) if last != first else NULL)
+            + (TRUE if settled else FALSE)
             + state
         )
-        if len(fields) < 255:
-            body = b"\x00\x53\x15" + bytes((_LIST8, len(fields) + 1, 5)) + fields
-        else:
-            body = b"\x00\x53\x15\xd0" + (len(fields) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x05" + fields
+        body = b"\x00\x53\x15" + write_compound(0xC0, 0xD0, 5, fields)
         return (8 + len(body)).to_bytes(4, "big") + b"\x02\x00" + self._channel.to_bytes(2, "big") + body
 
 
@@ -325,12 +300,12 @@ class Settling:
 
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:
     # Ascending, and never more than are in the map, whatever range the peer sends.
+    if 0 <= last - first < len(unsettled):
+        return range(first, last + 1)
     span = diff(last, first)
     if span < 0:
         return ()
     if span < len(unsettled):
-        if first <= last:
-            return range(first, last + 1)
         return [(first + offset) & MASK for offset in range(span + 1)]
     inside = [number for number in unsettled if 0 <= diff(number, first) <= span]
     inside.sort(key=lambda number: (number - first) & MASK)

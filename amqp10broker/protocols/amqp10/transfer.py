@@ -75,41 +75,20 @@ class TransferFrame:
     payload: bytes
 
 
+@dataclass(eq=False, slots=True)
 class TransferLayout:
-    __slots__ = (
-        "channel",
-        "handle",
-        "head_bytes",
-        "message_format",
-        "settled",
-        "suffix",
-        "tag_code",
-        "txn_id",
-        "unpack_from",
-    )
-
-    def __init__(
-        self,
-        unpack_from: Callable[..., tuple[Any, ...]],
-        tag_code: bytes,
-        suffix: bytes,
-        head_bytes: int,
-        channel: int,
-        transfer: Transfer,
-    ) -> None:
-        self.unpack_from = unpack_from
-        self.tag_code = tag_code
-        self.suffix = suffix
-        self.head_bytes = head_bytes
-        self.channel = channel
-        self.handle = transfer.handle
-        self.message_format = transfer.message_format
-        self.settled = transfer.settled
-        state = transfer.state
-        self.txn_id = state.txn_id if isinstance(state, TransactionalState) else None
+    unpack_from: Callable[..., tuple[Any, ...]]
+    tag_code: bytes
+    suffix: bytes
+    head_bytes: int
+    channel: int
+    handle: int
+    message_format: int | None
+    settled: bool | None
+    txn_id: bytes | None
 
 
-LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, Transfer(handle=0))
+LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, 0, None, None, None)
 """The entry of a short key for frames that use a list32: the reader looks again with the longer key."""
 
 
@@ -167,7 +146,10 @@ def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[by
         buf[suffix_pos:payload_pos],
         payload_pos - pos,
         int.from_bytes(buf[pos + 6 : pos + 8], "big"),
-        transfer,
+        transfer.handle,
+        transfer.message_format,
+        transfer.settled,
+        transfer.state.txn_id if isinstance(transfer.state, TransactionalState) else None,
     )
     learned = {buf[pos + 4 : pos + 4 + key_bytes]: layout}
     if code == _LIST32_CODE:

@@ -1,18 +1,12 @@
 """The messages of one priority level that have not been delivered: first in, first out, of any length.
 
-Positions are consecutive numbers. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of
-content (thirty times as much if pages are in memory), consists of objects. Messages behind a full head gather
-in the tail, which is given to the store page by page; a page is loaded when the head is used up.
+Positions are consecutive numbers, with gaps after a restart, and where a selecting consumer has taken
+messages. The head, up to `HEAD_MESSAGES_MAX` messages or `HEAD_BYTES_MAX` bytes of content (thirty times as
+much if pages are in memory), consists of objects. Messages behind a full head gather in the tail, which is
+given to the store page by page; a page is loaded when the head is used up.
 
-Positions may have gaps: after a restart between pages, and where a selecting consumer has taken messages. A
-part without gaps stores its first position only; one with gaps stores all.
-
-The store of a classic queue in memory; `journal_store` has that of a durable queue.
-
-A store has two uses. *Keeping*: messages that must survive a restart are given to it when they are published,
-and removed later. *Paging*: the middle of a long backlog is stored as pages, packed bytes or places on disk,
-and loaded when it is needed. In memory nothing is kept, and pages are packed: a million messages of 100 bytes
-take 110 MB that way, and as objects twice that.
+The store also keeps messages that must survive a restart (`Store.keep`); the one of a durable queue is in
+`durability`. In memory pages are packed: a million messages of 100 bytes take 110 MB, as objects twice that.
 """
 
 from __future__ import annotations
@@ -198,6 +192,12 @@ class Page:
 
 class Backlog:
     """The messages of one level not delivered. `counting`: `size` is kept: only a limit of bytes needs it."""
+
+    __slots__ = (
+        "_head", "_head_expiries", "_head_first", "_head_positions", "_head_size", "_level", "_looked",
+        "_pages", "_store", "_tail", "_tail_expiries", "_tail_positions", "_tail_size", "_times",
+        "again", "count", "counting", "next", "size",
+    )  # fmt: skip
 
     def __init__(self, level: int, store: Store) -> None:
         self._level = level

@@ -79,14 +79,14 @@ class ClassicConsumer:
 class Consumers:
     """All consumers of a queue. `active`: the single active one; None: there is none, or all are active."""
 
-    __slots__ = ("_all", "_counted", "_resting", "_rings", "active", "looking", "single")
+    __slots__ = ("_counted", "_resting", "active", "by_ref", "looking", "rings", "single")
 
     def __init__(self, *, single: bool) -> None:
-        self._all: dict[ConsumerRef, ClassicConsumer] = {}
+        self.by_ref: dict[ConsumerRef, ClassicConsumer] = {}
         # Those that are counted and not cancelled, in order of arrival.
         self._counted: dict[ConsumerRef, ClassicConsumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
-        self._rings: dict[int, RoundRobin[ClassicConsumer]] = {}
+        self.rings: dict[int, RoundRobin[ClassicConsumer]] = {}
         # Selecting consumers with credit that have looked through all messages; true: the last search found
         # nothing, so that the next turn is theirs.
         self._resting: dict[ClassicConsumer, bool] = {}
@@ -95,16 +95,13 @@ class Consumers:
         self.active: ClassicConsumer | None = None
 
     def __iter__(self) -> Iterator[ClassicConsumer]:
-        return chain(self._all.values(), self.browsers())
+        return chain(self.by_ref.values(), self.browsers())
 
     def __len__(self) -> int:
-        return len(self._all) + len(self.browsers())
-
-    def find(self, ref: ConsumerRef) -> ClassicConsumer | None:
-        return self._all.get(ref)
+        return len(self.by_ref) + len(self.browsers())
 
     def find_any(self, ref: ConsumerRef) -> ClassicConsumer | None:
-        return self._all.get(ref) or self.looking.get(ref)
+        return self.by_ref.get(ref) or self.looking.get(ref)
 
     def browsers(self) -> list[ClassicConsumer]:
         return [each for each in self.looking.values() if each.browses]
@@ -112,10 +109,6 @@ class Consumers:
     @property
     def counted(self) -> int:
         return len(self._counted)
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._rings)
 
     def may_join(self, *, exclusive: bool) -> bool:
         """Return whether another consumer may subscribe, with or without exclusive use."""
@@ -128,14 +121,14 @@ class Consumers:
             self.looking[consumer.ref] = consumer
             if consumer.browses:
                 return
-        self._all[consumer.ref] = consumer
+        self.by_ref[consumer.ref] = consumer
         if consumer.counted:
             self._counted[consumer.ref] = consumer
         if self.single and self.active is None and consumer.counted:
             self.active = consumer
 
     def remove(self, consumer: ClassicConsumer) -> None:
-        self._all.pop(consumer.ref, None)
+        self.by_ref.pop(consumer.ref, None)
         self.retire(consumer)
 
     def retire(self, consumer: ClassicConsumer) -> None:
@@ -149,9 +142,9 @@ class Consumers:
                 self.set_credit(self.active, self.active.credit)
 
     def clear(self) -> None:
-        self._all.clear()
+        self.by_ref.clear()
         self._counted.clear()
-        self._rings.clear()
+        self.rings.clear()
         self._resting.clear()
         self.looking.clear()
         self.active = None
@@ -173,14 +166,14 @@ class Consumers:
 
     def join_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = True
-        ring = self._rings.get(consumer.priority)
+        ring = self.rings.get(consumer.priority)
         if ring is None:
-            ring = self._rings[consumer.priority] = RoundRobin()
-            ring.add(consumer)
-            if len(self._rings) > 1:
-                self._rings = dict(sorted(self._rings.items(), reverse=True))
+            ring = self.rings[consumer.priority] = RoundRobin()
+            ring[consumer] = None
+            if len(self.rings) > 1:
+                self.rings = dict(sorted(self.rings.items(), reverse=True))
         else:
-            ring.add(consumer)
+            ring[consumer] = None
 
     def rest(self, consumer: ClassicConsumer, *, in_vain: bool) -> None:
         """Suspend the first of the top ring, which has credit left but has looked through all messages."""
@@ -195,18 +188,18 @@ class Consumers:
                 del self._resting[consumer]
                 self.join_ring(consumer)
                 if in_vain:
-                    self._rings[consumer.priority].move_to_end(consumer, last=False)
+                    self.rings[consumer.priority].move_to_end(consumer, last=False)
 
     def leave_ring(self, consumer: ClassicConsumer) -> None:
         consumer.queued = False
-        ring = self._rings[consumer.priority]
-        ring.remove(consumer)
+        ring = self.rings[consumer.priority]
+        del ring[consumer]
         if not ring:
-            del self._rings[consumer.priority]
+            del self.rings[consumer.priority]
 
     def top_ring(self) -> RoundRobin[ClassicConsumer]:
         """Return the ring of the highest priority, which must not be empty."""
-        return next(iter(self._rings.values()))
+        return next(iter(self.rings.values()))
 
     def had_turns(self, takers: Sequence[ClassicConsumer], count: int) -> None:
         """Rotate after the first of the top ring got `count` messages, at least one."""
@@ -217,9 +210,9 @@ class Consumers:
 
     def had_turn(self, consumer: ClassicConsumer) -> None:
         """Rotate after the first of the top ring was served; without credit it leaves the ring."""
-        ring = self._rings[consumer.priority]
+        ring = self.rings[consumer.priority]
         if consumer.credit:
-            ring.turn()
+            ring.move_to_end(consumer)
         else:
             self.leave_ring(consumer)
 

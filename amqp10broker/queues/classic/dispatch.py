@@ -1,6 +1,5 @@
-"""The distribution of a classic queue's ready messages to consumers, in rotation, within their credit.
-
-The removal of messages from a classic queue and its store, with dead-lettering, and its limits.
+"""What becomes of a classic queue's messages: handed out to consumers in rotation, within their credit, or
+removed from queue and store, with dead-lettering and limits of length.
 """
 
 from __future__ import annotations
@@ -25,6 +24,11 @@ DROPPED_MAX: Final = 4096
 
 
 class Disposal:
+    __slots__ = (
+        "_counters", "_dead_letters", "_delayed", "_outbox", "_store", "_waiting", "expired_ms",
+        "keeps", "settings", "unfinished",
+    )  # fmt: skip
+
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -259,6 +263,11 @@ def is_over(settings: QueueSettings, count: int, size: int) -> bool:
 
 
 class Serving:
+    __slots__ = (
+        "_consumers", "_disposal", "_left", "_looked", "_outbox", "_store", "_waiting", "delivered_ms",
+        "keeps", "scan_max", "unfinished",
+    )  # fmt: skip
+
     def __init__(
         self,
         waiting: ReadyMessages,
@@ -291,7 +300,7 @@ class Serving:
             self._serve_all(now_ms, to_the_end=to_the_end)
             return
         expired = 0
-        while waiting.count and consumers.waiting:
+        while waiting.count and consumers.rings:
             expired += self._rotate(now_ms)
             if expired >= EXPIRED_MAX and not to_the_end:
                 due_ms = waiting.next_expiry()
@@ -331,11 +340,11 @@ class Serving:
         self._left = self.scan_max
         aside: list[ClassicConsumer] = []
         expired = 0
-        while waiting.count and consumers.waiting and not aside:
+        while waiting.count and consumers.rings and not aside:
             ring = consumers.top_ring()
             to_come = len(ring)
             while waiting.count and ring:
-                consumer = ring.first
+                consumer = next(iter(ring))
                 count = turn_of(consumer, ring, waiting.count, to_come)
                 to_come = to_come - 1 or len(ring)
                 if consumer.cursor is None:
@@ -371,12 +380,7 @@ class Serving:
         self._left -= found.looked_at
         if found.expired:
             self._disposal.remove_expired(found.expired, now_ms)
-        if found.keys:
-            if self.keeps:
-                self._mark_delivered(found.keys)
-            self.give(consumer, found.keys, found.messages, found.size, now_ms)
-            if found.again:
-                self._outbox.deliver_again(consumer)
+        self._give_taken(consumer, found.keys, found.messages, found.size, now_ms, again=found.again)
         return len(found.keys)
 
     def _browse(self, consumer: ClassicConsumer, now_ms: int) -> None:
@@ -398,13 +402,25 @@ class Serving:
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:
             self._disposal.remove_expired(expired, now_ms)
+        self._give_taken(consumer, keys, messages, size, now_ms, again=again)
+        return len(expired)
+
+    def _give_taken(
+        self,
+        consumer: ClassicConsumer,
+        keys: Sequence[int],
+        messages: Sequence[Message],
+        size: int,
+        now_ms: int,
+        *,
+        again: bool,
+    ) -> None:
         if keys:
             if self.keeps:
                 self._mark_delivered(keys)
             self.give(consumer, keys, messages, size, now_ms)
             if again:
                 self._outbox.deliver_again(consumer)
-        return len(expired)
 
     def give(
         self,

@@ -1,9 +1,7 @@
-"""The durability backend of a durable classic queue: messages are confirmed when they are durable.
+"""A durable classic queue in the journal: its store, its records, and when messages are confirmed.
 
-With another `confirm_when` they are confirmed when they have been written, and survive the end of the process
-only.
-
-The records of classic queues in the journal.
+Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
+from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
 
 ==============  ==========================  =====================================================
 kind            index                       payload
@@ -14,11 +12,6 @@ kind            index                       payload
 ==============  ==========================  =====================================================
 
 Kinds 1 to 15 are the classic queues'.
-
-A classic queue in the journal: the `Store` of a durable queue with a data folder.
-
-Messages are written as they come, removals as ranges, once a step. The middle of a long backlog is read back
-from the same records when it is needed; a page with messages that are not in the journal goes to the spool.
 """
 
 from __future__ import annotations
@@ -558,7 +551,7 @@ class ClassicInJournal(DurabilityBackend[ClassicQueue]):
             self._commits.write_soon()
 
     def progress(self, *, busy: bool) -> QueueProgress:
-        waits = bool(self.admission.waiting) or self.queue.intake.waits
+        waits = bool(self.admission.waiting or self.queue.unsafe)
         return self._commits.progress(busy=busy, waits=waits)
 
     def storage_failed(self) -> None:

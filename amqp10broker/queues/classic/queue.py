@@ -1,19 +1,13 @@
 """The classic queue: first in, first out.
 
-`ready` holds the waiting messages in levels of priority; a requeued message returns to its exact place.
-`consumers` decides the rotation, `intake` gives messages that must survive a restart to the `store` and
-confirms them when they are safe, and `disposal` settles deliveries and removes messages. `delayed` holds
-messages until their time. Each command contains the time in ms of wall clock; the queue's time stands still
-while the clock is set back.
-
-The intake of a classic queue: messages are sorted into levels, stored, and confirmed when safe.
-
-Messages that request a delay wait until their time, and enter a level then.
+`ready` holds the waiting messages in levels of priority, and those that wait for their time; a message that
+comes back returns to its exact place. `consumers` decides the rotation; `dispatch` hands out, settles and
+removes. Messages that must survive a restart are given to the store, and confirmed when they are safe. Each
+command contains the time in ms of wall clock; the queue's time stands still while the clock is set back.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Final, assert_never
@@ -65,7 +59,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     tag_in,
 )
-from amqp10broker.queues.machine import SCAN_MAX, Outbox, QueueMachine
+from amqp10broker.queues.machine import SCAN_MAX, QueueMachine
 from amqp10broker.queues.queue_status import (
     QueueCounters,
     QueueStats,
@@ -82,181 +76,6 @@ PLAIN_HEADS_MAX: Final = 256
 """Heads that a queue remembers as plain."""
 
 _HEAD: Final = itemgetter(0)
-
-
-class Intake:
-    """The intake of one queue. `keeps`: messages that must survive a restart are given to the store."""
-
-    def __init__(
-        self,
-        queue: str,
-        waiting: ReadyMessages,
-        delayed: DelayedMessages,
-        store: Store,
-        outbox: Outbox,
-        *,
-        keeps: bool,
-    ) -> None:
-        self._queue = queue
-        self._waiting = waiting
-        self._delayed = delayed
-        self._store = store
-        self._outbox = outbox
-        self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool, int]] = deque()
-        self.keeps = keeps
-        self.store_failed = False
-        # Heads of transient messages without properties that matter here.
-        self._plain: set[bytes] = set()
-
-    @property
-    def waits(self) -> bool:
-        """Whether a publish waits to be safe."""
-        return bool(self._unsafe)
-
-    @property
-    def unsafe(self) -> tuple[int, int | None]:
-        """The number of messages that wait to be safe, and since when the first of them does, in ms."""
-        if not self._unsafe:
-            return 0, None
-        return sum(len(ids) for _, _, ids, _, _ in self._unsafe), self._unsafe[0][4]
-
-    def take_in(
-        self,
-        publisher: PublisherRef,
-        ids: Sequence[int],
-        messages: Sequence[Message],
-        settled: bool,
-        queue_ttl_ms: int | None,
-        now_ms: int,
-    ) -> None:
-        """Enqueue published messages, and confirm them, persistent ones as soon as they are safe."""
-        if not messages:
-            return
-        waiting = self._waiting
-        if queue_ttl_ms is None and self.are_plain(messages):
-            waiting.add(waiting.plain, messages, None)
-            self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
-            return
-        published = messages
-        expiries, delays = expiries_of(messages, queue_ttl_ms, now_ms)
-        ticket = 0
-        if delays:
-            ticket, messages, expiries = self._hold_back(messages, expiries, now_ms)
-        if messages:
-            ticket = max(ticket, self._line_up(messages, expiries, None))
-        if ticket:
-            durable = {head: traits_of(head).durable for head in set(map(_HEAD, published))}
-            if not all(durable.values()):
-                numbered = list(zip(ids, published, strict=True))
-                at_once = [number for number, (head, _) in numbered if not durable[head]]
-                self._outbox.tell(publisher.reply_to, Confirmed(publisher, at_once, settled))
-                ids = [number for number, (head, _) in numbered if durable[head]]
-            self._unsafe.append((ticket, publisher, ids, settled, now_ms))
-            if self.store_failed:
-                self.refuse_unsafe(failed=True)
-        else:
-            self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
-
-    def release(self, due: Sequence[Delayed]) -> None:
-        expiries = [each.expiry for each in due]
-        self._line_up(
-            [each.message for each in due],
-            expiries if any(expiries) else None,
-            [each.position for each in due],
-        )
-
-    def _hold_back(
-        self, messages: Sequence[Message], expiries: Sequence[int] | None, now_ms: int
-    ) -> tuple[int, Sequence[Message], Sequence[int] | None]:
-        # Returns the store's ticket, and the messages without a delay and their expiries.
-        dues = dues_of(messages, now_ms)
-        later = [index for index, due in enumerate(dues) if due > now_ms]
-        if not later:
-            return 0, messages, expiries
-        others = [index for index, due in enumerate(dues) if due <= now_ms]
-        held, times = chosen(messages, expiries, later)
-        dues = [dues[index] for index in later]
-        ticket = self._keep(DELAYED, self._delayed.next, held, times, dues=dues) if self.keeps else 0
-        self._delayed.add(held, dues, times)
-        return ticket, *chosen(messages, expiries, others)
-
-    def _line_up(
-        self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
-    ) -> int:
-        # Returns the store's ticket, 0 if nothing was stored.
-        waiting = self._waiting
-        ticket = 0
-        for level, indexes in waiting.by_level(messages):
-            part, times, positions = messages, expiries, moved
-            if indexes is not None:
-                part, times = chosen(messages, expiries, indexes)
-                positions = None if moved is None else [moved[index] for index in indexes]
-            if self.keeps:
-                kept = self._keep(level.number, level.backlog.next, part, times, moved=positions)
-                ticket = max(ticket, kept)
-            waiting.add(level, part, times)
-        return ticket
-
-    def are_plain(self, messages: Sequence[Message]) -> bool:
-        """Return whether all are transient (or not to be stored) without time to live, delay or priority."""
-        heads = set(map(_HEAD, messages))
-        plain, default = self._plain, self._waiting.default
-        if heads <= plain:
-            return True
-        for head in heads - plain:
-            traits = traits_of(head)
-            if traits.ttl_ms is not None or traits.priority not in (None, default):
-                return False
-            if traits.delay is not None or (self.keeps and traits.durable):
-                return False
-        if len(plain) + len(heads) > PLAIN_HEADS_MAX:
-            plain.clear()
-        plain |= {head for head in heads if len(head) <= HEAD_BYTES_MAX}
-        return True
-
-    def _keep(
-        self,
-        level: int,
-        first: int,
-        messages: Sequence[Message],
-        expiries: Sequence[int] | None,
-        *,
-        dues: Sequence[int] | None = None,
-        moved: Sequence[int] | None = None,
-    ) -> int:
-        # Returns 0 if no message must survive a restart.
-        durable = {head: traits_of(head).durable for head in {head for head, _ in messages}}
-        if all(durable.values()):
-            return self._store.keep(level, first, messages, expiries, dues=dues, moved=moved)
-        if not any(durable.values()):
-            return 0
-        ticket = start = 0
-        for index in range(len(messages) + 1):
-            if index < len(messages) and durable[messages[index][0]]:
-                continue
-            if start < index:
-                run = slice(start, index)
-                times, their_dues, positions = (
-                    None if each is None else each[run] for each in (expiries, dues, moved)
-                )
-                ticket = self._store.keep(
-                    level, first + start, messages[run], times, dues=their_dues, moved=positions
-                )
-            start = index + 1
-        return ticket
-
-    def safe_up_to(self, ticket: int) -> int | None:
-        """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
-        unsafe = self._unsafe
-        while unsafe and unsafe[0][0] <= ticket:
-            _, publisher, ids, settled, _ = unsafe.popleft()
-            self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
-        return unsafe[0][0] if unsafe else None
-
-    def refuse_unsafe(self, *, failed: bool) -> None:
-        while self._unsafe:
-            _, publisher, ids, settled, _ = self._unsafe.popleft()
-            self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))
 
 
 DUE_MAX: Final = 1024
@@ -299,7 +118,11 @@ class ClassicQueue(QueueMachine):
         )
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
-        self.intake = Intake(name, self.waiting, self.delayed, self._store, self._outbox, keeps=self._keeps)
+        # Publishes that wait to be safe: ticket of the store, publisher, numbers, settled, since when in ms.
+        self.unsafe: list[tuple[int, PublisherRef, Sequence[int], bool, int]] = []
+        self._store_failed = False
+        # Heads of transient messages without properties that matter here.
+        self._plain: set[bytes] = set()
         self._select = None if selector is None else selection(selector)
         self._now = now_ms
         self._unused_since = now_ms
@@ -354,7 +177,6 @@ class ClassicQueue(QueueMachine):
 
     def queue_status(self) -> QueueStatus:
         consumers, disposal = self._consumers, self._disposal
-        unconfirmed, unconfirmed_ms = self.intake.unsafe
         return QueueStatus(
             self.ready,
             self.waiting.arrived,
@@ -366,8 +188,8 @@ class ClassicQueue(QueueMachine):
             self._serving.delivered_ms,
             delayed=self.delayed.count,
             delayed_until_ms=self.delayed.next_due(),
-            unconfirmed=unconfirmed,
-            unconfirmed_ms=unconfirmed_ms,
+            unconfirmed=sum(len(ids) for _, _, ids, _, _ in self.unsafe),
+            unconfirmed_ms=self.unsafe[0][4] if self.unsafe else None,
         )
 
     def apply(self, command: Command, now_ms: int) -> None:
@@ -429,7 +251,7 @@ class ClassicQueue(QueueMachine):
             self._disposal.remove_delayed(DeadLetterReason.EXPIRED, expired)
             due = [each for each in due if not 0 < each.expiry <= self._now]
         if due:
-            self.intake.release(due)
+            self._release(due)
 
     def deadline(self) -> int | None:
         unfinished = self._serving.unfinished and bool(self._consumers.looking)
@@ -440,18 +262,15 @@ class ClassicQueue(QueueMachine):
             times.append(self.delayed.next_due())
         return min([when for when in times if when is not None], default=None)
 
-    def safe_up_to(self, ticket: int) -> int | None:
-        return self.intake.safe_up_to(ticket)
-
     def refuse_unsafe(self) -> None:
         """Refuse all publishes that are not safe, and later ones, since the store has failed."""
-        self.intake.store_failed = True
-        self.intake.refuse_unsafe(failed=True)
+        self._store_failed = True
+        self._refuse_unsafe(failed=True)
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.
-        self._keeps = self.intake.keeps = self._disposal.keeps = self._serving.keeps = False
-        self.intake.refuse_unsafe(failed=True)
+        self._keeps = self._disposal.keeps = self._serving.keeps = False
+        self._refuse_unsafe(failed=True)
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
@@ -467,7 +286,7 @@ class ClassicQueue(QueueMachine):
         if self._pass_on(command):
             return
         self._take_in(command, 0, len(command.messages))
-        if self._consumers.waiting or self._consumers.looking:
+        if self._consumers.rings or self._consumers.looking:
             self._serving.serve(self._now)
         if self.waiting.may_expire:
             # A time to live of 0 is for messages that could not be delivered at once.
@@ -494,16 +313,16 @@ class ClassicQueue(QueueMachine):
         waiting, consumers = self.waiting, self._consumers
         if (
             waiting.count
-            or not consumers.waiting
+            or not consumers.rings
             or consumers.looking
             or self.settings.message_ttl_ms is not None
         ):
             return False
         ring = consumers.top_ring()
-        consumer = ring.first
+        consumer = next(iter(ring))
         messages = command.messages
         count = len(messages)
-        if len(ring) > 1 or consumer.credit < count or not self.intake.are_plain(messages):
+        if len(ring) > 1 or consumer.credit < count or not self._are_plain(messages):
             return False
         size = content_bytes(messages)
         if size > consumer.room:
@@ -560,17 +379,147 @@ class ClassicQueue(QueueMachine):
         )
 
     def _take_in(self, command: Publish, start: int, stop: int) -> None:
-        ids, messages = command.ids, command.messages
+        # Persistent messages are confirmed as soon as they are safe.
         self.counters.published += stop - start
+        if stop == start:
+            return
+        publisher, ids, messages, settled = command.publisher, command.ids, command.messages, command.settled
         if stop - start < len(messages):
             ids, messages = ids[start:stop], messages[start:stop]
-        ttl = self.settings.message_ttl_ms
-        self.intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
+        queue_ttl_ms, now_ms = self.settings.message_ttl_ms, self._now
+        waiting = self.waiting
+        if queue_ttl_ms is None and self._are_plain(messages):
+            waiting.add(waiting.plain, messages, None)
+            self._tell(publisher.reply_to, Confirmed(publisher, ids, settled))
+            return
+        published = messages
+        expiries, delays = expiries_of(messages, queue_ttl_ms, now_ms)
+        ticket = 0
+        if delays:
+            ticket, messages, expiries = self._hold_back(messages, expiries, now_ms)
+        if messages:
+            ticket = max(ticket, self._line_up(messages, expiries, None))
+        if ticket:
+            durable = {head: traits_of(head).durable for head in set(map(_HEAD, published))}
+            if not all(durable.values()):
+                numbered = list(zip(ids, published, strict=True))
+                at_once = [number for number, (head, _) in numbered if not durable[head]]
+                self._tell(publisher.reply_to, Confirmed(publisher, at_once, settled))
+                ids = [number for number, (head, _) in numbered if durable[head]]
+            self.unsafe.append((ticket, publisher, ids, settled, now_ms))
+            if self._store_failed:
+                self._refuse_unsafe(failed=True)
+        else:
+            self._tell(publisher.reply_to, Confirmed(publisher, ids, settled))
+
+    def _release(self, due: Sequence[Delayed]) -> None:
+        expiries = [each.expiry for each in due]
+        self._line_up(
+            [each.message for each in due],
+            expiries if any(expiries) else None,
+            [each.position for each in due],
+        )
+
+    def _hold_back(
+        self, messages: Sequence[Message], expiries: Sequence[int] | None, now_ms: int
+    ) -> tuple[int, Sequence[Message], Sequence[int] | None]:
+        # Returns the store's ticket, and the messages without a delay and their expiries.
+        dues = dues_of(messages, now_ms)
+        later = [index for index, due in enumerate(dues) if due > now_ms]
+        if not later:
+            return 0, messages, expiries
+        others = [index for index, due in enumerate(dues) if due <= now_ms]
+        held, times = chosen(messages, expiries, later)
+        dues = [dues[index] for index in later]
+        ticket = self._keep(DELAYED, self.delayed.next, held, times, dues=dues) if self._keeps else 0
+        self.delayed.add(held, dues, times)
+        return ticket, *chosen(messages, expiries, others)
+
+    def _line_up(
+        self, messages: Sequence[Message], expiries: Sequence[int] | None, moved: Sequence[int] | None
+    ) -> int:
+        # Returns the store's ticket, 0 if nothing was stored.
+        waiting = self.waiting
+        ticket = 0
+        for level, indexes in waiting.by_level(messages):
+            part, times, positions = messages, expiries, moved
+            if indexes is not None:
+                part, times = chosen(messages, expiries, indexes)
+                positions = None if moved is None else [moved[index] for index in indexes]
+            if self._keeps:
+                kept = self._keep(level.number, level.backlog.next, part, times, moved=positions)
+                ticket = max(ticket, kept)
+            waiting.add(level, part, times)
+        return ticket
+
+    def _are_plain(self, messages: Sequence[Message]) -> bool:
+        # All are transient (or not to be stored) without time to live, delay or priority.
+        heads = set(map(_HEAD, messages))
+        plain, default = self._plain, self.waiting.default
+        if heads <= plain:
+            return True
+        for head in heads - plain:
+            traits = traits_of(head)
+            if traits.ttl_ms is not None or traits.priority not in (None, default):
+                return False
+            if traits.delay is not None or (self._keeps and traits.durable):
+                return False
+        if len(plain) + len(heads) > PLAIN_HEADS_MAX:
+            plain.clear()
+        plain |= {head for head in heads if len(head) <= HEAD_BYTES_MAX}
+        return True
+
+    def _keep(
+        self,
+        level: int,
+        first: int,
+        messages: Sequence[Message],
+        expiries: Sequence[int] | None,
+        *,
+        dues: Sequence[int] | None = None,
+        moved: Sequence[int] | None = None,
+    ) -> int:
+        # Returns 0 if no message must survive a restart.
+        durable = {head: traits_of(head).durable for head in {head for head, _ in messages}}
+        if all(durable.values()):
+            return self._store.keep(level, first, messages, expiries, dues=dues, moved=moved)
+        if not any(durable.values()):
+            return 0
+        ticket = start = 0
+        for index in range(len(messages) + 1):
+            if index < len(messages) and durable[messages[index][0]]:
+                continue
+            if start < index:
+                run = slice(start, index)
+                times, their_dues, positions = (
+                    None if each is None else each[run] for each in (expiries, dues, moved)
+                )
+                ticket = self._store.keep(
+                    level, first + start, messages[run], times, dues=their_dues, moved=positions
+                )
+            start = index + 1
+        return ticket
+
+    def safe_up_to(self, ticket: int) -> int | None:
+        """Confirm publishes up to a ticket, which the store has made safe; return the first unsafe one."""
+        safe = 0
+        for safe_at, publisher, ids, settled, _ in self.unsafe:
+            if safe_at > ticket:
+                break
+            safe += 1
+            self._tell(publisher.reply_to, Confirmed(publisher, ids, settled))
+        del self.unsafe[:safe]
+        return self.unsafe[0][0] if self.unsafe else None
+
+    def _refuse_unsafe(self, *, failed: bool) -> None:
+        unsafe, self.unsafe = self.unsafe, []
+        for _, publisher, ids, settled, _ in unsafe:
+            self._tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self.name))
 
     def _settle(self, command: Settle) -> None:
         if command.answer:
             self._tell(command.consumer.reply_to, Settled(command.consumer, command.keys))
-        consumer = self._consumers.find(command.consumer)
+        consumer = self._consumers.by_ref.get(command.consumer)
         if consumer is None:
             return
         consumer.settled_ms = self._now
@@ -759,7 +708,7 @@ class ClassicQueue(QueueMachine):
                 self._answer_drain(consumer)
 
     def _let_go(self) -> None:
-        self.intake.refuse_unsafe(failed=self.failed)
+        self._refuse_unsafe(failed=self.failed)
         for consumer in self._consumers:
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))

@@ -1,19 +1,10 @@
-"""The ready messages of a classic queue: priority levels, each first in, first out, with requeueing.
+"""The ready messages of a classic queue in priority levels, and those that wait for their time.
 
 The key of a message is its position in its level times the number of levels, plus the level. A message that
 comes back goes to its old place: each level is a heap of returned messages and a backlog. Returned messages
 are before the backlog, except for those that a selecting consumer took from the middle. Messages expire at
 the head of their level only, as in RabbitMQ: one that expires early behind one that does not stays until it
 is first.
-
-The messages of a classic queue for later delivery, in order of their due times.
-
-The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond that, the
-later half goes to the store in pages of a few messages; a page is loaded when its first message is due, and
-messages of it that are later than all others in memory are stored again. So memory holds some thousands and a
-line for each page, whatever the order of arrival. In a page, time and position precede each message.
-
-A message is due when it may be delivered, or when it expires, if that is earlier.
 """
 
 from __future__ import annotations
@@ -24,16 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate, takewhile
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from amqp10broker.message.filters.filters import MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.classic.backlog import Backlog, Handle, Page, Store, Window, content_bytes
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.queue_status import QueueWeight, few
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import MessageFilter
 
 
 class Cursor:
@@ -132,6 +121,11 @@ class ReadyMessages:
     """The ready messages of a queue. `counting`: `size` is maintained, because there is a limit of bytes.
     `expiries`: key -> expiry of messages outside the backlogs; never 0.
     """
+
+    __slots__ = (
+        "_in_memory", "_returned_size", "again", "count", "counting", "cursors", "default", "expiries",
+        "levels", "may_expire", "plain", "width",
+    )  # fmt: skip
 
     def __init__(self, max_priority: int | None, store: Store, default_priority: int = 0) -> None:
         self.width = (max_priority or 0) + 1
@@ -404,6 +398,13 @@ class _DelayedPage(NamedTuple):
 
 
 class DelayedMessages:
+    """Messages for later delivery, in order of the times when they may be delivered, or expire if that is
+    earlier. The soonest are objects, at most `SOON_MESSAGES_MAX` of them and `SOON_BYTES_MAX` bytes. Beyond
+    that, the later half goes to the store in pages of a few messages, each behind its time and position; a
+    page is loaded when its first message is due, and what is later than all others in memory is stored again.
+    So memory holds some thousands and a line for each page, whatever the order of arrival.
+    """
+
     __slots__ = ("_first", "_pages", "_soon", "_soon_size", "_store", "count", "next", "size")
 
     def __init__(self, store: Store) -> None:

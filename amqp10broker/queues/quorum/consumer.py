@@ -1,11 +1,8 @@
-"""The state of a quorum queue's consumers: their deliveries, their rotation, and the single active one.
+"""The state of a quorum queue's consumers, and of the remote nodes that have some.
 
 Without a single active consumer, those of the highest priority with credit take turns. With one, only it gets
 messages. A consumer of higher priority that comes later takes over when the active one has settled its
 deliveries; until then that one is quiescing and gets nothing (tests/queue-features.md, section 8).
-
-The state of remote nodes in a quorum queue: which of their commands were applied, and which effects they
-need.
 
 A node numbers its commands to the queue, so that those which are sent again after the loss of a leader are
 applied once. Effects are sent by the leader and stored by no member: a node that missed some gets them again
@@ -19,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.message.filters.filters import decode_wanted
+from amqp10broker.message.filters.filters import MessageFilter, decode_wanted
 from amqp10broker.queues.commands import (
     NO_BOUND,
     Answer,
@@ -49,10 +46,6 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.machine import RoundRobin
 from amqp10broker.queues.queue_status import ConsumerStatus
 from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import MessageFilter
-
 
 SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
@@ -161,41 +154,28 @@ def delivered_at(held: int) -> int:
     return held >> SIZE_BITS
 
 
-class ConsumerRotation:
-    __slots__ = ("_by_priority",)
-
-    def __init__(self) -> None:
-        self._by_priority: dict[int, RoundRobin[QuorumConsumer]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_priority)
+class ConsumerRotation(dict[int, RoundRobin[QuorumConsumer]]):
+    """The consumers that may get messages now, by priority; no ring is empty."""
 
     def credit(self) -> int:
-        return sum(each.credit for group in self._by_priority.values() for each in group)
+        return sum(each.credit for group in self.values() for each in group)
 
     def first(self) -> RoundRobin[QuorumConsumer]:
         """Return those of the highest priority; there must be at least one consumer."""
-        by_priority = self._by_priority
-        return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
+        return self[max(self)] if len(self) > 1 else next(iter(self.values()))
 
     def add(self, consumer: QuorumConsumer) -> None:
         if not consumer.queued:
             consumer.queued = True
-            self._by_priority.setdefault(consumer.priority, RoundRobin()).add(consumer)
+            self.setdefault(consumer.priority, RoundRobin())[consumer] = None
 
     def remove(self, consumer: QuorumConsumer) -> None:
         if consumer.queued:
             consumer.queued = False
-            group = self._by_priority[consumer.priority]
-            group.remove(consumer)
+            group = self[consumer.priority]
+            del group[consumer]
             if not group:
-                del self._by_priority[consumer.priority]
-
-    def clear(self) -> None:
-        self._by_priority.clear()
-
-    def in_order(self) -> list[QuorumConsumer]:
-        return [each for _, group in sorted(self._by_priority.items()) for each in group]
+                del self[consumer.priority]
 
 
 class Activity:

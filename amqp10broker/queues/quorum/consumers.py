@@ -345,7 +345,8 @@ class QuorumConsumers:
         for look in command.looks:
             if look.consumer in selecting.able:
                 self._look_for_end(selecting.by_ref[look.consumer])
-        selecting.forget_passed()
+        if selecting.again.places:
+            selecting.forget_passed()
         self.serve()
 
     def settle(self, command: Settle) -> None:
@@ -444,14 +445,14 @@ class QuorumConsumers:
                 group = turns.first()
                 waiting = len(group)
                 if self.selecting.able:
-                    bounds = self.selecting.bounds(group.first.priority)
+                    bounds = self.selecting.bounds(next(iter(group)).priority)
             if bounds is not None and not ready.has_before(bounds):
                 return  # other consumers have yet to look at the rest
-            consumer = group.first
+            consumer = next(iter(group))
             count = turn_of(consumer, group, left, waiting)
             self._hand_out(consumer, count, bounds)
             if consumer.credit:
-                group.turn()
+                group.move_to_end(consumer)
             else:
                 turns.remove(consumer)
             waiting = waiting - 1 or len(group)

@@ -1,19 +1,9 @@
-"""Durability backends of quorum queues: in memory, or the log of a Raft group.
+"""Durability backends of quorum queues: in memory, or the log of a Raft group, with its time.
 
 Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
 one entry, which is applied when it is committed (for a group of one: durable), and its effects are sent then.
 Further entries are proposed meanwhile. A leader applies with effects; a follower applies without effects or
 counters, a few entries at a time, since no client waits for it.
-
-The clocks of nodes, and the time of a log: its leader's, corrected if an earlier leader's was wrong.
-
-A node's time advances evenly from its start (`runtime.clock`), so a difference is constant. As in NTP (RFC
-5905) a measurement is a round trip, and the difference is known within half of it: a heartbeat that is worked
-off late makes the bound wide, and not the clock wrong.
-
-A leader with a clock that is hours ahead stamps entries with its time, and time never runs back. If the next
-leader waited until its own clock is there, no message would expire or become due for hours. So its time goes
-on from the last entry's, a tenth slower than the clock, until the clock has caught up with it.
 """
 
 from __future__ import annotations
@@ -53,7 +43,10 @@ AHEAD_MS_MAX: Final = 1_000
 
 
 class Clocks:
-    """The clock differences as one node measures them. `correction_ms`: the correction of this node's clock
+    """The clock differences as one node measures them. A node's time advances evenly from its start
+    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) a measurement is a round trip, and
+    the difference is known within half of it: a heartbeat that is worked off late makes the bound wide, and
+    not the clock wrong. `correction_ms`: the correction of this node's clock
     where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
     right: what expires too early is lost.
     """
@@ -110,7 +103,10 @@ NEVER: Final = 2**62
 
 
 class LogTime:
-    """The time of one leader, in milliseconds."""
+    """The time of one leader, in ms. A leader whose clock is hours ahead stamps entries with its time, and
+    time never runs back. If the next leader waited until its own clock is there, no message would expire for
+    hours. So its time goes on from the last entry's, a tenth slower than the clock, until that has caught up.
+    """
 
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
@@ -176,6 +172,8 @@ def _published(commands: Sequence[QuorumCommand]) -> int:
 
 
 class QuorumInMemory(DurabilityBackend[QuorumQueue]):
+    __slots__ = ()
+
     def apply(self, commands: list[Command], now_ms: int) -> None:
         if commands:
             if self.queue.browsers.by_ref or Subscribe in map(type, commands):
@@ -209,7 +207,7 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
     def _take(self, index: int) -> EffectBatch:
         queue = self.queue
-        dead = [] if queue.deleted or not queue.dlx or queue.replaying else queue.take_dlx()
+        dead = [] if queue.deleted or not queue.messages.pending.entries else queue.take_dlx()
         return EffectBatch(queue.take_effects(), queue.take_dead_letters(), dead, index)
 
 

@@ -7,15 +7,8 @@ replace them.
 A snapshot of the state is appended when the log since the last one is long enough, and whenever the file with
 the last one is cleaned; the tail is appended again behind it, so that everything that is needed with a state
 stands behind its record. So recovery begins with the first state that is still in the journal. Older records
-matter for their messages only, which are found by their places.
-
-In a group of one, everything in the journal is committed. So a start applies it, and appends the loss of the
-former sessions, before the group begins.
-
-The places of a Raft log's entries in the journal.
-
-It takes 8 bytes an entry, and a stretch for each file and each term: a queue has hundreds of thousands of
-entries between two states.
+matter for their messages only, which are found by their places. In a group of one everything in the journal
+is committed: a start applies it, and appends the loss of the former sessions, before the group begins.
 """
 
 from __future__ import annotations
@@ -96,7 +89,10 @@ _INDEX = itemgetter(0)
 
 
 class EntryIndex:
-    """The index of one group. Entries are added in the order of their indexes, without gaps."""
+    """The places of a group's entries in the journal, added in the order of their indexes, without gaps. It
+    takes 8 bytes an entry, and a stretch for each file and term: a queue has hundreds of thousands of entries
+    between two states.
+    """
 
     def __init__(self) -> None:
         self._stretches: list[_Stretch] = []
@@ -258,11 +254,14 @@ class QuorumStore:
         "last",
         "me",
         "newer_state",
+        "next_index",
+        "now_ms",
         "on_compact",
         "on_installed",
         "stored",
         "tail",
         "ticket",
+        "version",
     )
 
     def __init__(
@@ -312,7 +311,12 @@ class QuorumStore:
         self._queue: QuorumQueue | None = None
         self._hard = Hard(0, None, 0)
         self._hard_file = 0
-        # The applied part: the place in the log, and where messages and time stood behind it.
+        # Behind the last entry: the time, the index of the next message, and the machine version by which the
+        # next entry is encoded.
+        self.now_ms = 0
+        self.next_index = 0
+        self.version = 1
+        # The applied part: the place in the log, and the same behind it.
         first = Point(1, 0, Configuration(tuple(sorted(members)) or (me,)))
         self._point = new_member().point if joins else first
         self._next_index = 0
@@ -336,20 +340,6 @@ class QuorumStore:
     @property
     def applied(self) -> int:
         return self._point.index
-
-    @property
-    def now_ms(self) -> int:
-        return self.tail[-1].now_ms if self.tail else self._now_ms
-
-    @property
-    def next_index(self) -> int:
-        """Index behind the last message in the log."""
-        return self.tail[-1].end if self.tail else self._next_index
-
-    @property
-    def version(self) -> int:
-        """The machine version behind the last entry, by which the next one is encoded."""
-        return self.tail[-1].version if self.tail else self._version
 
     @property
     def newer(self) -> int:
@@ -415,6 +405,7 @@ class QuorumStore:
             self.tail = deque()
         self.tail.append(entry)
         self.last = entry.index
+        self.now_ms, self.next_index, self.version = entry.now_ms, entry.end, entry.version
 
     def _append_record(self, entry: LogEntry) -> int:
         payload = (APPLIED.pack(self._point.index), entry.payload)
@@ -431,6 +422,11 @@ class QuorumStore:
             self.tail.pop()
         self._entries.truncate(first)
         self.last = first - 1
+        if self.tail:
+            entry = self.tail[-1]
+            self.now_ms, self.next_index, self.version = entry.now_ms, entry.end, entry.version
+        else:
+            self.now_ms, self.next_index, self.version = self._now_ms, self._next_index, self._version
 
     def _write_beginning(self, again: int) -> None:
         payload = [MEMBER.pack(self.me)]
@@ -513,7 +509,8 @@ class QuorumStore:
         queue.follow()
         self._point = self._base = point
         self.last = point.index
-        self._next_index, self._now_ms, self._version = queue.messages.next_index, queue.now_ms, queue.version
+        self.next_index = self._next_index = queue.messages.next_index
+        self.now_ms, self.version = self._now_ms, self._version = queue.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -723,7 +720,8 @@ class QuorumStore:
             self._hard, self._hard_file = Hard(0, None, 0), 0
             self._point = self._base = new_member().point
             self.last = self._point.index
-            self._next_index = self._now_ms = self._before = self._again = 0
+            self.next_index = self.now_ms = self._next_index = self._now_ms = self._before = self._again = 0
+            self.version = self._version
             self.tail.clear()
             self._entries.clear()
 
@@ -850,7 +848,7 @@ class QuorumStore:
         queue = self._queue = QuorumQueue(self._name, settings=settings, now_ms=now_ms, bodies=self.bodies)
         if not self.alone:
             queue.follow()
-        self._now_ms = now_ms
+        self.now_ms = self._now_ms = now_ms
         if self._joins:
             self._write_beginning(0)
         else:

@@ -46,6 +46,12 @@ Delayed = tuple[int, int, int, int, int]
 class ReadyIndexes:
     """See the module. `levels`: their number. `normal_line`, `tail_line`: positions in `lines`."""
 
+    __slots__ = (
+        "_index_of_return", "behind", "delayed_bytes", "delayed_returns", "expiries", "high_turns",
+        "later", "levels", "lines", "normal", "normal_line", "places", "returns", "returns_made",
+        "size_bytes", "tail", "tail_line",
+    )  # fmt: skip
+
     def __init__(self, levels: int = FAIR_LEVELS) -> None:
         self.levels = levels
         self.tail_line = levels + 1

@@ -1,16 +1,10 @@
-"""Consumers that select from a quorum queue: their cursors, and the leader's search through the queue.
+"""Consumers of a quorum queue that select or browse.
 
-The messages taken from the middle of the queue are part of the state, the evaluation of filters is not: the
-leader searches the queue and proposes the result (`commands.Selected`). Every member moves the cursors and
-hands out the messages of the command without evaluating a filter. A cursor is exact: no message before it is
-wanted by its consumer and was not offered. So a new leader continues where the last one was, and a consumer
-that selects nothing makes others wait for one search only.
-
-Consumers that browse a quorum queue: they receive copies of messages and are not part of its state.
-
-Their commands are in no log entry (`commands.Browsing`): the leader applies them between two entries, and no
-other member has them. In a cluster the node of a browser records its progress (`Browser.shown`), from which
-the next leader continues.
+The messages that consumers take from the middle of the queue are part of the state, the evaluation of filters
+is not: the leader searches the queue and proposes the result (`commands.Selected`). Every member moves the
+cursors and hands out the messages of the command. A cursor is exact: no message before it is wanted by its
+consumer and was not offered. So a new leader continues where the last one was, and a consumer that selects
+nothing makes others wait for one search only.
 """
 
 from __future__ import annotations
@@ -19,9 +13,9 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,
@@ -51,10 +45,6 @@ from amqp10broker.queues.quorum.consumer import ConsumerSelection, QuorumConsume
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ordered_entries import NEVER
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS, RETURNS, Place
-
-if TYPE_CHECKING:
-    from amqp10broker.message.filters.filters import MessageFilter
-
 
 AGAIN: Final = -1
 """Index in a cursor, behind those of `ReadyIndexes.lines`, for places in `Again`."""
@@ -120,12 +110,12 @@ class Selecting:
     def forget(self, ref: ConsumerRef) -> None:
         self.able.pop(ref, None)
         if self.by_ref.pop(ref, None) is not None:
-            self._forget_passed()
+            self.forget_passed()
 
     def clear(self) -> None:
         self.by_ref.clear()
         self.able.clear()
-        self._forget_passed()
+        self.forget_passed()
 
     def stand_again(self, places: Iterable[Place]) -> None:
         """Record places behind cursors at which messages wait again."""
@@ -180,10 +170,6 @@ class Selecting:
         return bounds
 
     def forget_passed(self) -> None:
-        if self.again.places:
-            self._forget_passed()
-
-    def _forget_passed(self) -> None:
         again = self.again
         if not self.by_ref:
             # As in a state without consumers that select: its snapshot lacks the number.
@@ -394,6 +380,14 @@ class Browser:
 
 
 class Browsers:
+    """Consumers that receive copies of messages and are not part of the state. Their commands are in no log
+    entry (`commands.Browsing`): the leader applies them between two entries, and no other member has them. In
+    a cluster the node of a browser records its progress (`Browser.shown`), from which the next leader
+    continues.
+    """
+
+    __slots__ = ("_messages", "_name", "_outbox", "by_ref", "scan_max", "unfinished")
+
     def __init__(self, name: str, messages: Messages, outbox: Outbox) -> None:
         self._name = name
         self._messages = messages

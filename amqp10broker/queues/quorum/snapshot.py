@@ -226,7 +226,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
             publishers=publishers,
             made=consumers.made,
             unused_since=consumers.unused_since,
-            turns=[each.number for each in consumers.turns.in_order()],
+            turns=[each.number for _, group in sorted(consumers.turns.items()) for each in group],
             holder=None if holder is None else holder.number,
             suspects=consumers.suspects,
             gone=queue.node_links.gone,

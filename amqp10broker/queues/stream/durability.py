@@ -3,13 +3,10 @@
 Messages published during a sync wait, and make the next chunk: so chunks get large when the disk is slow, and
 other queues do not wait for it. Consumers are served meanwhile.
 
-Commits over several queues into one stream: records of the journal, as long as the stream's files lack
-them.
-
-A stream has files of its own, but a commit must be whole or absent. So its messages are written to the
-journal first, with a number that grows from commit to commit. When they are durable they are written to the
-stream as one chunk, and each chunk records which commits are in the stream up to it. A start writes the
-commits that the journal has beyond that.
+A commit over several queues must be whole or absent. So its messages are written to the journal first, with a
+number that grows from commit to commit. When they are durable they are written to the stream as one chunk,
+and each chunk records which commits are in the stream up to it. A start writes those
+that the journal has beyond.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqp10broker.errors import DamagedFile, DiskFull
 from amqp10broker.message.message import Message, decode_batch, encode_batch
 from amqp10broker.queues.commands import Command, PeerId, Publish, PublisherRef
 from amqp10broker.queues.durability import DurabilityBackend, PublishEffects, Wake
-from amqp10broker.queues.journal import Commits, RecordLog
+from amqp10broker.queues.journal import Commits, Place, RecordLog
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.stream.log import StreamLog
 from amqp10broker.queues.stream.queue import StreamQueue
@@ -36,18 +33,12 @@ WRITTEN: Final = 2
 """The stream has all commits up to the record's index. Chunks with this information may go by age or size."""
 
 
-class _Place(NamedTuple):
-    file: int
-    offset: int
-    length: int
-
-
 class StreamCommits:
     def __init__(self, group: int, log: RecordLog) -> None:
         self.group = group
         self.bytes = 0
         self._log = log
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, Place] = {}
         self._last = 0
 
     def append(self, messages: Sequence[Message]) -> int:
@@ -57,9 +48,9 @@ class StreamCommits:
 
     def _append(self, number: int, payload: Sequence[bytes]) -> None:
         _, file, offset = self._log.append(self.group, PART, number, payload)
-        self._keep(number, _Place(file, offset, sum(map(len, payload))))
+        self._keep(number, Place(file, offset, sum(map(len, payload))))
 
-    def _keep(self, number: int, place: _Place) -> None:
+    def _keep(self, number: int, place: Place) -> None:
         self._let_go(number)
         self._places[number] = place
         self._log.add_live(place.file, place.length)
@@ -95,7 +86,7 @@ class StreamCommits:
             number = record.index
             self._last = max(self._last, number)
             if record.kind == PART:
-                self._keep(number, _Place(record.file, record.offset, len(record.payload)))
+                self._keep(number, Place(record.file, record.offset, len(record.payload)))
             elif record.kind == WRITTEN:
                 for each in [each for each in self._places if each <= number]:
                     self._let_go(each)

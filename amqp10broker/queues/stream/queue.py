@@ -5,8 +5,6 @@ committed them. A delivery removes nothing: settling is only an acknowledgement,
 resets the consumer's position. Consumers read in rotation, together at most `WORK_MAX` a step, so that one
 that reads from the beginning, or with a narrow filter, does not delay those at the end; the rest follows in
 the next step (`deadline`).
-
-A consumer of a stream: its position, its credit, and the chunk that it reads.
 """
 
 from __future__ import annotations

@@ -14,13 +14,9 @@ requests are in `operations.registry`.
     {"ok": true, "result": ...}
     {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
 
-Operations of the management room, run by a living broker for the machine's owner or a user.
-
-The room itself is synchronous; what takes time, or reaches tasks, is done here:
-
-- passwords become argon2 records in a thread (as logins do, see `login`), before the operation runs;
-- where an operation needs a queue's answer, it is awaited in a mailbox of this one request, so that any
-  number of requests may wait at the same time.
+`run_operation` does for all front ends that can wait what takes time, or reaches tasks: passwords become
+argon2 records in a thread before the operation runs, and a queue's answer is awaited in a mailbox of this one
+request, so that any number of requests may wait at the same time.
 """
 
 from __future__ import annotations
@@ -169,7 +165,7 @@ class _Replies:
 
 def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:
     name = broker.config.default_vhost if name is None else name
-    found = broker.catalog.find_vhost(name)
+    found = broker.catalog.vhosts.get(name)
     if found is None:
         if OPERATIONS[operation].in_vhost:
             return broker.catalog.lookup_vhost(name)

@@ -1,7 +1,4 @@
-"""The running broker as operations see it (`operations.node.Node`).
-
-A node looks at itself and at its machine, for `operations.doctor`.
-"""
+"""The running broker as operations see it (`operations.node.Node`), and its look at itself for `doctor`."""
 
 from __future__ import annotations
 
@@ -134,8 +131,6 @@ class RunningNode(Node):
         self.timeline = broker.watches.timeline
 
     async def inspect(self) -> Inspection:
-        # MERGEMODS
-
         return await inspect(self._broker)
 
     def view(self, choose: Mapping[str, Any]) -> BrokerView:
@@ -293,7 +288,7 @@ def _listeners(broker: Administered) -> Iterator[ListenerSeen]:
 
 
 async def _guest(broker: Administered) -> bool | None:
-    if broker.catalog.users.find(GUEST) is None:
+    if broker.catalog.users.by_name.get(GUEST) is None:
         return None
     password = GUEST.encode()
     if broker.passwords.quick(GUEST, password):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
@@ -36,7 +36,7 @@ from amqp10broker.cluster.transactions import used_version
 from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, PeerFrame
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
-from amqp10broker.metadata.catalog import Catalog, NodeDirectory
+from amqp10broker.metadata.catalog import NodeDirectory
 from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, QueueSpec
 from amqp10broker.queues.machine_version import carried_out, why_not
@@ -60,7 +60,6 @@ from amqp10broker.runtime.cluster.peers import Peers
 from amqp10broker.runtime.cluster.system_node import RaftNode, SystemNode
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.queues.queue_task import QueueTask, RemoteQueue
 from amqp10broker.runtime.queues.queues import Queues
 
@@ -102,7 +101,6 @@ class Cluster:
         self._data = data
         self._listed = read_nodes(config.cluster_nodes or "")
         self._secret = read_secret(config.cluster_secret_file)
-        self.notifications = NodeNotifications(node_context.catalog, node_context.resource_monitor)
         self.facts: dict[int, Document] = {}
         self.slow = trio.Event()
         self.raft = RaftNode(self._send_to_group)
@@ -568,7 +566,7 @@ class Cluster:
             self.raft.groups.suspect(node)
         except StorageError as error:
             self._on_storage_failed(error)
-        self.notifications.lost(node)
+        self._hear(node, {})
         if self.queues is not None:
             self.queues.links.suspect(node)
         if self.system is not None:
@@ -579,14 +577,18 @@ class Cluster:
             self.raft.groups.heard(node)
         except StorageError as error:
             self._on_storage_failed(error)
-        self.notifications.heard(node, self.facts.get(node, {}))
+        self._hear(node, self.facts.get(node, {}))
         if self.queues is not None:
             self.queues.links.heard(node, incarnation)
         if self.system is not None:
             self.system.system.node_up(node)
 
     def heartbeat(self) -> Document:
-        return self.notifications.told()
+        """State that every node shares with the others: alarms, and counts against limits."""
+        return {
+            "alarms": sorted(self._node_context.resource_monitor.alarms.names()),
+            "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
+        }
 
     def clock_ms(self) -> int:
         return self._node_context.clock.now_ms()
@@ -597,7 +599,14 @@ class Cluster:
     def told(self, node: int, facts: Document) -> None:
         self.facts[node] = facts
         if node not in self.raft.groups.suspected:
-            self.notifications.heard(node, facts)
+            self._hear(node, facts)
+
+    def _hear(self, node: int, facts: Document) -> None:
+        # Those of a node that cannot be reached are dropped.
+        alarms, usage = facts.get("alarms"), facts.get("usage")
+        known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
+        self._node_context.resource_monitor.hear(node, frozenset(known))
+        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
 
     def unsynced_ms(self) -> int:
         journal = self._node_context.journal_task
@@ -630,35 +639,3 @@ def _machines_of(question: Document) -> tuple[int, int]:
 def _is_new(node: NodeFacts) -> bool:
     # It was let in, and has never started since: no data of it could be missed.
     return node.incarnation == 0
-
-
-class NodeNotifications:
-    """State that every node shares with the others, by heartbeats when it has changed: alarms, and counts
-    against limits. Those of an unreachable node are dropped.
-    """
-
-    def __init__(self, catalog: Catalog, resource_monitor: ResourceMonitor) -> None:
-        self._catalog = catalog
-        self._resource_monitor = resource_monitor
-
-    def told(self) -> dict[str, Any]:
-        """Return this node's shared state; small, and equal if nothing has changed."""
-        return {
-            "alarms": sorted(self._resource_monitor.alarms.names()),
-            "usage": self._catalog.usage.limited(self._catalog.vhosts.values(), self._catalog.users),
-        }
-
-    def heard(self, node: int, notifications: Mapping[str, Any]) -> None:
-        """Replace the shared state of another node."""
-        alarms = notifications.get("alarms")
-        known = [each for each in alarms if isinstance(each, str)] if isinstance(alarms, list) else []
-        self._resource_monitor.hear(node, frozenset(known))
-        usage = notifications.get("usage")
-        self._catalog.usage.hear(node, usage if isinstance(usage, dict) else {})
-
-    def lost(self, node: int) -> None:
-        self.heard(node, {})
-
-    def alarms(self, me: int) -> Mapping[int, Collection[str]]:
-        monitor = self._resource_monitor
-        return {me: monitor.alarms.names(), **monitor.elsewhere}

@@ -1,12 +1,8 @@
-"""Operations on the cluster at one of several nodes (`operations.node`).
+"""Operations on the cluster at one of several nodes (`operations.node`), and changes of members.
 
-Operations on a queue are executed by the node that leads it, which the others ask.
-
-Changes of members of quorum queues, at the node that leads them, step by step.
-
-`cluster.membership` chooses the next step; this module executes it in the catalog or the group, and looks
-again. A look each second repairs changes that ended between two steps, and promotes members that have caught
-up.
+Operations on a queue are executed by the node that leads it, which the others ask. `cluster.membership`
+chooses the next step of a change; this module executes it in the catalog or the group, and looks again. A
+look each second repairs changes that ended between two steps, and promotes members that have caught up.
 """
 
 from __future__ import annotations
@@ -45,7 +41,6 @@ from amqp10broker.cluster.membership import (
 )
 from amqp10broker.cluster.wire import Document
 from amqp10broker.config import Config
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
 from amqp10broker.metadata.node_requests import SetDraining, SetMembers
@@ -65,23 +60,45 @@ from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log
 
 _log = Log("amqp10broker.members")
+_node_log = Log("amqp10broker.cluster")
 
 REPAIR_S: Final = 1.0
 REPAIR_QUEUES: Final = 1_000
 """So many queues are looked at each time: where there are 10 000, each is looked at every ten seconds."""
 TAKE_BACK_S: Final = 5.0
 """How long taking back a member may take that could not be added in time."""
+LOOK_S: Final = 0.05
+"""How often it is looked whether something has come about."""
+BATCH: Final = 64
+"""Leaderships that are handed over without a pause for others."""
+TRANSFER_EACH_S: Final = 3.0
+"""How long it is waited for a transfer, which the group itself gives up after 2 s."""
+CHANGE_S: Final = 20.0
+"""How long one change may take (T5)."""
 
 
 Proposing = Callable[[CatalogRequest[Any]], Awaitable[Any]]
 """Has a request decided, and waits for it (`SystemNode.propose`)."""
 
 
+class MovedAway(Exception):
+    """Another member leads now: it goes on there."""
+
+
 class MemberChanges:
-    def __init__(self, catalog: Catalog, groups: Groups, propose: Proposing) -> None:
+    """Changes of members that are asked for, repairs, and reconciliation of the queues that are led here."""
+
+    def __init__(self, me: int, catalog: Catalog, groups: Groups, propose: Proposing, config: Config) -> None:
+        self._me = me
         self._catalog = catalog
         self._groups = groups
         self._propose = propose
+        self._config = config
+        self._schedule = Schedule(
+            config.quorum_reconciliation_interval_ms,
+            config.quorum_reconciliation_trigger_interval_ms,
+            now_ms(),
+        )
         self._under_way: set[int] = set()
         self._behind: set[int] = set()
 
@@ -211,17 +228,86 @@ class MemberChanges:
             except (RefusedError, MovedAway) as error:
                 _log.debug("members of a queue stay", queue=queue.name, reason=str(error))
 
+    # --- reconciliation -----------------------------------------------------------------------------
 
-LOOK_S: Final = 0.05
-"""How often it is looked whether something has come about."""
-BATCH: Final = 64
-"""Leaderships that are handed over without a pause for others."""
-TRANSFER_EACH_S: Final = 3.0
-"""How long it is waited for a transfer, which the group itself gives up after 2 s."""
+    def trigger(self) -> None:
+        """A node has come up or has left for good, a queue was declared, or a policy set."""
+        self._schedule.trigger(now_ms())
 
+    async def reconcile(self) -> None:
+        """Make rounds when they are due, until cancelled; off, there are none."""
+        while self._config.quorum_reconciliation:
+            due_ms = self._schedule.due_ms
+            if due_ms <= now_ms():
+                self._schedule.ran(now_ms(), unfinished=await self.round())
+            await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
 
-class MovedAway(Exception):
-    """Another member leads now: it goes on there."""
+    async def round(self) -> bool:
+        """Look once at every queue that is led here; whether something was to be done, and may be still."""
+        unfinished = False
+        short: list[DeclaredQueue] = []
+        for queue in list(self._catalog):
+            member = self._groups.get(queue.number) if queue.members else None
+            if member is None or not member.leads or self._groups.backward:
+                continue
+            target = self._target(queue)
+            nodes = {
+                node.number: NodeState(
+                    node.number == self._me or node.number not in self._groups.suspected, node.draining
+                )
+                for node in self._catalog.nodes.values()
+            }
+            change = next_change(
+                queue.members,
+                nodes,
+                target,
+                auto_remove=self._config.quorum_reconciliation_auto_remove,
+                random_source=random.random,
+            )
+            if change is None:
+                if len(queue.members) < target:
+                    short.append(queue)
+                continue
+            places = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
+            unfinished = True
+            for node in places:
+                await self._change(queue, node, grow=isinstance(change, Grow))
+        if short:
+            _log.warning(
+                "queues have fewer members than their target",
+                queues=len(short),
+                one_of_them=short[0].name,
+                vhost=short[0].vhost,
+                members=len(short[0].members),
+                target=self._target(short[0]),
+                reason="no other node of the cluster runs and may be given more, or most members do not run",
+            )
+        return unfinished
+
+    async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
+        try:
+            if grow:
+                kind = MemberRole.PROMOTABLE
+                await self.add(queue, node, kind, CHANGE_S, among_voters=True)
+            else:
+                await self.remove(queue, node, CHANGE_S)
+        except (RefusedError, MovedAway) as error:
+            _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
+            return
+        done = "member added" if grow else "member removed"
+        _log.info(
+            f"{done} by reconciliation",
+            queue=queue.name,
+            vhost=queue.vhost,
+            node=self._catalog.node_name(node),
+        )
+
+    def _target(self, queue: DeclaredQueue) -> int:
+        return target_size(
+            self._config.quorum_reconciliation_target_group_size,
+            queue.effective.definition.get("target-group-size"),
+            queue.arguments.get("x-quorum-target-group-size"),
+        )
 
 
 def leading_member(groups: Groups, queue: DeclaredQueue) -> Member:
@@ -318,107 +404,6 @@ def _leads_still(member: Member) -> bool:
     return not member.stopped and member.raft.status.leader in (None, member.me)
 
 
-CHANGE_S: Final = 20.0
-"""How long one change may take (T5)."""
-
-
-@dataclass(eq=False)
-class Reconciler:
-    _me: int
-    _catalog: Catalog
-    _groups: Groups
-    _changes: MemberChanges
-    _config: Config
-
-    def __post_init__(self) -> None:
-        config = self._config
-        intervals = config.quorum_reconciliation_interval_ms, config.quorum_reconciliation_trigger_interval_ms
-        self._schedule = Schedule(*intervals, now_ms())
-
-    def trigger(self) -> None:
-        """A node has come up or has left for good, a queue was declared, or a policy set."""
-        self._schedule.trigger(now_ms())
-
-    async def run(self) -> None:
-        """Make rounds when they are due, until cancelled; off, there are none."""
-        while self._config.quorum_reconciliation:
-            due_ms = self._schedule.due_ms
-            if due_ms <= now_ms():
-                self._schedule.ran(now_ms(), unfinished=await self.round())
-            await trio.sleep(min(LOOK_S, max(0.01, due_ms / 1000 - trio.current_time())))
-
-    async def round(self) -> bool:
-        """Look once at every queue that is led here; whether something was to be done, and may be still."""
-        unfinished = False
-        short: list[DeclaredQueue] = []
-        for queue in list(self._catalog):
-            member = self._groups.get(queue.number) if queue.members else None
-            if member is None or not member.leads or self._groups.backward:
-                continue
-            target = self._target(queue)
-            change = next_change(
-                queue.members,
-                self._nodes(),
-                target,
-                auto_remove=self._config.quorum_reconciliation_auto_remove,
-                random_source=random.random,
-            )
-            if change is None:
-                if len(queue.members) < target:
-                    short.append(queue)
-                continue
-            nodes = [change.node] if isinstance(change, Grow) else [node_of(each) for each in change.members]
-            unfinished = True
-            for node in nodes:
-                await self._change(queue, node, grow=isinstance(change, Grow))
-        if short:
-            _log.warning(
-                "queues have fewer members than their target",
-                queues=len(short),
-                one_of_them=short[0].name,
-                vhost=short[0].vhost,
-                members=len(short[0].members),
-                target=self._target(short[0]),
-                reason="no other node of the cluster runs and may be given more, or most members do not run",
-            )
-        return unfinished
-
-    async def _change(self, queue: DeclaredQueue, node: int, *, grow: bool) -> None:
-        try:
-            if grow:
-                kind = MemberRole.PROMOTABLE
-                await self._changes.add(queue, node, kind, CHANGE_S, among_voters=True)
-            else:
-                await self._changes.remove(queue, node, CHANGE_S)
-        except (RefusedError, MovedAway) as error:
-            _log.info("reconciliation is put off", queue=queue.name, vhost=queue.vhost, reason=str(error))
-            return
-        done = "member added" if grow else "member removed"
-        _log.info(
-            f"{done} by reconciliation",
-            queue=queue.name,
-            vhost=queue.vhost,
-            node=self._catalog.node_name(node),
-        )
-
-    def _nodes(self) -> Mapping[int, NodeState]:
-        return {
-            node.number: NodeState(
-                node.number == self._me or node.number not in self._groups.suspected, node.draining
-            )
-            for node in self._catalog.nodes.values()
-        }
-
-    def _target(self, queue: DeclaredQueue) -> int:
-        return target_size(
-            self._config.quorum_reconciliation_target_group_size,
-            queue.effective.definition.get("target-group-size"),
-            queue.arguments.get("x-quorum-target-group-size"),
-        )
-
-
-_node_log = Log("amqp10broker.cluster")
-
 STATE_S: Final = 1.0
 """How long a node may take to say how its member stands."""
 OPERATION_S: Final = 5.0
@@ -443,9 +428,8 @@ class NodeOfCluster(ServingNode):
         self._cluster = cluster
         self._groups = cluster.raft.groups
         self._system = cluster.system
-        self.changes = MemberChanges(self._catalog, self._groups, self._system.propose)
-        self._reconciler = Reconciler(self.number, self._catalog, self._groups, self.changes, config)
-        self._catalog.on_sizes = self._reconciler.trigger
+        self.changes = MemberChanges(self.number, self._catalog, self._groups, self._system.propose, config)
+        self._catalog.on_sizes = self.changes.trigger
         self._answers = {
             "change-members": self._change_members,
             "member-state": self._member_state,
@@ -474,7 +458,8 @@ class NodeOfCluster(ServingNode):
         return self._cluster.leaderless.found()
 
     def alarms(self) -> Mapping[int, Collection[str]]:
-        return self._cluster.notifications.alarms(self.number)
+        monitor = self._broker.resource_monitor
+        return {self.number: monitor.alarms.names(), **monitor.elsewhere}
 
     def listeners(self) -> Sequence[tuple[str, str, int]]:
         at = self._cluster.address
@@ -567,14 +552,14 @@ class NodeOfCluster(ServingNode):
         """Keep members as they should be, and a drained node from leading, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.changes.run)
-            nursery.start_soon(self._reconciler.run)
+            nursery.start_soon(self.changes.reconcile)
             running: set[int] = set()
             while True:
                 now = {
                     node.number for node in self._catalog.nodes.values() if self._catalog.runs(node.number)
                 }
                 if now - running:
-                    self._reconciler.trigger()
+                    self.changes.trigger()
                 running = now
                 slow = self._cluster.slow
                 if slow.is_set():

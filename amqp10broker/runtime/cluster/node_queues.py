@@ -3,7 +3,7 @@
 A quorum queue is reached by a link, also at the node of its leader; a classic queue or a stream likewise, but
 not at its home, where it is reached as in a broker without a cluster.
 
-The queues here that have no leader: how many, since when and why, for the log and for doors.
+Also the queues here that have no leader: how many, since when and why, for the log and for doors.
 """
 
 from __future__ import annotations

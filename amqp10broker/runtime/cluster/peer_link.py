@@ -1,7 +1,4 @@
-"""One connection to another node, from the end of its greeting to its own end.
-
-Transports between nodes: sockets, TLS with certificates both ways, and the greeting on them.
-"""
+"""One connection to another node: its socket, with TLS with certificates both ways, its greeting, its end."""
 
 from __future__ import annotations
 

@@ -1,15 +1,9 @@
-"""The other nodes of the cluster: connections to each, and their liveness.
+"""The other nodes of the cluster: connections to each, questions to them, and their liveness.
 
 Of two nodes the one with the lower number dials: a connection for each of `LINKS`. The handshake
 (`cluster.hello`) comes before any other read; a second connection for a purpose then replaces the first.
-Nothing here waits for a node but `call` and `ask_address`.
-
-Questions to other nodes and their answers, over connections for letters or for one question.
-
-Heartbeats to the other nodes and of them (`cluster.hello` decides).
-
-The beginning of connections between nodes: which side dials, admission, and requests before
-authentication.
+Questions and answers go over connections for letters, or one for a single question. Nothing here waits for a
+node but `call` and `ask_address`.
 """
 
 from __future__ import annotations
@@ -17,8 +11,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Sequence
 from socket import socket
 from typing import Final
 
@@ -53,7 +46,6 @@ from amqp10broker.cluster.wire import (
     read_answer,
     read_document,
 )
-from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, LimitExceeded, PeerUnreachable, RefusedError
 from amqp10broker.runtime.cluster.peer_link import (
     ClusterListener,
@@ -78,6 +70,26 @@ QUESTIONS_MAX: Final = 1_024
 UNREAD_BYTES_MAX: Final = 64 * 1024 * 1024
 """So much waits to be sent, and a connection over which still more is asked ends: it is not read."""
 _NUMBERS: Final = 2**32
+QUESTION_BYTES_MAX: Final = 1024 * 1024
+"""The largest question of a node that is not a member yet, and the largest answer."""
+QUESTION_S: Final = 300.0
+"""How long a connection for questions may last."""
+LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+SILENT_TIMES: Final = 2
+"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
+the kernel waits longer and longer before it tries again."""
+CLOCK: Final = "clock_ms"
+"""Beside the facts of a heartbeat: the sender's time, since 1970."""
+ECHO: Final = "clock_echo"
+"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
+CLOCK_TOLD_S: Final = 60
+"""They are sent as often: clocks drift."""
+BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
+LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
+RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
+BACK_OFF_S: Final = (0.05, 1.0)
+"""The first wait before another attempt to connect, and the longest; it doubles."""
 
 
 class _Waiting:
@@ -88,352 +100,6 @@ class _Waiting:
         self.over = trio.Event()
         self.answer: Document | None = None
         self.refused: RefusedError | None = None
-
-
-class Calls:
-    """All questions of one node, and all to it."""
-
-    def __init__(self, events: PeerEvents) -> None:
-        self._events = events
-        self._last = 0
-        self._waiting: dict[int, _Waiting] = {}
-        self._answering: Counter[PeerLink] = Counter()
-
-    async def call(self, link: PeerLink, question: Document, timeout_s: float) -> Document:
-        """Ask, and wait for the answer. Raises `PeerUnreachable` if the connection is lost before, or it
-        takes too long, and `RefusedError` as the other node raised it.
-        """
-        self._last = number = (self._last + 1) % _NUMBERS
-        waiting = self._waiting[number] = _Waiting(link)
-        name = link.peer.name
-        try:
-            link.put(encode(FrameKind.REQUEST, number, [encode_document(question)]))
-            with trio.move_on_after(timeout_s):
-                await waiting.over.wait()
-                if waiting.refused is not None:
-                    raise waiting.refused
-                if waiting.answer is None:
-                    raise PeerUnreachable(f"node '{name}' cannot be reached: {link.end}")
-                return waiting.answer
-        finally:
-            del self._waiting[number]
-        raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
-
-    def answered(self, link: PeerLink, frame: PeerFrame) -> None:
-        """Handle an answer; drop it if its caller has gone. Raises `BadBytes` if it is malformed."""
-        waiting = self._waiting.get(frame.group)
-        if waiting is not None and waiting.link is link:
-            try:
-                waiting.answer = read_answer(frame.body)
-            except RefusedError as error:
-                waiting.refused = error
-            waiting.over.set()
-
-    def lost(self, link: PeerLink) -> None:
-        """No answer will come over this connection."""
-        for waiting in self._waiting.values():
-            if waiting.link is link:
-                waiting.over.set()
-
-    def asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
-        """Answer a request in a task of the nursery. Raises `BadBytes` if the request is not valid, and
-        `BadFrame` if the answers to others are not read.
-        """
-        question = read_document(frame.body)
-        if link.backlog_bytes > UNREAD_BYTES_MAX:
-            raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")
-        if self._answering[link] >= QUESTIONS_MAX:
-            busy = LimitExceeded("node", f"{QUESTIONS_MAX} questions wait for this node's answer: ask later")
-            link.put(encode(FrameKind.RESPONSE, frame.group, [encode_refusal(busy)]))
-            return
-        self._answering[link] += 1
-        nursery.start_soon(self._answer, link, frame.group, question)
-
-    async def _answer(self, link: PeerLink, number: int, question: Document) -> None:
-        try:
-            try:
-                answer = encode_answer(await self._events.asked(link.peer.node, question))
-            except BrokerError as error:
-                answer = encode_refusal(error)
-            except Exception as error:
-                _log.error("question of a node failed by a fault in the broker", exc_info=error)
-                fault = RefusedError(
-                    "node", "the question failed by a fault in the broker; its log says more"
-                )
-                answer = encode_refusal(fault)
-            link.put(encode(FrameKind.RESPONSE, number, [answer]))
-        finally:
-            self._answering[link] -= 1
-            if not self._answering[link]:
-                del self._answering[link]
-
-
-SILENT_TIMES: Final = 2
-"""So many suspicion times without a frame, and the connections to a node are made anew: on one that was cut
-the kernel waits longer and longer before it tries again."""
-
-
-CLOCK: Final = "clock_ms"
-"""Beside the facts of a heartbeat: the sender's time, since 1970."""
-ECHO: Final = "clock_echo"
-"""Likewise: the last time that the receiver has sent, and the sender's when that came: a round trip."""
-CLOCK_TOLD_S: Final = 60
-"""They are sent as often: clocks drift."""
-
-BACKLOG_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-@dataclass(eq=False)
-class Heart:
-    """Sends and receives heartbeats each `Liveness.beat_ms`. `silent`: called with each node whose connection
-    has been silent for too long.
-    """
-
-    _liveness: Liveness
-    _events: PeerEvents
-    _identity: Callable[[], Identity]
-    _links: Callable[[], Collection[PeerLink]]
-    _silent: Callable[[int], None]
-    _name_of: Callable[[int], str]
-    _handed_over: bool = False
-    _looked_at: float = 0.0
-    _facts: Document = field(default_factory=dict, init=False)
-    _version: int = 0
-
-    async def run(self) -> None:
-        at = trio.current_time()
-        while True:
-            self._look()
-            at = max(at + self._liveness.beat_ms / 1000, trio.current_time())
-            await trio.sleep_until(at)
-
-    def beat(self, link: PeerLink) -> None:
-        """Send a heartbeat over a connection for groups, before what waits there."""
-        if link.backlog_bytes > BACKLOG_BYTES_MAX:
-            return  # it does not read: more of them would only wait
-        told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
-        facts = b""
-        if self._version and link.facts_told != told:
-            clock = {CLOCK: self._events.clock_ms()} | ({ECHO: link.clock_heard} if link.clock_heard else {})
-            facts = encode_document(self._facts | clock)
-            link.facts_told = told
-        beat = NodeHeartbeat(
-            self._identity().incarnation, self._events.unsynced_ms(), self._liveness.hears, facts
-        )
-        link.put(encode(FrameKind.HEARTBEAT, 0, HEARTBEAT.pieces(beat)), first=True)
-
-    def received(self, link: PeerLink, body: bytes) -> None:
-        """A heartbeat has come. Raises `BadBytes` if it is not valid."""
-        beat, node = HEARTBEAT.decode(body), link.peer.node
-        facts = read_document(beat.facts) if beat.facts else None
-        known = node in self._liveness.hears
-        if facts is not None:
-            self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
-        # What it says of its start was proved in its hello.
-        beat = beat._replace(incarnation=link.peer.identity.incarnation)
-        self.tell(self._liveness.received(node, beat, now_ms()))
-        if (node in self._liveness.hears) != known:
-            self.beat(link)  # it waits for that
-        if facts is not None:
-            self._events.told(node, facts)
-
-    def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
-        clock_ms = self._events.clock_ms()
-        if type(sent_ms) is not int:
-            return
-        link.clock_heard = [sent_ms, clock_ms]
-        match echo:
-            case [int(asked_ms), int(asked_came_ms)]:
-                # Before the node counts as alive: before anything is led by what its clock says.
-                ahead_ms = (asked_came_ms - asked_ms + sent_ms - clock_ms) // 2
-                round_trip_ms = clock_ms - asked_ms - (sent_ms - asked_came_ms)
-                self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
-            case _:
-                link.facts_told = (0, 0)  # the next heartbeat has the echo
-
-    def tell(self, notifications: Iterable[News]) -> None:
-        for each in notifications:
-            if isinstance(each, Suspected):
-                _log.warning("node is not alive", node=self._name_of(each.node))
-                self._events.suspected(each.node)
-            else:
-                _log.info("node is alive", node=self._name_of(each.node))
-                self._events.heard(each.node, each.incarnation)
-
-    def _look(self) -> None:
-        slow = self._events.unsynced_ms() >= HAND_OVER_MS
-        if slow and not self._handed_over:
-            _log.warning("the disk is slow: other nodes should lead", unsynced_ms=self._events.unsynced_ms())
-            self._events.hand_over()
-        self._handed_over = slow
-        facts = self._events.heartbeat()
-        if facts != self._facts or not self._version:
-            self._facts = facts
-            self._version += 1
-        self.tell(self._liveness.tick(now_ms()))
-        now = trio.current_time()
-        # A loop that hung has not read what came meanwhile.
-        late = now - self._looked_at > 3 * self._liveness.beat_ms / 1000
-        self._looked_at = now
-        silent_s = SILENT_TIMES * self._liveness.suspect_ms / 1000
-        for link in self._links():
-            if now - link.read_at >= silent_s and not late:
-                self._silent(link.peer.node)
-            else:
-                self.beat(link)
-
-
-QUESTION_BYTES_MAX: Final = 1024 * 1024
-"""The largest question of a node that is not a member yet, and the largest answer."""
-QUESTION_S: Final = 300.0
-"""How long a connection for questions may last."""
-LOST: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-@dataclass(eq=False)
-class PeerGreeter:
-    _identity: Callable[[], Identity]
-    _secret: bytes
-    _acquaintances: Acquaintances
-    _events: PeerEvents
-    _calls: Calls
-    _complaints: Complaints
-    _dial: Dial
-    _start: bytes = field(default_factory=lambda: secrets.token_bytes(START_BYTES), init=False)
-
-    async def meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
-        """Greet one that has come. Returns none: it was refused, or lost."""
-        greeting = self._greeting(ConnectionPurpose.QUESTION, self.judge, transport, dials=False)
-        try:
-            await greet(transport, greeting)
-        except (HelloRefused, *LOST) as error:
-            name = greeting.peer.name if greeting.peer is not None else None
-            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
-            return None
-        proved()
-        return greeting
-
-    async def visit(
-        self, node: int, name: str, address: Address, purpose: ConnectionPurpose
-    ) -> tuple[Transport, PeerGreeting] | None:
-        """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
-
-        def judge(hello: Hello) -> str | None:
-            if not hello.node and hello.name == name:
-                return f"node '{name}' is not ready to be a member yet"
-            if hello.node != node:
-                return (
-                    f"node '{hello.name}' answers at {peer_text(address)}, which should be the address of "
-                    f"node '{name}': correct the addresses of the nodes"
-                )
-            return self.judge(hello)
-
-        peer_name = f"{peer_text(address)} ('{name}')"
-        try:
-            transport = await self._dial(address)
-            greeting = self._greeting(purpose, judge, transport, dials=True)
-            await greet(transport, greeting)
-        except (HelloRefused, *LOST) as error:
-            self._complaints.warn("cannot connect to a node", peer_name, why(error))
-            return None
-        self._complaints.forget(peer_name)
-        return transport, greeting
-
-    async def ask(
-        self, address: Address, question: Document, timeout_s: float, identity: Identity
-    ) -> Document:
-        def judge(hello: Hello) -> str | None:
-            return self._acquaintances.judge(identity, hello)
-
-        place = peer_text(address)
-        try:
-            with trio.move_on_after(timeout_s):
-                transport = await self._dial(address)
-                greeting = self._greeting(
-                    ConnectionPurpose.QUESTION, judge, transport, dials=True, identity=identity
-                )
-                await greet(transport, greeting)
-                return await self._ask(transport, greeting, question, timeout_s)
-            raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
-        except LOST as error:
-            raise PeerUnreachable(f"{place} cannot be reached: {why(error)}") from error
-
-    async def answer(self, transport: Transport, greeting: PeerGreeting) -> None:
-        """Serve a connection for questions until it is over."""
-        assert greeting.peer is not None
-        async with trio.open_nursery() as nursery:
-
-            def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
-                for frame in frames:
-                    if frame.kind is not FrameKind.REQUEST:
-                        raise BadFrame(f"a frame of kind {frame.kind} on a connection for questions")
-                    self._calls.asked(link, frame, nursery)
-
-            link = self._question_link(transport, greeting, frames)
-            with trio.move_on_after(QUESTION_S):
-                await link.run()
-            nursery.cancel_scope.cancel()
-
-    def judge(self, hello: Hello) -> str | None:
-        return self._acquaintances.judge(self._identity(), hello)
-
-    async def _ask(
-        self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
-    ) -> Document:
-        def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
-            for frame in frames:
-                if frame.kind is not FrameKind.RESPONSE:
-                    raise BadFrame(f"a frame of kind {frame.kind} where an answer is awaited")
-                self._calls.answered(link, frame)
-
-        link = self._question_link(transport, greeting, frames)
-
-        async def run() -> None:
-            await link.run()
-            self._calls.lost(link)
-
-        answer: Document = {}
-        failed: BrokerError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run)
-            try:
-                answer = await self._calls.call(link, question, timeout_s)
-            except BrokerError as error:  # as itself, not in a group
-                failed = error
-            nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-        return answer
-
-    def _question_link(
-        self,
-        transport: Transport,
-        greeting: PeerGreeting,
-        frames: Callable[[PeerLink, Sequence[PeerFrame]], None],
-    ) -> PeerLink:
-        assert greeting.peer is not None
-        return PeerLink(
-            transport.stream, greeting.peer, greeting.rest, frames, body_bytes_max=QUESTION_BYTES_MAX
-        )
-
-    def _greeting(
-        self,
-        purpose: ConnectionPurpose,
-        judge: Judge,
-        transport: Transport,
-        *,
-        dials: bool,
-        identity: Identity | None = None,
-    ) -> PeerGreeting:
-        own = Hello(identity or self._identity(), purpose, self._start, secrets.token_bytes(NONCE_BYTES))
-        return PeerGreeting(own, self._secret, judge, dials=dials, binding=transport.binding)
-
-
-LINKS: Final = (ConnectionPurpose.RAFT, ConnectionPurpose.LETTERS, ConnectionPurpose.BULK)
-RAFT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of messages of groups that may wait for a node: what is beyond is dropped, `raft` sends it again."""
-BACK_OFF_S: Final = (0.05, 1.0)
-"""The first wait before another attempt to connect, and the longest; it doubles."""
 
 
 class _Peer:
@@ -475,18 +141,23 @@ class Peers:
         self._random_source = random_source
         self._peers: dict[int, _Peer] = {}
         self._acquaintances = Acquaintances()
-        self._calls = Calls(events)
-        complaints, own = Complaints(), lambda: self.identity
+        self._secret = secret
+        self._start = secrets.token_bytes(START_BYTES)
+        self._complaints = Complaints()
         wires = wires or Wires()
-        self._broker_listeners = PeerGreeter(
-            own, secret, self._acquaintances, events, self._calls, complaints, dial or wires.dial
-        )
-        self._listener = ClusterListener(sockets, wires, complaints, self.serve)
+        self._connect = dial or wires.dial
+        self._listener = ClusterListener(sockets, wires, self._complaints, self.serve)
         self._nursery: trio.Nursery | None = None
+        # Questions: the last number, those of this node, and how many of others are being answered.
+        self._last = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._answering: Counter[PeerLink] = Counter()
+        # Heartbeats: the facts in them, which are told when their version has grown.
         self.liveness = Liveness(identity.node, suspect_ms)
-        self._heart = Heart(
-            self.liveness, events, own, self._raft_links, self._silent, lambda node: self._peers[node].name
-        )
+        self._facts: Document = {}
+        self._version = 0
+        self._handed_over = False
+        self._looked_at = 0.0
         self.dropped = 0
 
     def become(self, identity: Identity) -> None:
@@ -554,13 +225,14 @@ class Peers:
         return True
 
     async def call(self, node: int, question: Document, timeout_s: float) -> Document:
-        """Ask a member. Raises as `Calls.call`, also if it is not connected."""
+        """Ask a member. Raises `PeerUnreachable` if it is not connected, its connection is lost, or it takes
+        too long, and `RefusedError` as the other node raised it."""
         link = self._link(node, ConnectionPurpose.LETTERS)
         if link is None:
             peer = self._peers.get(node)
             name = f"node '{peer.name}'" if peer is not None else f"node number {node}"
             raise PeerUnreachable(f"{name} is not connected")
-        return await self._calls.call(link, question, timeout_s)
+        return await self._call(link, question, timeout_s)
 
     async def ask_address(
         self, address: Address, question: Document, timeout_s: float, identity: Identity | None = None
@@ -569,7 +241,23 @@ class Peers:
         `identity`: of the sender; None: this node's. Raises as `call`, and `HelloRefused` if one of the two
         does not talk to the other.
         """
-        return await self._broker_listeners.ask(address, question, timeout_s, identity or self.identity)
+        own = identity or self.identity
+        place = peer_text(address)
+        try:
+            with trio.move_on_after(timeout_s):
+                transport = await self._connect(address)
+                greeting = self._greeting(
+                    ConnectionPurpose.QUESTION,
+                    lambda hello: self._acquaintances.judge(own, hello),
+                    transport,
+                    dials=True,
+                    identity=own,
+                )
+                await greet(transport, greeting)
+                return await self._ask(transport, greeting, question, timeout_s)
+            raise PeerUnreachable(f"{place} has not answered within {timeout_s:g} s")
+        except LOST as error:
+            raise PeerUnreachable(f"{place} cannot be reached: {why(error)}") from error
 
     # -- running
 
@@ -579,7 +267,7 @@ class Peers:
             self._nursery = nursery
             try:
                 self._listener.start(nursery)
-                nursery.start_soon(self._heart.run)
+                nursery.start_soon(self._beat_forever)
                 for node in self._peers:
                     self._begin_dialing(node)
                 task_status.started()
@@ -589,11 +277,11 @@ class Peers:
 
     async def serve(self, transport: Transport, proved: Callable[[], None]) -> None:
         """Serve one connection that has come, from its greeting to its end."""
-        greeting = await self._broker_listeners.meet(transport, proved)
+        greeting = await self._meet(transport, proved)
         if greeting is None or greeting.peer is None:
             return
         if greeting.peer.purpose is ConnectionPurpose.QUESTION:
-            await self._broker_listeners.answer(transport, greeting)
+            await self._serve_questions(transport, greeting)
         else:
             await self._run_link(transport, greeting)
 
@@ -611,7 +299,7 @@ class Peers:
         first, longest = BACK_OFF_S
         pause = first
         while True:
-            met = await self._broker_listeners.visit(node, peer.name, peer.address, purpose)
+            met = await self._visit(node, peer.name, peer.address, purpose)
             if met is not None:
                 began = trio.current_time()
                 await self._run_link(*met)
@@ -625,7 +313,7 @@ class Peers:
         assert hello is not None
         peer = self._peers.get(hello.node)
         # It may have been forgotten, or have started anew, since it was judged.
-        if peer is None or self._broker_listeners.judge(hello) is not None:
+        if peer is None or self._judge(hello) is not None:
             await close(transport.stream)
             return
         if self._acquaintances.proved(hello):
@@ -637,7 +325,7 @@ class Peers:
         peer.links[hello.purpose] = link
         self._events.connected(hello.node, hello.purpose)
         if hello.purpose is ConnectionPurpose.RAFT:
-            self._heart.beat(link)
+            self._beat(link)
         try:
             await link.run()
         finally:
@@ -651,14 +339,14 @@ class Peers:
             if kind is FrameKind.HEARTBEAT:
                 if purpose is not ConnectionPurpose.RAFT:
                     raise BadFrame("a heartbeat on a connection that is not for groups")
-                self._heart.received(link, frame.body)
+                self._heartbeat(link, frame.body)
             elif kind is FrameKind.REQUEST or kind is FrameKind.RESPONSE:
                 if purpose is not ConnectionPurpose.LETTERS or self._nursery is None:
                     raise BadFrame("a question on a connection that is not for letters")
                 if kind is FrameKind.REQUEST:
-                    self._calls.asked(link, frame, self._nursery)
+                    self._asked(link, frame, self._nursery)
                 else:
-                    self._calls.answered(link, frame)
+                    self._answered(link, frame)
             else:
                 others.append(frame)
         if others:
@@ -672,21 +360,277 @@ class Peers:
         peer = self._peers.get(node)
         return None if peer is None else peer.links.get(purpose)
 
-    def _raft_links(self) -> list[PeerLink]:
-        links = (peer.links.get(ConnectionPurpose.RAFT) for peer in self._peers.values())
-        return [link for link in links if link is not None]
-
-    def _silent(self, node: int) -> None:
-        for link in list(self._peers[node].links.values()):
-            self._drop(link, "nothing has come for long")
-
     def _drop(self, link: PeerLink, reason: str) -> None:
         node, purpose = link.peer.node, link.peer.purpose
         link.close(reason)
         if self._link(node, purpose) is not link:
             return
         del self._peers[node].links[purpose]
-        self._calls.lost(link)
+        self._unanswered(link)
         self._events.disconnected(node, purpose)
         if purpose is ConnectionPurpose.RAFT:
-            self._heart.tell(self.liveness.lost(node))
+            self._tell(self.liveness.lost(node))
+
+    # -- greetings
+
+    async def _meet(self, transport: Transport, proved: Callable[[], None]) -> PeerGreeting | None:
+        """Greet one that has come. Returns none: it was refused, or lost."""
+        greeting = self._greeting(ConnectionPurpose.QUESTION, self._judge, transport, dials=False)
+        try:
+            await greet(transport, greeting)
+        except (HelloRefused, *LOST) as error:
+            name = greeting.peer.name if greeting.peer is not None else None
+            self._complaints.warn("connection of a node refused", transport.host, why(error), says_it_is=name)
+            return None
+        proved()
+        return greeting
+
+    async def _visit(
+        self, node: int, name: str, address: Address, purpose: ConnectionPurpose
+    ) -> tuple[Transport, PeerGreeting] | None:
+        """Dial a node that is known, and greet it. Returns none: it was refused, or cannot be reached."""
+
+        def judge(hello: Hello) -> str | None:
+            if not hello.node and hello.name == name:
+                return f"node '{name}' is not ready to be a member yet"
+            if hello.node != node:
+                return (
+                    f"node '{hello.name}' answers at {peer_text(address)}, which should be the address of "
+                    f"node '{name}': correct the addresses of the nodes"
+                )
+            return self._judge(hello)
+
+        peer_name = f"{peer_text(address)} ('{name}')"
+        try:
+            transport = await self._connect(address)
+            greeting = self._greeting(purpose, judge, transport, dials=True)
+            await greet(transport, greeting)
+        except (HelloRefused, *LOST) as error:
+            self._complaints.warn("cannot connect to a node", peer_name, why(error))
+            return None
+        self._complaints.forget(peer_name)
+        return transport, greeting
+
+    async def _serve_questions(self, transport: Transport, greeting: PeerGreeting) -> None:
+        """Serve a connection for questions until it is over."""
+        assert greeting.peer is not None
+        async with trio.open_nursery() as nursery:
+
+            def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
+                for frame in frames:
+                    if frame.kind is not FrameKind.REQUEST:
+                        raise BadFrame(f"a frame of kind {frame.kind} on a connection for questions")
+                    self._asked(link, frame, nursery)
+
+            link = self._question_link(transport, greeting, frames)
+            with trio.move_on_after(QUESTION_S):
+                await link.run()
+            nursery.cancel_scope.cancel()
+
+    def _judge(self, hello: Hello) -> str | None:
+        return self._acquaintances.judge(self.identity, hello)
+
+    async def _ask(
+        self, transport: Transport, greeting: PeerGreeting, question: Document, timeout_s: float
+    ) -> Document:
+        def frames(link: PeerLink, frames: Sequence[PeerFrame]) -> None:
+            for frame in frames:
+                if frame.kind is not FrameKind.RESPONSE:
+                    raise BadFrame(f"a frame of kind {frame.kind} where an answer is awaited")
+                self._answered(link, frame)
+
+        link = self._question_link(transport, greeting, frames)
+
+        async def run() -> None:
+            await link.run()
+            self._unanswered(link)
+
+        answer: Document = {}
+        failed: BrokerError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            try:
+                answer = await self._call(link, question, timeout_s)
+            except BrokerError as error:  # as itself, not in a group
+                failed = error
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            raise failed
+        return answer
+
+    def _question_link(
+        self,
+        transport: Transport,
+        greeting: PeerGreeting,
+        frames: Callable[[PeerLink, Sequence[PeerFrame]], None],
+    ) -> PeerLink:
+        assert greeting.peer is not None
+        return PeerLink(
+            transport.stream, greeting.peer, greeting.rest, frames, body_bytes_max=QUESTION_BYTES_MAX
+        )
+
+    def _greeting(
+        self,
+        purpose: ConnectionPurpose,
+        judge: Judge,
+        transport: Transport,
+        *,
+        dials: bool,
+        identity: Identity | None = None,
+    ) -> PeerGreeting:
+        own = Hello(identity or self.identity, purpose, self._start, secrets.token_bytes(NONCE_BYTES))
+        return PeerGreeting(own, self._secret, judge, dials=dials, binding=transport.binding)
+
+    # -- questions
+
+    async def _call(self, link: PeerLink, question: Document, timeout_s: float) -> Document:
+        self._last = number = (self._last + 1) % _NUMBERS
+        waiting = self._waiting[number] = _Waiting(link)
+        name = link.peer.name
+        try:
+            link.put(encode(FrameKind.REQUEST, number, [encode_document(question)]))
+            with trio.move_on_after(timeout_s):
+                await waiting.over.wait()
+                if waiting.refused is not None:
+                    raise waiting.refused
+                if waiting.answer is None:
+                    raise PeerUnreachable(f"node '{name}' cannot be reached: {link.end}")
+                return waiting.answer
+        finally:
+            del self._waiting[number]
+        raise PeerUnreachable(f"node '{name}' has not answered within {timeout_s:g} s")
+
+    def _answered(self, link: PeerLink, frame: PeerFrame) -> None:
+        """Handle an answer; drop it if its caller has gone. Raises `BadBytes` if it is malformed."""
+        waiting = self._waiting.get(frame.group)
+        if waiting is not None and waiting.link is link:
+            try:
+                waiting.answer = read_answer(frame.body)
+            except RefusedError as error:
+                waiting.refused = error
+            waiting.over.set()
+
+    def _unanswered(self, link: PeerLink) -> None:
+        # No answer will come over this connection.
+        for waiting in self._waiting.values():
+            if waiting.link is link:
+                waiting.over.set()
+
+    def _asked(self, link: PeerLink, frame: PeerFrame, nursery: trio.Nursery) -> None:
+        """Answer a request in a task of the nursery. Raises `BadBytes` if the request is not valid, and
+        `BadFrame` if the answers to others are not read.
+        """
+        question = read_document(frame.body)
+        if link.backlog_bytes > UNREAD_BYTES_MAX:
+            raise BadFrame(f"questions, while {UNREAD_BYTES_MAX} bytes wait to be read")
+        if self._answering[link] >= QUESTIONS_MAX:
+            busy = LimitExceeded("node", f"{QUESTIONS_MAX} questions wait for this node's answer: ask later")
+            link.put(encode(FrameKind.RESPONSE, frame.group, [encode_refusal(busy)]))
+            return
+        self._answering[link] += 1
+        nursery.start_soon(self._answer, link, frame.group, question)
+
+    async def _answer(self, link: PeerLink, number: int, question: Document) -> None:
+        try:
+            try:
+                answer = encode_answer(await self._events.asked(link.peer.node, question))
+            except BrokerError as error:
+                answer = encode_refusal(error)
+            except Exception as error:
+                _log.error("question of a node failed by a fault in the broker", exc_info=error)
+                fault = RefusedError(
+                    "node", "the question failed by a fault in the broker; its log says more"
+                )
+                answer = encode_refusal(fault)
+            link.put(encode(FrameKind.RESPONSE, number, [answer]))
+        finally:
+            self._answering[link] -= 1
+            if not self._answering[link]:
+                del self._answering[link]
+
+    # -- heartbeats
+
+    async def _beat_forever(self) -> None:
+        at = trio.current_time()
+        while True:
+            self._look()
+            at = max(at + self.liveness.beat_ms / 1000, trio.current_time())
+            await trio.sleep_until(at)
+
+    def _beat(self, link: PeerLink) -> None:
+        """Send a heartbeat over a connection for groups, before what waits there."""
+        if link.backlog_bytes > BACKLOG_BYTES_MAX:
+            return  # it does not read: more of them would only wait
+        told = self._version, int(trio.current_time() / CLOCK_TOLD_S)
+        facts = b""
+        if self._version and link.facts_told != told:
+            clock = {CLOCK: self._events.clock_ms()} | ({ECHO: link.clock_heard} if link.clock_heard else {})
+            facts = encode_document(self._facts | clock)
+            link.facts_told = told
+        unsynced_ms = self._events.unsynced_ms()
+        beat = NodeHeartbeat(self.identity.incarnation, unsynced_ms, self.liveness.hears, facts)
+        link.put(encode(FrameKind.HEARTBEAT, 0, HEARTBEAT.pieces(beat)), first=True)
+
+    def _heartbeat(self, link: PeerLink, body: bytes) -> None:
+        """A heartbeat has come. Raises `BadBytes` if it is not valid."""
+        beat, node = HEARTBEAT.decode(body), link.peer.node
+        facts = read_document(beat.facts) if beat.facts else None
+        known = node in self.liveness.hears
+        if facts is not None:
+            self._compare_clocks(link, facts.pop(CLOCK, None), facts.pop(ECHO, None))
+        # What it says of its start was proved in its hello.
+        beat = beat._replace(incarnation=link.peer.identity.incarnation)
+        self._tell(self.liveness.received(node, beat, now_ms()))
+        if (node in self.liveness.hears) != known:
+            self._beat(link)  # it waits for that
+        if facts is not None:
+            self._events.told(node, facts)
+
+    def _compare_clocks(self, link: PeerLink, sent_ms: object, echo: object) -> None:
+        clock_ms = self._events.clock_ms()
+        if type(sent_ms) is not int:
+            return
+        link.clock_heard = [sent_ms, clock_ms]
+        match echo:
+            case [int(asked_ms), int(asked_came_ms)]:
+                # Before the node counts as alive: before anything is led by what its clock says.
+                ahead_ms = (asked_came_ms - asked_ms + sent_ms - clock_ms) // 2
+                round_trip_ms = clock_ms - asked_ms - (sent_ms - asked_came_ms)
+                self._events.clock_compared(link.peer.node, ahead_ms, max(0, round_trip_ms) // 2 + 1)
+            case _:
+                link.facts_told = (0, 0)  # the next heartbeat has the echo
+
+    def _tell(self, notifications: Iterable[News]) -> None:
+        for each in notifications:
+            if isinstance(each, Suspected):
+                _log.warning("node is not alive", node=self._peers[each.node].name)
+                self._events.suspected(each.node)
+            else:
+                _log.info("node is alive", node=self._peers[each.node].name)
+                self._events.heard(each.node, each.incarnation)
+
+    def _look(self) -> None:
+        slow = self._events.unsynced_ms() >= HAND_OVER_MS
+        if slow and not self._handed_over:
+            _log.warning("the disk is slow: other nodes should lead", unsynced_ms=self._events.unsynced_ms())
+            self._events.hand_over()
+        self._handed_over = slow
+        facts = self._events.heartbeat()
+        if facts != self._facts or not self._version:
+            self._facts = facts
+            self._version += 1
+        self._tell(self.liveness.tick(now_ms()))
+        now = trio.current_time()
+        # A loop that hung has not read what came meanwhile.
+        late = now - self._looked_at > 3 * self.liveness.beat_ms / 1000
+        self._looked_at = now
+        silent_s = SILENT_TIMES * self.liveness.suspect_ms / 1000
+        for peer in list(self._peers.values()):
+            link = peer.links.get(ConnectionPurpose.RAFT)
+            if link is None:
+                continue
+            if now - link.read_at >= silent_s and not late:
+                for each in list(peer.links.values()):
+                    self._drop(each, "nothing has come for long")
+            else:
+                self._beat(link)

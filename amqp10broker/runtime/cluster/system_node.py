@@ -1,9 +1,7 @@
-"""The system group at this node: the cluster's metadata, and its members.
+"""All groups of this node, with a clock and the ways to other nodes, in one task; and the system group.
 
-`cluster.system` decides; this module connects it to waiting callers. The group's members follow the nodes of
-the cluster (`cluster.system.next_member_change`).
-
-All groups of this node, with a clock and the ways to other nodes; one task for all of them.
+`cluster.system` decides on the cluster's metadata; `SystemNode` connects it to waiting callers. The group's
+members follow the nodes of the cluster (`cluster.system.next_member_change`).
 """
 
 from __future__ import annotations

@@ -21,9 +21,6 @@ from amqp10broker.protocols.amqp091.connection import (
     ConnectionEvent,
     ConnectionFailed,
     ConnectionState,
-    SecureOkReceived,
-    StartOkReceived,
-    UpdateSecretReceived,
 )
 from amqp10broker.protocols.amqp091.connection import Connection091 as Engine
 from amqp10broker.protocols.amqp091.content import HEARTBEAT, ContentOpened, Item
@@ -32,7 +29,10 @@ from amqp10broker.protocols.amqp091.methods import (
     ConnectionClose,
     ConnectionCloseOk,
     ConnectionOpen,
+    ConnectionSecureOk,
+    ConnectionStartOk,
     ConnectionTuneOk,
+    ConnectionUpdateSecret,
 )
 from amqp10broker.protocols.connection import IdleTimer
 from amqp10broker.runtime.connections.client_connection import (
@@ -132,12 +132,12 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
             match event:
                 case ChannelItems():
                     await self._pass_on(event)
-                case StartOkReceived():
+                case ConnectionStartOk():
                     authenticator = self._node_context.authenticator
                     self._authentication = authenticator.begin(self.origin, data_with_outcome=False)
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
-                case SecureOkReceived():
+                case ConnectionSecureOk():
                     await self.go_on_with_login(event.response)
                 case ConnectionTuneOk():
                     if event.heartbeat:
@@ -146,8 +146,8 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                         self.start_heartbeats(IdleTimer(2 * ms, ms, trio.current_time()))
                 case ConnectionOpen():
                     self._open(event)
-                case UpdateSecretReceived():
-                    if await self.renew(event.secret):
+                case ConnectionUpdateSecret():
+                    if await self.renew(event.new_secret):
                         self.engine.update_secret_ok()
                 case ConnectionClose():
                     if event.reply_code != ReplyCode.REPLY_SUCCESS:

@@ -11,9 +11,13 @@ from amqp10broker.auth.login import Challenge, Failure, Peer, Success, Unverifie
 from amqp10broker.errors import NotAllowed, RefusedError, ResourceLocked
 from amqp10broker.metadata.catalog import Decided
 from amqp10broker.operations.snapshot import ConnectionView
-from amqp10broker.protocols.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
+from amqp10broker.protocols.amqp10.connection import (
+    ESTABLISHMENT_FAILED,
+    HEARTBEAT,
+    Connection,
+    ConnectionState,
+)
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, AmqpSessionError, Condition
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.link import (
     BeginReceived,
     ConnectionEvent,

@@ -26,9 +26,8 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
-from amqp10broker.api.endpoints.metrics import FOR_EVERYBODY
-from amqp10broker.api.endpoints.metrics import ROUTES as METRICS
-from amqp10broker.api.endpoints.page import FOLDERS, kind_of
+from amqp10broker.api.endpoints.page import FOLDERS, FOR_EVERYBODY, kind_of
+from amqp10broker.api.endpoints.page import METRIC_ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
 from amqp10broker.api.front import JSON_TYPES, Cors, Front, Router, Visit, form_credentials, wrong_login
 from amqp10broker.api.live import HEARTBEAT, Following, Latest, event, refusal_of, refused_event

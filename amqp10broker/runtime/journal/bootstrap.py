@@ -105,7 +105,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
     """
     if config.users != DEFAULT_USERS:
         return {}
-    found = (catalog.users.find(name) for name in names)
+    found = (catalog.users.by_name.get(name) for name in names)
     return {
         user.name: user.password.value for user in found if user is not None and user.password is not None
     }
@@ -167,7 +167,7 @@ def _bootstrap_users(
         return frozenset()
     names: set[str] = set()
     for user in config.users:
-        present = catalog.users.find(user.name)
+        present = catalog.users.by_name.get(user.name)
         if present is None and default and again:
             continue
         if before.keeps_password(present):
@@ -189,7 +189,7 @@ def _bootstrap_users(
                 catalog.propose(ChangeUser(user.name, {"password": make(user.password)}))
             names.add(user.name)
         for name in catalog.vhosts:
-            if not before.keeps_permission(user.name, name, catalog.users.permission(user.name, name)):
+            if not before.keeps_permission(user.name, name, catalog.users.granted.get((user.name, name))):
                 catalog.propose(SetPermission(user.name, name, Permission()))
     return frozenset(names)
 

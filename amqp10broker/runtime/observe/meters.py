@@ -1,11 +1,10 @@
-"""Measurements of limited resources: this process's memory, and free space on a disk.
+"""Measurements of limited resources, this process's memory and free space on a disk, and faults of clocks.
 
 Memory is the resident set, as in RabbitMQ. The C library keeps freed memory, so with glibc it must release
 its free pages before publishers are blocked. A meter returns None where the system has no figure.
 
-Faults of clocks: the machine's, those of other nodes, and times of earlier leaders in queues.
-
-They are logged at beginning and end, and appear in `waiting` and `doctor` meanwhile.
+Faults of the machine's clock, of those of other nodes, and of times of earlier leaders in queues are logged
+at beginning and end, and appear in `waiting` and `doctor` meanwhile.
 """
 
 from __future__ import annotations

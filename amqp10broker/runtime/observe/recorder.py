@@ -1,11 +1,9 @@
-"""Records flow events while the broker runs: hands what `flow_sampler` has seen to the helper process.
+"""Recordings of flow events of the running broker: begin, end, and pass what is seen to the helper process.
 
-A look takes its time from everybody. It is never repeated before 50 times as long has passed as it took, with
-the probes before it: so recording at intervals costs 2 % of a processor at most, with however many links.
-Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged once, and nothing
-else.
-
-Starting and stopping recordings of flow events. What records is loaded when it is first asked for.
+A look of `flow_sampler` takes its time from everybody. It is never repeated before 50 times as long has
+passed as it took, with the probes before it: so recording at intervals costs 2 % of a processor at most, with
+however many links. Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged
+once, and nothing else. What records is loaded when it is first requested.
 """
 
 from __future__ import annotations
@@ -283,7 +281,7 @@ class Recorder:
             sample_ms=self.recording.every_ms,
             broker_version=__version__,
             python_version=platform.python_version(),
-            machine=machine_text(),
+            machine=_machine(),
             settings=json.dumps(
                 {
                     "credit_flow_initial": config.credit_flow_initial,
@@ -342,25 +340,19 @@ class Recorder:
     # --- status -----------------------------------------------------------------------------------
 
     def view(self) -> RecordingView:
+        past_ns = time.monotonic_ns() - self._before_ns
+        # Of which the observers have a share: the broker's processor time since the recording began.
+        used_ns = time.process_time_ns() - self._processor_before_ns
         return RecordingView(
             folder=self.recording.folder,
             run_id=self.run_id,
             every_ms=self.recording.every_ms,
             began_ns=self._row.began_ns,
             looks=self._looks.count,
-            processor_percent=self._processor_percent(),
-            cost_percent=self._cost_percent(),
+            processor_percent=round(100 * self._looks.cost_ns / max(1, past_ns), 2),
+            cost_percent=round(100 * self._looks.cost_ns / max(1, used_ns), 2),
             **self._counts(),
         )
-
-    def _processor_percent(self) -> float:
-        past_ns = time.monotonic_ns() - self._before_ns
-        return round(100 * self._looks.cost_ns / max(1, past_ns), 2)
-
-    def _cost_percent(self) -> float:
-        # The observers' share of the broker's processor time since the recording began.
-        used_ns = time.process_time_ns() - self._processor_before_ns
-        return round(100 * self._looks.cost_ns / max(1, used_ns), 2)
 
     def _counts(self) -> dict[str, int]:
         ring = self._ring
@@ -376,16 +368,10 @@ def _fixed(setting: int | str) -> int | None:
     return None if isinstance(setting, str) else setting
 
 
-def machine_text() -> str:
-    """Return the description of the machine, without its name."""
-    implementation = platform.python_implementation()
-    return (
-        f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "
-        f"{implementation}"
-    )
+def _machine() -> str:
+    system = f"{platform.system()} {platform.release()} {platform.machine()}"
+    return f"{system}, {os.cpu_count()} processors, {platform.python_implementation()}"
 
-
-__all__ = ["END", "EVENTS", "NOTE", "RUN", "RecorderProcess"]
 
 START_S: Final = 30.0
 """How long the helper may take to load pyarrow and make its folders."""
@@ -498,9 +484,6 @@ def _search_path() -> list[str]:
     return [package, *(path for path in sys.path if path and path != package)]
 
 
-_EVERY: Final = CONFIG_SETTINGS["record_every"]
-
-
 class Recordings:
     """The recording of a broker, if there is one; one at a time. `failed`: how the last one failed
     (`Recorder.failed`), until another one begins; None if it did not.
@@ -536,13 +519,11 @@ class Recordings:
 
     async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
         """Begin to record. Raises a `BrokerError` subclass with the reason if that fails."""
-        # MERGEMODS
-
         assert self._nursery is not None, "the broker is not running"
         if self.recorder is not None or self._starting:
             where = "" if self.recorder is None else f" into {self.recorder.recording.folder}"
             raise BrokerError(f"the broker records already{where}; 'amqp10broker record stop' ends that")
-        _EVERY.check(every_ms, "every")
+        CONFIG_SETTINGS["record_every"].check(every_ms, "every")
         assert isinstance(every_ms, int)
         self._starting = True
         try:

@@ -1,11 +1,8 @@
-"""The subjects of traces while the broker runs: connections, users, addresses, or everything.
+"""Traces of connections, users, addresses, or everything, while the broker runs.
 
 One mechanism serves ``--trace-frames`` and ``amqp10broker frames trace``. A traced connection has a
-`ConnectionTap`
-at its stream and writer, which parses its bytes a second time; others pay one attribute look-up a read and a
-write.
-
-The observer of one connection, for all of its traces.
+`ConnectionTap` for all of its traces at its stream and writer, which parses its bytes a second time; others
+pay one attribute look-up a read and a write.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -22,15 +22,13 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.queues.quorum.messages import DeadMessage
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.routes import RETRY_MS, DeadLetterTarget, Forwarding, Post, route_dead_letters
-
-if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _log = Log("amqp10broker.dead_letter")
 

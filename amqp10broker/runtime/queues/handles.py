@@ -40,6 +40,9 @@ class BatchHandle(ABC):
 
 
 class OwnQueue(BatchHandle):
+    down: str | None = None
+    """A queue of this node is there as long as the node is."""
+
     @property
     @abstractmethod
     def queue(self) -> QueueMachine:
@@ -62,11 +65,6 @@ class OwnQueue(BatchHandle):
 
     def weight(self) -> QueueWeight | None:
         return self.queue.weight()
-
-    @property
-    def down(self) -> str | None:
-        """A queue of this node is there as long as the node is."""
-        return None
 
 
 class InlineQueue(OwnQueue):

@@ -1,21 +1,11 @@
-"""The task of one queue of any kind: commands in, the machine applied, effects out.
+"""The task of one queue of any kind, the handle of a queue elsewhere, and commits over several queues.
 
 A step takes all waiting commands, lets the machine execute them, stores the decisions, and publishes the
-effects. Storage, and so the time of publication, is up to its `DurabilityBackend`.
-
-A queue as a node of a cluster has it that is at another node, or may be.
-
-Commits: the parts of a transaction in several queues are applied between two awaits, and stored as one
-group.
-
-The committing task works for each queue, whose own task is at rest between two awaits of a single-threaded
-program. First each queue executes its earlier commands; then each checks its part; then all apply, and the
-journal's records are one group (`storage.journal.Journal.together`).
+effects. Storage, and so the time of publication, is up to the `DurabilityBackend`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -64,23 +54,7 @@ from amqp10broker.sessions.routes import DeadLetterTarget
 _log = Log("amqp10broker.queues")
 
 
-class Participant(BatchHandle):
-    @property
-    @abstractmethod
-    def task(self) -> QueueTask | None:
-        """The queue's task here; None: there is none, and it takes no part."""
-
-    @property
-    @abstractmethod
-    def starting(self) -> bool:
-        """Whether it takes no part in a commit yet, and soon will."""
-
-    @abstractmethod
-    def decide_within(self, commands: list[Command]) -> None:
-        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
-
-
-class QueueTask(OwnQueue, Participant):
+class QueueTask(OwnQueue):
     """A queue and its task; also the `QueueHandle` of sessions. `begun`: set when it has what it had before
     the start, or a fault has ended it. `notify`: in a cluster, receives the effects instead of this node's
     sessions, with the index of the last entry that made them, 0 without a log.
@@ -271,10 +245,6 @@ class QueueTask(OwnQueue, Participant):
 
     # --- for one who commits a transaction, between two awaits of the task ------------------------------
 
-    @property
-    def task(self) -> QueueTask:
-        return self
-
     def take_put(self) -> list[Command]:
         return _joined(self._mailbox.take_now())
 
@@ -302,6 +272,7 @@ class QueueTask(OwnQueue, Participant):
 
     @property
     def starting(self) -> bool:
+        """Whether it takes no part in a commit yet, and soon will."""
         if self.failed or self.queue.deleted:
             return False
         return not self.begun.is_set() or self.backend.starting
@@ -318,6 +289,7 @@ class QueueTask(OwnQueue, Participant):
         return self._fault is not None
 
     def decide_within(self, commands: list[Command]) -> None:
+        """Execute and store a part of a commit; `tell_decided` publishes the effects."""
         self._at_work = commands
         self._queue_status = None
         try:
@@ -456,17 +428,15 @@ def _joined(letters: list[list[Command]]) -> list[Command]:
     return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]
 
 
-class RemoteQueue(Participant):
-    """A `QueueHandle` of a queue elsewhere. `member`: the queue's task here; None: no part of it is here."""
+class RemoteQueue(BatchHandle):
+    """A `QueueHandle` of a queue that is at another node, or may be. `member`: the queue's task here; None:
+    no part of it is here.
+    """
 
     def __init__(self, client: Client, member: QueueTask | None, name_of: Callable[[int], str]) -> None:
         self.client = client
         self.member = member
         self._name_of = name_of
-
-    @property
-    def task(self) -> QueueTask | None:
-        return self.member
 
     @property
     def starting(self) -> bool:
@@ -543,18 +513,34 @@ def _of_the_catalog(command: Command) -> bool:
     return kind is Configure or kind is Touch or (isinstance(command, Delete) and command.request is None)
 
 
+Participant = QueueTask | RemoteQueue
+"""A handle of a queue that may take part in a commit."""
+
+
+def _task_of(handle: QueueHandle) -> QueueTask | None:
+    # None: no part of the queue is here, and it takes no part.
+    if isinstance(handle, RemoteQueue):
+        return handle.member
+    return handle if isinstance(handle, QueueTask) else None
+
+
 MESSAGE_BYTES: Final = 64
 """Of a message beyond its contents, and of a decision, in a record: at most."""
 
 
 class SessionCommits:
+    """The commits of one session or channel. It works for each queue, whose own task is at rest between two
+    awaits of a single-threaded program: first each queue executes its earlier commands; then each checks its
+    part; then all apply, and the journal's records are one group (`storage.journal.Journal.together`).
+    """
+
     def __init__(self, inbox: Mailbox[SessionMessage], journal_task: JournalTask | None) -> None:
         self._inbox = inbox
         self._journal_task = journal_task
         self.safe = True
 
     def takes(self, handle: QueueHandle) -> bool:
-        task = handle.task if isinstance(handle, Participant) else None
+        task = _task_of(handle)
         return task is not None and task.backend.transacts
 
     def commit(
@@ -568,9 +554,10 @@ class SessionCommits:
         work: dict[Participant, tuple[QueueTask, list[Command]]] = {}
         for handle, command in parts:
             assert isinstance(handle, Participant)
-            if handle.task is None:
+            task = _task_of(handle)
+            if task is None:
                 return "a queue has left this node"
-            work.setdefault(handle, (handle.task, []))[1].append(command)
+            work.setdefault(handle, (task, []))[1].append(command)
         for task, _ in work.values():
             task.catch_up()
         starting = next((task for handle, (task, _) in work.items() if handle.starting), None)
@@ -596,8 +583,9 @@ class SessionCommits:
 
     def when_ready(self, parts: Sequence[Part], ref: RequestRef) -> None:
         starting = next(each for each, _ in parts if isinstance(each, Participant) and each.starting)
-        assert starting.task is not None, "it has one that starts"
-        starting.task.awaiting.append(partial(self._inbox.put, Committed(ref)))
+        task = _task_of(starting)
+        assert task is not None, "it has one that starts"
+        task.awaiting.append(partial(self._inbox.put, Committed(ref)))
 
     def _refusal(self, work: Sequence[tuple[QueueTask, Sequence[Command]]]) -> str | None:
         size = 0

@@ -1,9 +1,6 @@
 """All queues of a broker: created at declaration, run in one nursery, handled after a fault.
 
 An internal error in a queue ends that state of it, and no other queue: `AFTER_FAULT` defines the consequence.
-
-The durability backend of each queue: its machine, with a place in memory, in the journal, or in files of
-its own.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from random import random
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import trio
 
@@ -30,6 +27,7 @@ from amqp10broker.queues.quorum.commands import DlxSettle
 from amqp10broker.queues.quorum.durability import QuorumInLog, QuorumInMemory
 from amqp10broker.queues.quorum.log_store import FOUNDER, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.queues.settings import ConfirmWhen
 from amqp10broker.queues.stream.durability import StreamBackend, StreamCommits
 from amqp10broker.queues.stream.log import MemoryShelf, StreamLog
@@ -45,11 +43,6 @@ from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice, DeadLette
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.routes import DeadLetterTarget
 
-if TYPE_CHECKING:
-    from amqp10broker.queues.quorum.state_transfer import Snapshots
-    from amqp10broker.raft.groups import Groups
-
-
 _log = Log("amqp10broker.queues")
 
 COMMIT_WAIT_MS: Final = 100
@@ -63,135 +56,6 @@ class QueueContext(BrokerContext):
     dead_letters: DeadLetterOffice
     clock_watch: ClockWatch
     set_disk_alarm: Callable[[AlarmCause, bool], None]
-
-
-class Backends:
-    def __init__(
-        self,
-        node_context: QueueContext,
-        groups: Groups | None = None,
-        snapshots: Snapshots | None = None,
-    ) -> None:
-        """`groups`, `snapshots`: of the node; None: it is in no cluster."""
-        self._node_context = node_context
-        self._groups = groups
-        self._snapshots = snapshots
-        self._full_streams: set[DurabilityBackend[Any]] = set()
-        self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
-
-    def make(
-        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
-    ) -> DurabilityBackend[Any]:
-        return self._makers[spec.type](spec, journal_task, wake, publish)
-
-    def _classic(
-        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
-    ) -> DurabilityBackend[Any]:
-        if journal_task is None:
-            return DurabilityBackend(self._classic_queue(spec, None), wake, publish)
-        store = ClassicStore(spec.number, journal_task.journal, journal_task.spool)
-        journal_task.add(store)
-        return ClassicInJournal(
-            lambda before: self._classic_queue(spec, store, before),
-            wake,
-            publish,
-            journal_task,
-            store,
-            ConfirmWhen(self._node_context.config.classic_confirm),
-        )
-
-    def _quorum(
-        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
-    ) -> DurabilityBackend[Any]:
-
-        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._node_context.clock.now_ms())
-        queue.browsers.scan_max = self._node_context.config.selector_scan_max
-        queue.dead_letter_prefetch = self._node_context.config.dead_letter_prefetch
-        if journal_task is None:
-            queue.version = machine_version.NEWEST  # nobody else carries out what it is told
-            return QuorumInMemory(queue, wake, publish)
-        if self._groups is None:
-            # Without a cluster each group is of one, which sends nothing.
-            self._groups = Groups(self._node_context.clock.now_ms, lambda *_: None)
-        groups, snapshots = self._groups, self._snapshots
-        reply_registry = self._node_context.reply_registry
-        me = next((member for member in spec.members if node_of(member) == reply_registry.node), FOUNDER)
-        store = QuorumStore(
-            spec.number,
-            spec.name,
-            journal_task.journal,
-            journal_task.spool,
-            when_durable=journal_task.when_durable,
-            write_soon=journal_task.write_soon,
-            me=me,
-            members=[member for member in spec.members if is_first(member)],
-            joins=not is_first(me),
-            node=reply_registry.node,
-            incarnation=reply_registry.incarnation,
-        )
-        journal_task.add(store)
-
-        def begin(machine: QuorumInLog) -> Member:
-            first = spec.members[:1] in ((), (me,))
-            member = Member(
-                spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS
-            )
-            if snapshots is not None:
-                snapshots.add(spec.number, store)
-            groups.add(member)
-            return member
-
-        watch, catalog = self._node_context.clock_watch, self._node_context.catalog
-
-        def usable() -> int:
-            if snapshots is None:
-                return machine_version.NEWEST
-            return 0 if catalog.cluster is None else catalog.cluster.version
-
-        return QuorumInLog(
-            *(queue, wake, publish, journal_task, store, begin),
-            *(snapshots, watch.others, usable, watch.queues.add),
-        )
-
-    def _stream(
-        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
-    ) -> DurabilityBackend[Any]:
-
-        log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
-        queue = StreamQueue(spec.name, log, settings=spec.settings)
-        if journal_task is None:
-            return StreamBackend(queue, wake, publish, log, None, self._on_stream_full)
-        parts = StreamCommits(spec.number, journal_task.journal)
-        journal_task.add(parts)
-        return StreamBackend(
-            *(queue, wake, publish, log, journal_task.stream_syncs),
-            *(self._on_stream_full, journal_task, parts),
-        )
-
-    def _on_stream_full(self, stream: DurabilityBackend[Any], error: DiskFull | None) -> None:
-        name = stream.queue.name
-        if error is not None:
-            _log.error("no room for what was published to a stream", queue=name, reason=str(error))
-            self._full_streams.add(stream)
-        else:
-            _log.warning("there is room again for a stream", queue=name)
-            self._full_streams.discard(stream)
-        self._node_context.set_disk_alarm(AlarmCause.STREAMS, bool(self._full_streams))
-
-    def _classic_queue(
-        self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
-    ) -> ClassicQueue:
-        return ClassicQueue(
-            spec.name,
-            durable=spec.lasting,
-            auto_delete=spec.auto_delete,
-            settings=spec.settings if before is None else before.settings,
-            store=store,
-            now_ms=self._node_context.clock.now_ms(),
-            counters=None if before is None else before.counters,
-            selector=selector_in(spec.arguments),
-            scan_max=self._node_context.config.selector_scan_max,
-        )
 
 
 class AfterFault(Enum):
@@ -244,7 +108,10 @@ class Queues:
         self._node_context = node_context
         self._nursery = nursery
         self._running: set[QueueTask] = set()
-        self._backends = Backends(node_context, groups, snapshots)
+        self._groups = groups
+        self._snapshots = snapshots
+        self._full_streams: set[DurabilityBackend[Any]] = set()
+        self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
         self._slips: set[str] = set()
         self._closed = False
         self._leaving: dict[QueueTask, Callable[[], None]] = {}
@@ -260,7 +127,7 @@ class Queues:
         node_context = self._node_context
         journal_task = self.journal_task if spec.lasting and spec.number else None
         running = QueueTask(
-            partial(self._backends.make, spec, journal_task),
+            partial(self._makers[spec.type], spec, journal_task),
             node_context.reply_registry,
             node_context.clock,
             lambda gone: self._forget(spec, gone),
@@ -409,3 +276,112 @@ class Queues:
         if running in self._leaving:
             return  # only this node's part of it is
         self._node_context.catalog.see_to(QueueEnded(spec.vhost, spec.name, spec.number or running))
+
+    # --- durability backends ----------------------------------------------------------------------
+
+    def _classic(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
+        if journal_task is None:
+            return DurabilityBackend(self._classic_queue(spec, None), wake, publish)
+        store = ClassicStore(spec.number, journal_task.journal, journal_task.spool)
+        journal_task.add(store)
+        return ClassicInJournal(
+            lambda before: self._classic_queue(spec, store, before),
+            wake,
+            publish,
+            journal_task,
+            store,
+            ConfirmWhen(self._node_context.config.classic_confirm),
+        )
+
+    def _quorum(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
+        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._node_context.clock.now_ms())
+        queue.browsers.scan_max = self._node_context.config.selector_scan_max
+        queue.dead_letter_prefetch = self._node_context.config.dead_letter_prefetch
+        if journal_task is None:
+            queue.version = machine_version.NEWEST  # nobody else carries out what it is told
+            return QuorumInMemory(queue, wake, publish)
+        if self._groups is None:
+            # Without a cluster each group is of one, which sends nothing.
+            self._groups = Groups(self._node_context.clock.now_ms, lambda *_: None)
+        groups, snapshots = self._groups, self._snapshots
+        reply_registry = self._node_context.reply_registry
+        me = next((member for member in spec.members if node_of(member) == reply_registry.node), FOUNDER)
+        store = QuorumStore(
+            spec.number,
+            spec.name,
+            journal_task.journal,
+            journal_task.spool,
+            when_durable=journal_task.when_durable,
+            write_soon=journal_task.write_soon,
+            me=me,
+            members=[member for member in spec.members if is_first(member)],
+            joins=not is_first(me),
+            node=reply_registry.node,
+            incarnation=reply_registry.incarnation,
+        )
+        journal_task.add(store)
+
+        def begin(machine: QuorumInLog) -> Member:
+            first = spec.members[:1] in ((), (me,))
+            member = Member(
+                spec.number, me, store, machine, groups, random, first=first, commit_wait_ms=COMMIT_WAIT_MS
+            )
+            if snapshots is not None:
+                snapshots.add(spec.number, store)
+            groups.add(member)
+            return member
+
+        watch, catalog = self._node_context.clock_watch, self._node_context.catalog
+
+        def usable() -> int:
+            if snapshots is None:
+                return machine_version.NEWEST
+            return 0 if catalog.cluster is None else catalog.cluster.version
+
+        return QuorumInLog(
+            *(queue, wake, publish, journal_task, store, begin),
+            *(snapshots, watch.others, usable, watch.queues.add),
+        )
+
+    def _stream(
+        self, spec: QueueSpec, journal_task: JournalTask | None, wake: Wake, publish: PublishEffects
+    ) -> DurabilityBackend[Any]:
+        log = StreamLog(MemoryShelf() if journal_task is None else journal_task.stream(spec.number))
+        queue = StreamQueue(spec.name, log, settings=spec.settings)
+        if journal_task is None:
+            return StreamBackend(queue, wake, publish, log, None, self._on_stream_full)
+        parts = StreamCommits(spec.number, journal_task.journal)
+        journal_task.add(parts)
+        return StreamBackend(
+            *(queue, wake, publish, log, journal_task.stream_syncs),
+            *(self._on_stream_full, journal_task, parts),
+        )
+
+    def _on_stream_full(self, stream: DurabilityBackend[Any], error: DiskFull | None) -> None:
+        name = stream.queue.name
+        if error is not None:
+            _log.error("no room for what was published to a stream", queue=name, reason=str(error))
+            self._full_streams.add(stream)
+        else:
+            _log.warning("there is room again for a stream", queue=name)
+            self._full_streams.discard(stream)
+        self._node_context.set_disk_alarm(AlarmCause.STREAMS, bool(self._full_streams))
+
+    def _classic_queue(
+        self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
+    ) -> ClassicQueue:
+        return ClassicQueue(
+            spec.name,
+            durable=spec.lasting,
+            auto_delete=spec.auto_delete,
+            settings=spec.settings if before is None else before.settings,
+            store=store,
+            now_ms=self._node_context.clock.now_ms(),
+            counters=None if before is None else before.counters,
+            selector=selector_in(spec.arguments),
+            scan_max=self._node_context.config.selector_scan_max,
+        )

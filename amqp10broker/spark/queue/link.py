@@ -1,14 +1,10 @@
-"""The network side of a queue source: receives and settles messages, and reconnects.
+"""Moves messages from a queue into a spool: receive, write, sync, and only then settle.
 
 Nothing is in flight between two calls: credit is granted for the messages wanted, and drain takes back the
-rest (part 2, section 2.6.10). Messages that arrive after a segment is full (`credit_pacing`) are released. On
-any failure the connection is dropped, and unsettled messages return to the queue.
-
-Moves messages from a queue into a spool: receive, write, sync, and only then settle.
-
-On any failure before a segment is in the spool, the messages return to the queue. If the process ends between
-the sync and the settling, they are in the spool and in the queue: hence "at least once", and the option
-`deduplicate`.
+rest (part 2, section 2.6.10). Messages that arrive after a segment is full (`CreditPacing`) are released. On
+any failure before a segment is in the spool, the connection is dropped, and the messages return to the queue.
+If the process ends between the sync and the settling, they are in the spool and in the queue: hence "at least
+once", and the option `deduplicate`.
 """
 
 from __future__ import annotations
@@ -29,6 +25,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp10broker.client.blocking import BulkReceiver, Client, Management, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.url import queue_address
+from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import QueueUnusable, SpoolError
@@ -57,9 +54,6 @@ class CreditPacing:
     @property
     def full(self) -> bool:
         return self.held_bytes >= self._room_bytes
-
-    def begin(self) -> None:
-        self.held_bytes = 0
 
     def next(self, wanted: int) -> int:
         """Return how many messages to request, from 1 to `wanted`; call it only while not `full`."""
@@ -187,7 +181,7 @@ class QueueLink:
         try:
             receiver = self._attached()
             grants = self._grants
-            grants.begin()
+            grants.held_bytes = 0
             found: list[bytes] = []
             while len(found) < count and not grants.full:
                 wanted = grants.next(count - len(found))
@@ -300,23 +294,14 @@ class SeenIds:
         return b""
 
 
-def unpack(data: bytes) -> Iterable[bytes]:
-    return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
-
-
+@dataclass(frozen=True)
 class SegmentPart(InputPartition):
-    """The input of one task.
+    """The input of one task: record batches from `first` to below `stop`; None for all that follow."""
 
-    Attributes:
-        first, stop: numbers of record batches; `stop` None for all that follow.
-    """
-
-    def __init__(self, path: str, crc: int, first: int = 0, stop: int | None = None) -> None:
-        super().__init__((path, first, stop))
-        self.path = path
-        self.crc = crc
-        self.first = first
-        self.stop = stop
+    path: str
+    crc: int
+    first: int = 0
+    stop: int | None = None
 
 
 def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
@@ -485,7 +470,9 @@ def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequenc
         if file.number in kept:
             spool.remove_ids(file)  # a crash happened between writing it and removing the segment
         else:
-            forgotten += seen.add(file.number, unpack(spool.read(file)))
+            data = spool.read(file)
+            digests = (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
+            forgotten += seen.add(file.number, digests)
     for segment in spool.segments:
         forgotten += seen.add(segment.number, _digests(ids_of(segment)))
     _forget(spool, forgotten)

@@ -135,7 +135,7 @@ class QueueSpool:
         """Write the next segment, which survives a loss of power when this returns. Raises `SpoolError` if
         the segment may or may not exist; open the spool again to find out.
         """
-        segment = SpoolFile(self.newest + 1, rows, _crc(pieces))
+        segment = SpoolFile(self.newest + 1, rows, zlib.crc32(b"".join(pieces)))
         self._write(segment.name, pieces)
         self.segments.append(segment)
         return segment
@@ -382,13 +382,6 @@ def _read_all(disk: Disk, path: str) -> bytes:
         return disk.read(fd, 0, disk.size(fd))
     finally:
         disk.close(fd)
-
-
-def _crc(pieces: Sequence[bytes]) -> int:
-    crc = 0
-    for piece in pieces:
-        crc = zlib.crc32(piece, crc)
-    return crc
 
 
 def _described(owner: SpoolOwner) -> str:

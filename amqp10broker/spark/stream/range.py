@@ -2,17 +2,11 @@
 
 Without a filter every offset of the range must arrive (except with RabbitMQ, which uses some offsets for
 itself). With a filter the broker has examined the whole range when it returns credit on a drain, because it
-has reached the range's end; one that does not support `bounds.END_OFFSET` continues to the stream's end.
+has reached the range's end; one that does not support `END_OFFSET` continues to the stream's end.
 
 Retention may remove messages before they are read. Without a filter that is a gap. With one, the stream's
 first offset is checked after each batch: as long as it is not above the position up to which the range was
 known to be complete, nothing in between was lost.
-
-Finds where a stream begins and ends now: from the broker's management, or by probing.
-
-This broker returns both offsets for ``GET /queues/:queue``. RabbitMQ 4 returns neither, but any broker with
-streams can send the first message and the last chunk: each message carries its offset, and a drain shows that
-none follows.
 """
 
 from __future__ import annotations
@@ -65,45 +59,38 @@ class StreamBounds:
     declaration_id: str | None = None
 
 
-class ManagedEnds:
-    """Asks the management. As in `ProbedEnds`, `bounds` raises `ClientError` if the connection, its session
-    or link has ended.
+class StreamEnds:
+    """Finds where a stream begins and ends now: from the broker's management, or by probing.
+
+    This broker returns both offsets for ``GET /queues/:queue``. RabbitMQ 4 returns neither, but any broker
+    with streams can send the first message and the last chunk: each message carries its offset, and a drain
+    shows that none follows. Methods raise `ClientError` if the connection, its session or link has ended.
     """
 
-    def __init__(self, management: Management, stream: str) -> None:
-        self._management = management
-        self._stream = stream
-
-    def bounds(self) -> StreamBounds:
-        answer = queue_entry(self._management, self._stream)
-        return StreamBounds(
-            int(answer["first_offset"]),
-            int(answer["next_offset"]),
-            dense=True,
-            declaration_id=answer.get("declaration_id"),
-        )
-
-
-class ProbedEnds:
-    """Reads the first message and the last chunk."""
-
-    def __init__(self, client: Client, stream: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: Client, stream: str, timeout_s: float, management: Management | None = None
+    ) -> None:
         self._client = client
         self._stream = stream
         self._timeout_s = timeout_s
+        self._management = management
 
     def bounds(self) -> StreamBounds:
-        first = self.offset_at("first")
-        if first is None:
+        if self._management is not None:
+            answer = queue_entry(self._management, self._stream)
+            first, following = int(answer["first_offset"]), int(answer["next_offset"])
+            return StreamBounds(first, following, dense=True, declaration_id=answer.get("declaration_id"))
+        first_or_none = self.offset_at("first")
+        if first_or_none is None:
             return StreamBounds(0, 0, dense=False)
         receiver = attach(self._client, self._stream, "last")
-        last = first
+        last = first_or_none
         while not receiver.exhausted:
             self._fetch(receiver, _PROBE_CREDIT)
             for payload in receiver.take()[-1:]:
                 last = offset_of(payload)
         receiver.detach()
-        return StreamBounds(first, last + 1, dense=False)
+        return StreamBounds(first_or_none, last + 1, dense=False)
 
     def offset_at(self, spec: str | Timestamp) -> int | None:
         """Return the offset of the first message for an offset specification, None if none arrives."""
@@ -142,19 +129,14 @@ def not_a_stream(queue: str, kind: str) -> QueueUnusable:
     )
 
 
-StreamEnds = ManagedEnds | ProbedEnds
-
-
 def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
     """Return the way to find the bounds that this broker supports."""
     try:
         management = Management(client, timeout_s=max(timeout_s, _ANSWER_TIMEOUT_MIN_S))
         entry = queue_entry(management, stream)
     except (LinkError, SessionEndedError):
-        return ProbedEnds(client, stream, timeout_s)  # no management here, or not for this user
-    if "next_offset" in entry:
-        return ManagedEnds(management, stream)
-    return ProbedEnds(client, stream, timeout_s)
+        return StreamEnds(client, stream, timeout_s)  # no management here, or not for this user
+    return StreamEnds(client, stream, timeout_s, management if "next_offset" in entry else None)
 
 
 def attach(
@@ -219,23 +201,18 @@ class Questions:
         """Return the current bounds of the stream. Raises `SparkSourceError` if the broker cannot be reached,
         or does not have such a stream.
         """
-        return self._ask(lambda client, ends: ends.bounds())
+        return self._ask(StreamEnds.bounds)
 
     def offset_at(self, time_ms: int) -> int | None:
         """Return the first offset for a time, to the precision of chunks; None if all messages are older."""
-
-        def ask(client: Client, ends: StreamEnds) -> int | None:
-            probe = ProbedEnds(client, self._options.stream, self._options.idle_timeout_s)
-            return probe.offset_at(Timestamp(time_ms))
-
-        return self._ask(ask)
+        return self._ask(lambda ends: ends.offset_at(Timestamp(time_ms)))
 
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
             self._client = self._ends = None
 
-    def _ask(self, question: Callable[[Client, StreamEnds], T]) -> T:
+    def _ask(self, question: Callable[[StreamEnds], T]) -> T:
         now = time.monotonic()
         frequent = now - self._asked_at < _KEEP_S
         self._asked_at = now
@@ -249,7 +226,7 @@ class Questions:
                     self._client = dial(options.connection, purpose="driver")
                 if self._ends is None:
                     self._ends = ends_of(self._client, options.stream, options.idle_timeout_s)
-                return question(self._client, self._ends)
+                return question(self._ends)
             except ClientError:
                 if self._client is not None:
                     self._client.abort()
@@ -347,35 +324,28 @@ class _Reading:
             if receiver.credit <= credit_max // 2 and receiver.credit < missing:
                 receiver.grant(min(credit_max, missing))
             if missing > 0 and not receiver.wait(min(STALL_S, self._options.idle_timeout_s)):
-                if self._nothing_more(receiver, missing):
+                receiver.grant(min(credit_max, missing), drain=True)
+                self._await_messages_or_drain(receiver, self._options.idle_timeout_s)
+                self._take(receiver)
+                if receiver.exhausted:
                     yield from self._batches(rest=True)
-                    self._note_missing_tail()
+                    if self.position < end:
+                        self._lost(end - self.position, f"the stream ends at {self._bounds().next}")
+                        self.position = end
                     return
                 continue
             self._take(receiver)
             if first and self._waiting:
                 first = False
-                self._begin_at(offset_of(self._waiting[0]))
+                # It is above the position if retention removed the ones before.
+                offset = offset_of(self._waiting[0])
+                upto = min(offset, end)
+                if upto > self.position:
+                    self._lost(
+                        upto - self.position, f"{offset} came first, and {self.position} was asked for"
+                    )
+                    self.position = upto
             yield from self._batches(rest=missing <= 0 or len(self._waiting) >= end - self.position)
-
-    def _begin_at(self, offset: int) -> None:
-        # The first message of a connection is above the position if retention removed the ones before.
-        upto = min(offset, self._piece.end)
-        if upto > self.position:
-            self._lost(upto - self.position, f"{offset} came first, and {self.position} was asked for")
-            self.position = upto
-
-    def _nothing_more(self, receiver: BulkReceiver, missing: int) -> bool:
-        receiver.grant(min(self._options.link_credit, missing), drain=True)
-        self._await_messages_or_drain(receiver, self._options.idle_timeout_s)
-        self._take(receiver)
-        return receiver.exhausted
-
-    def _note_missing_tail(self) -> None:
-        if self.position >= self._piece.end:
-            return
-        self._lost(self._piece.end - self.position, f"the stream ends at {self._bounds().next}")
-        self.position = self._piece.end
 
     # --- with a filter, or offsets that are not messages --------------------------------------------
 

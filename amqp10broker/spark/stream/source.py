@@ -117,17 +117,12 @@ def _push_offset(each: Any, pushed: Pushed) -> bool:
 def _push_text(each: Any, pushed: Pushed) -> None:
     if not isinstance(each, EqualTo) or not isinstance(each.value, str):
         return
-    match each.attribute:
-        case ("subject",):
-            condition = f"p.subject = {_quoted(each.value)}"
-        case ("messageId",):
-            found = _message_id(each.value)
-            if found is None:
-                return
-            condition = found
-        case _:
-            return
-    if each.value.isprintable():
+    condition = None
+    if each.attribute == ("subject",):
+        condition = f"p.subject = {_quoted(each.value)}"
+    elif each.attribute == ("messageId",):
+        condition = _message_id(each.value)
+    if condition is not None and each.value.isprintable():
         pushed.conditions += (condition,)
 
 
@@ -241,14 +236,6 @@ def all_gone(options: StreamOptions, end: StreamOffset) -> list[StreamRange]:
 _log = logging.getLogger(__name__)
 
 
-def batch_reader(options: StreamOptions) -> DataSourceReader:
-    """Return the reader of a batch query, with support for filters only if the option `pushdown` is set.
-
-    Spark refuses a reader that supports filters unless its own setting allows it.
-    """
-    return PushdownReader(options) if options.pushdown else StreamReader(options)
-
-
 class StreamReader(DataSourceReader):
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -278,7 +265,9 @@ class StreamReader(DataSourceReader):
 
 
 class PushdownReader(StreamReader):
-    """A `StreamReader` that evaluates part of the query's conditions."""
+    """A `StreamReader` that evaluates part of the query's conditions, if the option `pushdown` is set. Spark
+    refuses a reader that supports filters unless its own setting allows it.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return list(push(filters, self._pushed))

@@ -1,11 +1,8 @@
-"""Adds up all events of a recording in one pass, to a few hundred cells.
+"""Adds up all events of a recording in one pass, to a few hundred cells; and statistics of few repetitions.
 
 A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol. Each
 column is a sum or a maximum, so that the same expressions serve the batch and the stream. A count belongs to
-the run if the event's time lies in it, and an elapsed time with the part that lies in it
-(`docs/analysis.md`).
-
-Means, confidence intervals and differences of few repetitions (three to ten).
+the run if the event's time lies in it, and an elapsed time with the part in it (`docs/analysis.md`).
 
 Intervals are Student's, because the spread is unknown beforehand; one repetition has None, never zero.
 Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).

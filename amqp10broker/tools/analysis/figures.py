@@ -1,13 +1,9 @@
-"""Computes the figures of one run from its cells.
+"""Computes the figures of runs from their cells, and combines and compares them by configuration.
 
 The definitions are in `docs/analysis.md`, in the order of the fields here. A figure whose events were not
-recorded is None, never 0.
-
-Combines the runs of one configuration, and compares configurations.
-
-A configuration's figure is the mean over its repetitions with Student's interval; its latency histogram is
-the sum of theirs. A *group* contains comparable configurations, which differ only in the three settings of
-flow control and in the rate limit.
+recorded is None, never 0. A configuration's figure is the mean over its repetitions with Student's interval;
+its latency histogram is the sum of theirs. A *group* contains comparable configurations, which differ only in
+the three settings of flow control and in the rate limit.
 """
 
 from __future__ import annotations

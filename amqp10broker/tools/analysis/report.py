@@ -1,10 +1,8 @@
-"""The report: one HTML file, to be read from top to bottom.
+"""The batch: one pass over the events, figures, recommendations, tables, and the report, one HTML file.
 
-It begins with the recommendation and its certainty, then has for each group of configurations the figures
-and the reasons of waits as tables, and the definitions. Layout and fixed texts are in the template
+The report begins with the recommendation and its certainty, then has for each group of configurations the
+figures and the reasons of waits as tables, and the definitions. Layout and fixed texts are in the template
 `report.html`.
-
-The batch: one pass over the events, figures, recommendations, tables and the report.
 """
 
 from __future__ import annotations

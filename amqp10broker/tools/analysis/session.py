@@ -1,6 +1,4 @@
-"""The Spark session of the analysis, on this machine.
-
-Errors of the analysis; each contains a remedy.
+"""The Spark session of the analysis on this machine, and its errors, each with a remedy.
 
 A folder that is not a recording is a `observe.recording.runs.RecordingError`.
 """

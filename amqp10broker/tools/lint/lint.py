@@ -1,9 +1,4 @@
-"""Applies the lint to a recording of frames.
-
-Watches one AMQP 1.0 client frame by frame.
-
-Watches one AMQP 0-9-1 client frame by frame.
-"""
+"""Applies the lint to a recording of frames: it watches each client of either protocol frame by frame."""
 
 from __future__ import annotations
 

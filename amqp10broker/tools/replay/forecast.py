@@ -1,8 +1,7 @@
 """Forecasts the effect of other settings on recorded publishers and consumers.
 
-Forecasts for many recordings and several settings, as one table.
-
-Each recording is processed alone, so that the process and the order do not matter.
+Several settings and many recordings make one table; each recording is processed alone, so that the process
+and the order do not matter.
 """
 
 from __future__ import annotations

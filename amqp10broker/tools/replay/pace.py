@@ -1,13 +1,11 @@
-"""Derives from frames recorded at the broker how fast publishers are, and what they waited for.
+"""How fast the publishers of a recording are and what they waited for, and a ledger of each connection.
 
 A message that uses a grant arrives at least one round trip after the grant was sent; so the shortest such
 time bounds the round trip from above, and each gap between two messages divides into the part that the client
 could not have filled and the client's own pace.
 
-What a comparison of two AMQP 1.0 connections needs beyond their state: outcomes, drains, ends.
-
-The same ledger is kept of the recording and of the replay; comparing the two gives the conditions and the
-current numbers of each client frame, and in the end the differences.
+The same ledger (outcomes, drains, ends) is kept of the recording and of the replay; comparing the two gives
+the conditions and the current numbers of each client frame, and in the end the differences.
 """
 
 from __future__ import annotations

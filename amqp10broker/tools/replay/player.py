@@ -1,7 +1,4 @@
-"""The protocol-independent part of the replay of one recorded connection, and how it differs from that.
-
-The playable part of a recording of frames: connections with complete frames.
-"""
+"""The playable part of a recorded connection, and the part of its replay that both protocols share."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Simulates the engines of both sides under a virtual clock: a session of publishers, a network, a broker.
+"""Simulates the engines of both sides under a virtual clock: a session of publishers or consumers, a network.
 
-Derives from frames recorded at the broker how fast consumers are, and what their deliveries waited for.
-
-A flow that counts a delivery arrives at least one round trip after the delivery was sent, so the shortest
-such time bounds the round trip from above, and the excess of a flow or an outcome is the client's work.
+How fast consumers are, and what their deliveries waited for, is derived from recorded frames: a flow that
+counts a delivery arrives at least one round trip after the delivery was sent, so the shortest such time
+bounds the round trip from above, and the excess of a flow or an outcome is the client's work.
 """
 
 from __future__ import annotations

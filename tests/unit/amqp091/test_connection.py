@@ -14,9 +14,7 @@ from amqp10broker.protocols.amqp091.connection import (
     ConnectionFailed,
     ConnectionInput,
     ConnectionState,
-    SecureOkReceived,
-    StartOkReceived,
-    UpdateSecretReceived,
+    FrameReader,
 )
 from amqp10broker.protocols.amqp091.content import (
     HEADER,
@@ -27,7 +25,6 @@ from amqp10broker.protocols.amqp091.content import (
     method_frame,
 )
 from amqp10broker.protocols.amqp091.errors import ReplyCode
-from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     BasicPublish,
     ChannelOpen,
@@ -177,7 +174,7 @@ def test_a_connection_opens_with_start_tune_and_open() -> None:
     assert written(connection) == [ConnectionStart(0, 9, {"product": "x"}, b"PLAIN AMQPLAIN", b"en_US")]
 
     assert receive(connection, RECEIVED[I.RECEIVE_START_OK]) == [
-        StartOkReceived("PLAIN", b"\0u\0p", CAPABILITIES)
+        ConnectionStartOk(CAPABILITIES, "PLAIN", b"\0u\0p", "en_US")
     ]
     assert connection.client_properties == CAPABILITIES
     assert connection.capabilities == {"connection.blocked"}
@@ -200,7 +197,7 @@ def test_a_mechanism_of_several_steps_is_answered_with_secure() -> None:
     for number in range(2):
         connection.secure(b"%d" % number)
         assert written(connection) == [ConnectionSecure(b"%d" % number)]
-        assert receive(connection, ConnectionSecureOk(b"answer")) == [SecureOkReceived(b"answer")]
+        assert receive(connection, ConnectionSecureOk(b"answer")) == [ConnectionSecureOk(b"answer")]
     connection.tune(channel_max=0, frame_max=0, heartbeat_s=0)
     assert connection.state is S.TUNING
 
@@ -215,7 +212,7 @@ def test_a_client_that_does_not_wait_is_read_when_the_owner_has_answered() -> No
     )
     data += method_frame(1, ChannelOpen()) + PUBLISH
     events = list(itertools.chain.from_iterable(connection.receive(bytes((byte,))) for byte in data))
-    assert [type(event) for event in events] == [StartOkReceived]
+    assert [type(event) for event in events] == [ConnectionStartOk]
     order(connection, I.SEND_TUNE)
     assert [type(event) for event in connection.receive(b"")] == [ConnectionTuneOk, ConnectionOpen]
     connection.open_ok()
@@ -321,8 +318,8 @@ def test_a_new_secret_is_handed_on_and_answered() -> None:
     connection = connection_in(S.RUNNING)
     secret = ConnectionUpdateSecret(b"new", "expired")
     events = connection.receive(PUBLISH + method_frame(0, secret) + PUBLISH)
-    assert [type(event) for event in events] == [ChannelItems, UpdateSecretReceived, ChannelItems]
-    assert events[1] == UpdateSecretReceived(b"new", "expired")
+    assert [type(event) for event in events] == [ChannelItems, ConnectionUpdateSecret, ChannelItems]
+    assert events[1] == ConnectionUpdateSecret(b"new", "expired")
     connection.update_secret_ok()
     assert written(connection) == [ConnectionUpdateSecretOk()]
 
@@ -330,9 +327,9 @@ def test_a_new_secret_is_handed_on_and_answered() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        StartOkReceived("PLAIN", b"geheim", {}),
-        SecureOkReceived(b"geheim"),
-        UpdateSecretReceived(b"geheim", "expired"),
+        ConnectionStartOk({}, "PLAIN", b"geheim"),
+        ConnectionSecureOk(b"geheim"),
+        ConnectionUpdateSecret(b"geheim", "expired"),
     ],
 )
 def test_what_a_client_logs_in_with_is_not_shown(event: object) -> None:

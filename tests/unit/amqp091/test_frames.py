@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.protocols.amqp091.codec import encode_table
+from amqp10broker.protocols.amqp091.connection import FrameReader
 from amqp10broker.protocols.amqp091.content import (
     END,
     HEADER,
@@ -25,13 +26,12 @@ from amqp10broker.protocols.amqp091.content import (
     Item,
     MethodFrame,
     PublishRun,
-    body_frames,
+    body_pieces,
     content_frames,
     content_header_frame,
     method_frame,
 )
 from amqp10broker.protocols.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.protocols.amqp091.frames import FrameReader
 from amqp10broker.protocols.amqp091.methods import (
     FRAME_BODY,
     BasicAck,
@@ -48,6 +48,10 @@ from amqp10broker.protocols.amqp091.methods import (
 FRAME_MAX = 8192
 PERSISTENT = b"\x10\x00\x02"
 PLAIN = b"\x00\x00"
+
+
+def body_frames(channel: int, body: bytes, frame_max: int) -> bytes:
+    return b"".join(body_pieces(channel, body, frame_max))
 
 
 def publish(

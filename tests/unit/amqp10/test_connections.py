@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.delivery import (
     UNSETTLED_ENTRIES_MAX,
     Arrival,
@@ -22,7 +23,6 @@ from amqp10broker.protocols.amqp10.delivery import (
 )
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.faults import DESCRIPTION_BYTES_MAX, to_error
-from amqp10broker.protocols.amqp10.frames import FrameReader
 from amqp10broker.protocols.amqp10.link import LinkAttaching
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,

@@ -16,9 +16,16 @@ from amqp10broker.api import calls
 from amqp10broker.api import samples as module
 from amqp10broker.api.calls import ListQuery
 from amqp10broker.api.endpoints.exchanges import location, properties_key
-from amqp10broker.api.fields import flag, integer, read_object, require
 from amqp10broker.api.live import BODY_BYTES_MAX, Following, Latest, difference, refusal_of, refused_event
-from amqp10broker.api.messages import HttpRequest, HttpResponse, RequestRefused
+from amqp10broker.api.messages import (
+    HttpRequest,
+    HttpResponse,
+    RequestRefused,
+    flag,
+    integer,
+    read_object,
+    require,
+)
 from amqp10broker.api.samples import RateSamples, Series, Span, client_stats, queue_stats
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.queues.queue_status import Consumption, QueueConsumption, QueueCounters, tally

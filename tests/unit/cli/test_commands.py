@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cli import admin, commands, completion, connecting, definitions, main, passwords
-from amqp10broker.cli.broker_url import from_environment
+from amqp10broker.cli import admin, commands, completion, connecting, main, operating
+from amqp10broker.cli.admin import from_environment
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.errors import ConfigError
 
@@ -282,10 +282,10 @@ class TestPasswords:
         monkeypatch.setattr(sys, "stdin", Terminal())
         monkeypatch.setattr("getpass.getpass", lambda prompt: answers.pop(0))
         if typed[0] == typed[1]:
-            assert passwords.read_password(None, "u", confirm=True) == "a"
+            assert connecting.read_password(None, "u", confirm=True) == "a"
         else:
             with pytest.raises(ConfigError, match="typed differently the second time"):
-                passwords.read_password(None, "u", confirm=True)
+                connecting.read_password(None, "u", confirm=True)
         assert answers == []
 
 
@@ -295,7 +295,7 @@ class TestDefinitions:
         path = tmp_path / "definitions.json"
         path.write_text("old")
         path.chmod(0o644)
-        definitions.write_private(str(path), json.dumps({"users": []}))
+        operating.write_private(str(path), json.dumps({"users": []}))
         assert path.read_text() == '{"users": []}'
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert os.listdir(tmp_path) == ["definitions.json"]

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqp10broker.cli import main
-from amqp10broker.cli.commands import Parser
-from amqp10broker.cli.helping import WIDTH_MAX
+from amqp10broker.cli.commands import WIDTH_MAX, Parser
 
 NOT_FOR_PEOPLE = ("nursery", "mailbox", "epoch", "wake", "dataclass", "namespace", "None", "True", "False")
 """Words of ours for what is inside, and of Python's."""

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from amqp10broker.cli import admin, getting, listing, looking, main, publishing, rows, tables
+from amqp10broker.cli import admin, listing, main, publishing, status, tables
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
 from amqp10broker.errors import ConfigError
 from amqp10broker.protocols.amqp10.types import UInt
@@ -187,7 +187,7 @@ def test_rows_of_connections_have_every_column(each: listing.Listing) -> None:
 
 def test_the_limit_of_deliveries_is_not_the_count_of_messages_beyond_it() -> None:
     """I2: RabbitMQ's column has the name that a counter of queues has elsewhere."""
-    row = rows.queue_row(QUEUE)
+    row = listing.queue_row(QUEUE)
     assert (row["delivery_limit"], row["over_delivery_limit"]) == (20, 9)
 
 
@@ -195,7 +195,7 @@ def test_queues_whose_leader_does_not_answer_are_listed_without_counts(
     asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """I3: with what the catalog knows."""
-    found = rows.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
+    found = listing.queue_row({**QUEUE, "message_count": None, "messages_unsettled": None, "counters": {}})
     assert found["messages"] is None
     main.main(["queue", "list", "--offline", "--formatter", "json", "name", "state"])
     assert asked == [{"op": "list-queues", "arguments": {"offline": True}}]
@@ -207,7 +207,7 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
     """Both protocols in one table; links on which the client sends are none."""
     found = [
         (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
-        for row in rows.consumer_rows(CONNECTIONS)
+        for row in listing.consumer_rows(CONNECTIONS)
     ]
     assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
 
@@ -216,8 +216,8 @@ def test_consumers_are_receivers_and_channels_consumers() -> None:
 def test_bindings_tell_queues_from_exchanges() -> None:
     """The kind of destination is a column."""
     common = {"source": "x", "binding_key": "k", "arguments": {}, "location": "/l"}
-    assert rows.binding_row({**common, "destination_queue": "d"})["destination_kind"] == "queue"
-    row = rows.binding_row({**common, "destination_exchange": "e"})
+    assert listing.binding_row({**common, "destination_queue": "d"})["destination_kind"] == "queue"
+    row = listing.binding_row({**common, "destination_exchange": "e"})
     assert (row["destination_name"], row["destination_kind"]) == ("e", "exchange")
     assert set(row) == set(BY_NOUN["bindings"].columns)
 
@@ -348,7 +348,7 @@ def part(
 
 def run(monkeypatch: pytest.MonkeyPatch, broker: Broker, *options: str) -> int:
     monkeypatch.setattr(admin, "ask", broker.ask)
-    monkeypatch.setattr(looking.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(status.time, "sleep", lambda seconds: None)
     return main.main(["timeline", "3", "out", *options])
 
 
@@ -525,7 +525,7 @@ VALUE = Message({"k": [1]}, kind=BodyKind.VALUE)
 
 def test_json_of_messages() -> None:
     """Sections that are there, in plain values; bytes as text, or base64 if they are none."""
-    shown = json.loads(getting.show([FULL, Message(b"\xff"), VALUE], "json", "q"))
+    shown = json.loads(publishing.show([FULL, Message(b"\xff"), VALUE], "json", "q"))
     assert shown == [
         {
             "header": {"durable": True, "priority": 4},
@@ -538,7 +538,7 @@ def test_json_of_messages() -> None:
         {"body": "/w==", "body_encoding": "base64"},
         {"body": {"k": [1]}, "body_encoding": "amqp-value"},
     ]
-    assert getting.show([], "json", "q") == b"[]\n"
+    assert publishing.show([], "json", "q") == b"[]\n"
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_json_of_messages() -> None:
 )
 def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
     """Bytes untouched, for a file or another program."""
-    assert getting.show([message], "body", "q") == shown
+    assert publishing.show([message], "body", "q") == shown
 
 
 @pytest.mark.parametrize("terminal", [True, False])

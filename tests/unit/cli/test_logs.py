@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from amqp10broker.cli import logs
+from amqp10broker.cli import serve
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def _restore() -> Iterator[None]:
 
 def write(form: str, level: str = "info") -> str:
     stream = io.StringIO()
-    logs.configure(level, form, stream=stream)
+    serve.configure_log(level, form, stream=stream)
     log = structlog.get_logger()
     log.debug("quiet")
     log.info("attached", container="evil\n00:00 [critical] forged \x1b[2J", link=5)
@@ -38,7 +38,7 @@ def test_a_console_entry_is_one_printable_line() -> None:
 def test_whatever_a_field_is_a_json_entry_is_one_line() -> None:
     """Clients choose texts; bytes, halves of characters and objects have no form in JSON of their own."""
     stream = io.StringIO()
-    logs.configure("info", "json", stream=stream)
+    serve.configure_log("info", "json", stream=stream)
     fields = {"a": "\ud800", "b": b"\xff\n", "c": object(), "d": {1: ("x\u2028y", None)}, "e": "\r\n\0"}
     structlog.get_logger().info("attached", **fields)
     (line,) = stream.getvalue().splitlines()
@@ -49,7 +49,7 @@ def test_whatever_a_field_is_a_json_entry_is_one_line() -> None:
 @pytest.mark.parametrize("form", ["console", "json"])
 def test_a_traceback_shows_no_local_variables(form: str) -> None:
     stream = io.StringIO()
-    logs.configure("info", form, stream=stream)
+    serve.configure_log("info", form, stream=stream)
     password = "hunter" + "2"
     try:
         raise ExceptionGroup(f"{len(password)} letters", [ValueError("inner")])

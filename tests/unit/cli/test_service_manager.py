@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from amqp10broker.cli import serve
-from amqp10broker.cli.service_manager import tell_ready
+from amqp10broker.cli.serve import tell_ready
 from amqp10broker.config import Config
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cli import status, status_view
+from amqp10broker.cli import status
 from amqp10broker.cli.admin import Place
 
 DOCUMENT: dict[str, Any] = {
@@ -173,7 +173,7 @@ def shown_of(alarms: list[str], width: int = 100, **changes: dict[str, Any]) -> 
     document = deepcopy(DOCUMENT)
     resources = {name: {**each, **changes.get(name, {})} for name, each in RESOURCES.items()}
     document["broker"] |= {"alarms": alarms, "resources": resources}
-    lines = status_view.render(document, width=width)
+    lines = status.render(document, width=width)
     return lines[2 : lines.index("")]
 
 
@@ -197,7 +197,7 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
     link |= {"waits": "queue-empty", "waits_why": "evidence " * 40}
     document["connections"][0]["container_id"] = "c" * 300
     document["queues"][0]["name"] = "q" * 300
-    lines = status_view.render(document, width=width)
+    lines = status.render(document, width=width)
     tables = 90 if width < 90 else width  # numbers are never cut, so a narrow table may stick out
     assert max(map(len, lines)) <= tables
     assert sum("evidence" in line for line in lines) > 1
@@ -219,10 +219,10 @@ def test_open_transactions_are_shown() -> None:
         transaction,
         {**transaction, "failed": "it has become too large"},
     ]
-    found = [line for line in status_view.render(document) if "Transaction" in line]
+    found = [line for line in status.render(document) if "Transaction" in line]
     shown = "    Transaction 0000000100000002  open for 1 min 15 s  posted 3, 2.0 KiB  decided on 2"
     assert found == [shown] * 2
-    assert "can only be rolled back: it has become too large" in "\n".join(status_view.render(document))
+    assert "can only be rolled back: it has become too large" in "\n".join(status.render(document))
 
 
 def test_names_of_clients_cannot_steer_the_terminal() -> None:
@@ -230,7 +230,7 @@ def test_names_of_clients_cannot_steer_the_terminal() -> None:
     document["connections"][0]["container_id"] = "\x1b[2J\nforged"
     link = document["connections"][0]["sessions"][0]["links"][0]
     link |= {"name": "a\rb", "waits_why": "peer said \x07", "properties": {"\x1b": "\x00"}}
-    text = "\n".join(status_view.render(document))
+    text = "\n".join(status.render(document))
     assert all(character == "\n" or character.isprintable() for character in text)
     assert "\\x1b[2J\\nforged" in text
 
@@ -256,7 +256,7 @@ class Interrupt:
 
 def show(stream: io.StringIO, **options: Any) -> str:
     options = {"watch_s": None, "as_json": False, "fetch": lambda: DOCUMENT, **options}
-    assert status.run(Place(5672, None), stream=stream, **options) == 0
+    assert status.show(Place(5672, None), stream=stream, **options) == 0
     return stream.getvalue()
 
 
@@ -303,9 +303,9 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
     """What was lost is seen without being asked for."""
     document = deepcopy(DOCUMENT)
     document["broker"]["recording"] = RECORDING | changes
-    assert line in "\n".join(status_view.render(document))
+    assert line in "\n".join(status.render(document))
     document["broker"]["recording"] = None
-    assert "recording" not in "\n".join(status_view.render(document))
+    assert "recording" not in "\n".join(status.render(document))
 
 
 def test_suspended_links_are_shown() -> None:
@@ -315,7 +315,7 @@ def test_suspended_links_are_shown() -> None:
     link |= {"role": "receiver", "unsettled": 4, "age_s": 12.0, "left_s": 48.0}
     document["broker"]["suspended_links"] = [link, link | {"left_s": None}] + [link] * 9
     document["broker"]["kept_links"] = 12
-    text = " ".join("\n".join(status_view.render(document)).split())
+    text = " ".join("\n".join(status.render(document)).split())
     shown = "suspended link 3: mine of container c user guest in / receiver, 4 unsettled for 12 s "
     assert text.count(f"{shown}ends in 48 s") == 9
     assert text.count("until its session or connection ends") == 1
@@ -336,11 +336,11 @@ def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     monkeypatch.setenv("LINES", "30")
     monkeypatch.setenv("COLUMNS", "80")
     once: dict[str, Any] = {"watch_s": None, "choose": {"user": "ann"}}
-    status.run(Place(1, None), as_json=False, stream=io.StringIO(), **once)
-    status.run(Place(1, None), as_json=False, all_of_them=True, stream=io.StringIO(), **once)
-    status.run(Place(1, None), as_json=True, stream=io.StringIO(), **once)
+    status.show(Place(1, None), as_json=False, stream=io.StringIO(), **once)
+    status.show(Place(1, None), as_json=False, all_of_them=True, stream=io.StringIO(), **once)
+    status.show(Place(1, None), as_json=True, stream=io.StringIO(), **once)
     watched: dict[str, Any] = {"watch_s": 1.0, "all_of_them": True, "sleep": Interrupt(1)}
-    status.run(Place(1, None), as_json=False, stream=Terminal(), **watched)
+    status.show(Place(1, None), as_json=False, stream=Terminal(), **watched)
     assert asked == [
         {"user": "ann", "limit": status.SHOWN_MAX},
         {"user": "ann"},

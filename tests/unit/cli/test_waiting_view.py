@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.cli import status_view, waiting_view
+from amqp10broker.cli import status
 
 LONG = "tenant-7/warehouse-north/orders/incoming/region-eu-central-1/priority-high/queue-00042"
 
 
 def summary(**changes: Any) -> dict[str, Any]:
-    counts = {f"{kind}s_waiting": 0 for kind in waiting_view.KINDS}
+    counts = {f"{kind}s_waiting": 0 for kind in status.KINDS}
     return {
         "chosen": False,
         "connections": 152,
@@ -49,7 +49,7 @@ def wait(**changes: Any) -> dict[str, Any]:
 def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_knows_nothing() -> None:
     """Numbers of connections are those of one node."""
     rows = [wait(to_do="do it", node=node) for node in ("a", "b")]
-    shown = waiting_view.page({"summary": summary(), "waiting": rows, "nodes": 3, "unreached": ["c"]}, 200)
+    shown = status.page({"summary": summary(), "waiting": rows, "nodes": 3, "unreached": ["c"]}, 200)
     assert "not known of clients of c: not reached" in shown
     for node in ("a", "b"):
         assert any(f"connection 7 session 0 of node {node}, user ann" in line for line in shown)
@@ -88,12 +88,12 @@ def test_in_a_cluster_it_says_of_which_node_a_connection_is_and_of_which_it_know
 )
 def test_the_sum_is_a_sentence(changes: dict[str, Any], lines: list[str]) -> None:
     """Who has nothing to do is told apart from who waits for something that can be mended."""
-    assert waiting_view.summary(summary(**changes), 100) == lines
+    assert status.summary(summary(**changes), 100) == lines
 
 
 def test_an_entry_says_why_in_a_word_since_when_where_and_what_shows_it() -> None:
     """The queue first: it is what a reader knows."""
-    assert waiting_view.entries([wait()], 80) == [
+    assert status.entries([wait()], 80) == [
         [
             "no-credit-used-up  12 s  queue orders",
             "    receiver in, connection 7 session 0, user ann: the client's credit was used",
@@ -101,11 +101,11 @@ def test_an_entry_says_why_in_a_word_since_when_where_and_what_shows_it() -> Non
         ]
     ]
     channel = wait(kind="channel", name=None, role=None, queue=None, waits="credit-flow", waits_why="so")
-    assert waiting_view.entries([channel], 80) == [
+    assert status.entries([channel], 80) == [
         ["credit-flow  12 s", "    connection 7 channel 0, user ann: so"]
     ]
     unknown = wait(kind="consumer", name="t", role=None, user=None, waits_for_s=None, waits_why=None)
-    assert waiting_view.entries([unknown], 80) == [
+    assert status.entries([unknown], 80) == [
         ["no-credit-used-up  queue orders", "    consumer t, connection 7 channel 0"]
     ]
 
@@ -114,10 +114,10 @@ def test_an_entry_says_why_in_a_word_since_when_where_and_what_shows_it() -> Non
 def test_no_line_is_longer_than_the_terminal_and_no_word_is_broken(width: int) -> None:
     """Also with names of 86 characters; of those the middle is left out, for they begin alike."""
     assert len(LONG) == 86
-    entries = waiting_view.entries([wait(name=LONG, queue=LONG)], width)
+    entries = status.entries([wait(name=LONG, queue=LONG)], width)
     lines = [line for entry in entries for line in entry]
     assert max(map(len, lines)) <= width
-    short = waiting_view.entries([wait(name="in")], width)[0]
+    short = status.entries([wait(name="in")], width)[0]
     assert short[-len(lines_of(wait(), width)) :] == lines_of(wait(), width)
     assert "00042" in " ".join(lines[:2])
     whole = " ".join(line.strip() for line in lines[1:])
@@ -150,7 +150,7 @@ def test_a_full_queue_says_so_and_what_it_has_cost() -> None:
         "counters": {"published": 5, "rejected": 12, "dropped": 0, "expired": 2, "delivery_limit": 1},
         "last_error": {"time": "2026-11-22T08:38:47Z", "event": "publish refused", "text": "full"},
     }
-    lines = status_view.render({"queues": [queue]}, width=100)
+    lines = status.render({"queues": [queue]}, width=100)
     at = next(at for at, line in enumerate(lines) if line.startswith("q "))
     assert lines[at + 1 : at + 3] == [
         "  FULL: 5 of 5 messages, limit 2.0 KiB, reject-publish  rejected 12  expired 2  delivery-limit 1",

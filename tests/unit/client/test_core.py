@@ -30,13 +30,13 @@ from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession, ReceiverEnd
 from amqp10broker.client.trio import TrioClient, over
 from amqp10broker.config import Config
+from amqp10broker.protocols.amqp10.connection import HEARTBEAT
 from amqp10broker.protocols.amqp10.errors import (
     AmqpConnectionError,
     AmqpLinkError,
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.frames import HEARTBEAT
 from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,

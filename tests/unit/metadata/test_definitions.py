@@ -71,7 +71,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
     assert catalog.users.lookup("orders-service").limits == UserLimits(max_connections=20, max_channels=200)
     assert catalog.users.lookup("legacy").tags == ("monitoring", "policymaker")
     assert catalog.users.lookup("CN=worker,O=Example").password is None
-    assert catalog.users.permission("legacy", "/") == Permission("", "", ".*")
+    assert catalog.users.granted.get(("legacy", "/")) == Permission("", "", ".*")
     assert catalog.users.topic_permission("orders-service", "shop", "orders.events") is not None
     assert shop.policies.find("bounds", operator=True) is not None
     assert shop.policies.find("dead-letters") is not None
@@ -378,7 +378,7 @@ def test_what_is_refused_is_left_out_and_named(
     report = load(document, catalog)
     assert any(each.startswith(f"definitions: {reason}") for each in report.skipped), report.skipped
     assert report.loaded[section] < before
-    assert catalog.users.find("legacy") is not None
+    assert catalog.users.by_name.get("legacy") is not None
     written = export(catalog)
     for name in ("exchanges", "queues", "bindings", "policies"):
         left_out = sum(each.startswith(f"definitions: {name}[") for each in report.skipped)

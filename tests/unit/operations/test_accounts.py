@@ -44,13 +44,13 @@ def test_permissions_are_set_and_cleared(broker: Broker) -> None:
     broker.do("add-user", user="ann")
     broker.do("set-permissions", user="ann", configure="", write="a", read="b")
     broker.do("set-permissions", user="ann", vhost="v", configure="c", write="", read="")
-    assert broker.catalog.users.permission("ann", "/") == Permission("", "a", "b")
+    assert broker.catalog.users.granted.get(("ann", "/")) == Permission("", "a", "b")
     assert broker.do("list-permissions", vhost="v") == [
         {"user": "ann", "vhost": "v", "configure": "c", "write": "", "read": ""}
     ]
     broker.do("clear-permissions", user="ann", vhost="v")
     assert broker.do("list-permissions", vhost="v") == []
-    assert broker.catalog.users.permission("ann", "/") is not None
+    assert broker.catalog.users.granted.get(("ann", "/")) is not None
 
 
 @pytest.mark.parametrize(

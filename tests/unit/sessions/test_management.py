@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
-from amqp10broker.protocols.amqp10.frames import FRAME_HEADER
+from amqp10broker.protocols.amqp10.connection import FRAME_HEADER
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
