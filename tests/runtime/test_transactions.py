@@ -556,7 +556,7 @@ async def test_a_commit_of_amqp_0_9_1_waits_for_a_queue_that_was_declared_just_n
         task = broker.catalog.lookup_vhost("/").lookup("two").handle
         assert isinstance(task, QueueTask)
         waited = []
-        task.when_started(lambda: waited.append(queue_counts(broker, "one")))
+        task.awaiting.append(lambda: waited.append(queue_counts(broker, "one")))
         await client.send(1, content(1, "one"), content(1, "two"))
         await client.call(1, TxCommit(), TxCommitOk)
         assert waited == [(0, 0)]

@@ -6,8 +6,7 @@ A word of flags states which of the fourteen properties are present, then come t
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp091.codec import Table, decode_table, encode_shortstr, encode_table
@@ -71,10 +70,40 @@ def decode_properties(data: bytes) -> BasicProperties:
     end = len(data)
     try:
         flags, pos = read_flags(data)
-        for flag, name, read, _ in _FIELDS:
-            if flags & flag:
-                value, pos = read(data, pos)
-                setattr(properties, name, value)
+        if flags & CONTENT_TYPE:
+            stop = pos + 1 + data[pos]
+            properties.content_type = data[pos + 1 : stop].decode("utf-8", "surrogateescape")
+            pos = stop
+        if flags & CONTENT_ENCODING:
+            properties.content_encoding, pos = _text(data, pos)
+        if flags & HEADERS:
+            properties.headers, pos = decode_table(data, pos)
+        if flags & DELIVERY_MODE:
+            properties.delivery_mode = data[pos]
+            pos += 1
+        if flags & PRIORITY:
+            properties.priority = data[pos]
+            pos += 1
+        if flags & 0x07FC:  # anything after priority
+            if flags & CORRELATION_ID:
+                properties.correlation_id, pos = _text(data, pos)
+            if flags & REPLY_TO:
+                properties.reply_to, pos = _text(data, pos)
+            if flags & EXPIRATION:
+                properties.expiration, pos = _text(data, pos)
+            if flags & MESSAGE_ID:
+                properties.message_id, pos = _text(data, pos)
+            if flags & TIMESTAMP:
+                properties.timestamp = _TIME.unpack_from(data, pos)[0]
+                pos += 8
+            if flags & TYPE:
+                properties.type, pos = _text(data, pos)
+            if flags & USER_ID:
+                properties.user_id, pos = _text(data, pos)
+            if flags & APP_ID:
+                properties.app_id, pos = _text(data, pos)
+            if flags & CLUSTER_ID:
+                properties.cluster_id, pos = _text(data, pos)
     except _FAULTS:
         raise DecodeError("content properties are cut off") from None
     if pos != end:
@@ -105,59 +134,62 @@ def misfit(pos: int, end: int) -> DecodeError:
     return DecodeError(f"content properties take {pos} bytes, not the {end} of the content header")
 
 
+def _text(data: bytes, pos: int) -> tuple[str, int]:
+    stop = pos + 1 + data[pos]
+    return data[pos + 1 : stop].decode("utf-8", "surrogateescape"), stop
+
+
 def encode_properties(properties: BasicProperties) -> bytes:
     """Encode property flags and values. Raises `EncodeError`."""
     flags = 0
     parts = [b""]
     try:
-        for flag, name, _, write in _FIELDS:
-            value = getattr(properties, name)
-            if value is not None:
-                flags |= flag
-                parts.append(write(value))
+        if properties.content_type is not None:
+            flags |= CONTENT_TYPE
+            parts.append(encode_shortstr(properties.content_type))
+        if properties.content_encoding is not None:
+            flags |= CONTENT_ENCODING
+            parts.append(encode_shortstr(properties.content_encoding))
+        if properties.headers is not None:
+            flags |= HEADERS
+            parts.append(encode_table(properties.headers))
+        if properties.delivery_mode is not None:
+            flags |= DELIVERY_MODE
+            parts.append(properties.delivery_mode.to_bytes(1, "big"))
+        if properties.priority is not None:
+            flags |= PRIORITY
+            parts.append(properties.priority.to_bytes(1, "big"))
+        if properties.correlation_id is not None:
+            flags |= CORRELATION_ID
+            parts.append(encode_shortstr(properties.correlation_id))
+        if properties.reply_to is not None:
+            flags |= REPLY_TO
+            parts.append(encode_shortstr(properties.reply_to))
+        if properties.expiration is not None:
+            flags |= EXPIRATION
+            parts.append(encode_shortstr(properties.expiration))
+        if properties.message_id is not None:
+            flags |= MESSAGE_ID
+            parts.append(encode_shortstr(properties.message_id))
+        if properties.timestamp is not None:
+            flags |= TIMESTAMP
+            parts.append(properties.timestamp.to_bytes(8, "big"))  # struct of PyPy raises ValueError below 0
+        if properties.type is not None:
+            flags |= TYPE
+            parts.append(encode_shortstr(properties.type))
+        if properties.user_id is not None:
+            flags |= USER_ID
+            parts.append(encode_shortstr(properties.user_id))
+        if properties.app_id is not None:
+            flags |= APP_ID
+            parts.append(encode_shortstr(properties.app_id))
+        if properties.cluster_id is not None:
+            flags |= CLUSTER_ID
+            parts.append(encode_shortstr(properties.cluster_id))
     except (OverflowError, struct.error):
         raise EncodeError("delivery mode and priority are 0 to 255, the timestamp 0 to 2**64 - 1") from None
     parts[0] = _FLAGS(flags)
     return b"".join(parts)
-
-
-def _read_text(data: bytes, pos: int) -> tuple[str, int]:
-    stop = pos + 1 + data[pos]
-    return data[pos + 1 : stop].decode("utf-8", "surrogateescape"), stop
-
-
-def _read_octet(data: bytes, pos: int) -> tuple[int, int]:
-    return data[pos], pos + 1
-
-
-def _write_octet(value: int) -> bytes:
-    return value.to_bytes(1, "big")
-
-
-_FIELDS: Final[
-    tuple[tuple[int, str, Callable[[bytes, int], tuple[Any, int]], Callable[[Any], bytes]], ...]
-] = (
-    (CONTENT_TYPE, "content_type", _read_text, encode_shortstr),
-    (CONTENT_ENCODING, "content_encoding", _read_text, encode_shortstr),
-    (HEADERS, "headers", decode_table, encode_table),
-    (DELIVERY_MODE, "delivery_mode", _read_octet, _write_octet),
-    (PRIORITY, "priority", _read_octet, _write_octet),
-    (CORRELATION_ID, "correlation_id", _read_text, encode_shortstr),
-    (REPLY_TO, "reply_to", _read_text, encode_shortstr),
-    (EXPIRATION, "expiration", _read_text, encode_shortstr),
-    (MESSAGE_ID, "message_id", _read_text, encode_shortstr),
-    # struct of PyPy raises ValueError below 0
-    (
-        TIMESTAMP,
-        "timestamp",
-        lambda data, pos: (_TIME.unpack_from(data, pos)[0], pos + 8),
-        lambda value: value.to_bytes(8, "big"),
-    ),
-    (TYPE, "type", _read_text, encode_shortstr),
-    (USER_ID, "user_id", _read_text, encode_shortstr),
-    (APP_ID, "app_id", _read_text, encode_shortstr),
-    (CLUSTER_ID, "cluster_id", _read_text, encode_shortstr),
-)
 
 
 def is_persistent(data: bytes) -> bool:
