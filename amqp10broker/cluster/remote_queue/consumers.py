@@ -204,7 +204,7 @@ class HomeUsers:
                 held = self.consumers.get(effect.consumer)
                 if held is None:
                     return False
-                if type(effect) is Settled:
+                if isinstance(effect, Settled):
                     held.asked -= 1
                     drop_gone(self.consumers, effect.consumer)
                 elif effect.epoch == held.epoch:  # the queue has those again that a `GiveBack` met
