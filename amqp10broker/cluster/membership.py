@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from amqp10broker.raft.groups import Member
 
 
-ADD_MS: Final = 20_000
-"""How long a member that is added may take until it is as wanted (RabbitMQ's); then it is taken back."""
-
-
 class MemberRole(enum.StrEnum):
     """The role of a member to add."""
 

@@ -156,7 +156,6 @@ class System:
         self.is_open: Callable[[Owner], bool] = lambda owner: True
         self.is_asking: Callable[[PeerId], bool] = lambda peer: True
         self.on_snapshot_wanted: Callable[[int], None] = lambda to: None
-        self.on_status: Callable[[Status], None] = lambda status: None
         self.on_deadline: Callable[[], None] = lambda: None
         self._node = node
         self._incarnation = incarnation
@@ -377,7 +376,6 @@ class System:
     def status(self, status: Status) -> None:
         self._unsent()
         self._soon()
-        self.on_status(status)
 
     def snapshot_for(self, to: int) -> None:
         self.on_snapshot_wanted(to)

@@ -11,7 +11,7 @@ own, which grow with each `GiveBack` and each renewal, so that late answers are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -133,44 +133,35 @@ class RemoteConsumers(dict[ConsumerRef, RemoteConsumer]):
 
 
 class HeldByConsumer:
-    __slots__ = ("_asked", "_cancelled", "_count", "_epoch", "_settled", "seen")
+    __slots__ = ("_cancelled", "_settled", "asked", "count", "epoch", "seen")
 
     def __init__(self, command: Subscribe) -> None:
         self.seen = 0
         self._settled = command.settled
         self._cancelled = False
-        self._count = 0
-        self._asked = 0
-        self._epoch = 0
+        self.count = 0
+        self.asked = 0
+        self.epoch = 0
 
     @property
     def gone(self) -> bool:
         """Whether it is cancelled, holds nothing, and every `Settle` that asked has its answer."""
-        return self._cancelled and not self._asked and (self._settled or self._count <= 0)
+        return self._cancelled and not self.asked and (self._settled or self.count <= 0)
 
     def note(self, command: Command) -> None:
         """A letter of its session."""
         match command:
             case Settle():
-                self._count -= len(command.keys)
-                self._asked += command.answer
+                self.count -= len(command.keys)
+                self.asked += command.answer
             case GiveBack():
                 # What is still on its way went back, too.
-                self._count -= self.seen - command.seen + len(command.keys)
-                self.seen, self._epoch = command.seen, command.epoch
+                self.count -= self.seen - command.seen + len(command.keys)
+                self.seen, self.epoch = command.seen, command.epoch
             case Cancel():
                 self._cancelled = True
             case _:
                 return
-
-    def delivered(self, effect: Deliver) -> None:
-        """Deliveries are on their way; the queue has those that a `GiveBack` met again."""
-        if effect.epoch == self._epoch:
-            self.seen += len(effect.keys)
-            self._count += len(effect.keys)
-
-    def answered(self) -> None:
-        self._asked -= 1
 
 
 def drop_gone(consumers: dict[ConsumerRef, Any], ref: ConsumerRef) -> None:
@@ -213,11 +204,12 @@ class HomeUsers:
                 held = self.consumers.get(effect.consumer)
                 if held is None:
                     return False
-                if type(effect) is Deliver:
-                    held.delivered(effect)
-                else:
-                    held.answered()
+                if isinstance(effect, Settled):
+                    held.asked -= 1
                     drop_gone(self.consumers, effect.consumer)
+                elif effect.epoch == held.epoch:  # the queue has those again that a `GiveBack` met
+                    held.seen += len(effect.keys)
+                    held.count += len(effect.keys)
                 return True
             case SubscribeRefused():
                 return self.consumers.pop(effect.consumer, None) is not None
@@ -263,43 +255,25 @@ class _Browser:
         self.shown = self.subscribed.shown
 
 
-class LinkBrowsers:
-    __slots__ = ("_by_ref",)
-
-    def __init__(self) -> None:
-        self._by_ref: dict[ConsumerRef, _Browser] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_ref)
-
-    def __iter__(self) -> Iterator[ConsumerRef]:
-        return iter(self._by_ref)
-
-    def __contains__(self, ref: object) -> bool:
-        return ref in self._by_ref
-
-    def clear(self) -> None:
-        self._by_ref.clear()
-
-    def forget(self, ref: ConsumerRef) -> bool:
-        return self._by_ref.pop(ref, None) is not None
+class LinkBrowsers(dict[ConsumerRef, _Browser]):
+    __slots__ = ()
 
     # --- from sessions ----------------------------------------------------------------------------
 
     def says(self, command: Command) -> bool:
         if type(command) is Subscribe:
             return command.browse
-        return getattr(command, "consumer", None) in self._by_ref
+        return getattr(command, "consumer", None) in self
 
     def ask(self, command: Command, since_ms: int | None) -> Command | Settled | None:
         """Handle a request of a browser. Returns the request for the leader, or the answer if the leader is
         not needed. `since_ms`: it waits for a leader from now on, in ms; None: there is one.
         """
         if isinstance(command, Subscribe):
-            self._by_ref[command.consumer] = _Browser(command, since_ms)
+            self[command.consumer] = _Browser(command, since_ms)
             return command
         assert isinstance(command, Credit | GiveBack | Settle | Cancel | Unsubscribe)
-        browser = self._by_ref[command.consumer]
+        browser = self[command.consumer]
         match command:
             case Credit():
                 browser.asked, browser.asked_epoch, browser.waits = command, browser.epoch, True
@@ -314,7 +288,7 @@ class LinkBrowsers:
                 # Nothing is decided: nobody has to hear of it.
                 return Settled(command.consumer, command.keys) if command.answer else None
             case _:
-                del self._by_ref[command.consumer]
+                del self[command.consumer]
         return command
 
     # --- to a leader ------------------------------------------------------------------------------
@@ -325,7 +299,7 @@ class LinkBrowsers:
         """
         commands: list[Command] = []
         answers: list[CreditReply] = []
-        for ref, browser in self._by_ref.items():
+        for ref, browser in self.items():
             if browser.since_ms is None:
                 browser.wire += 1
             browser.since_ms = browser.quiet = None
@@ -350,17 +324,11 @@ class LinkBrowsers:
 
     def waiting_since(self) -> int | None:
         """Time of the oldest request without a leader, in ms; None if there is none."""
-        return min(
-            (each.since_ms for each in self._by_ref.values() if each.since_ms is not None), default=None
-        )
+        return min((each.since_ms for each in self.values() if each.since_ms is not None), default=None)
 
     def late(self, since_ms: int) -> list[ConsumerRef]:
         """Those that have waited for a leader since then, or for longer."""
-        return [
-            ref
-            for ref, each in self._by_ref.items()
-            if each.since_ms is not None and each.since_ms <= since_ms
-        ]
+        return [ref for ref, each in self.items() if each.since_ms is not None and each.since_ms <= since_ms]
 
     # --- from the leader --------------------------------------------------------------------------
 
@@ -368,12 +336,12 @@ class LinkBrowsers:
         """Return the effect for the session of a browser; None if there is none."""
         match effect:
             case Deliver():
-                browser = self._by_ref[effect.consumer]
+                browser = self[effect.consumer]
                 return self._delivered(browser, effect) if effect.epoch == browser.wire else None
             case CreditReply():
-                return self._replied(self._by_ref[effect.consumer], effect)
+                return self._replied(self[effect.consumer], effect)
             case Subscribed():
-                browser = self._by_ref[effect.consumer]
+                browser = self[effect.consumer]
                 changed, browser.told = not browser.told, True
                 return effect if changed else None
             case _:

@@ -608,7 +608,10 @@ class QueueLink:
             case QueueDeleted():
                 ref = effect.ref
                 if isinstance(ref, ConsumerRef):
-                    known = self._consumers.pop(ref, None) is not None or self._browsers.forget(ref)
+                    known = (
+                        self._consumers.pop(ref, None) is not None
+                        or self._browsers.pop(ref, None) is not None
+                    )
                     return effect if known else None
                 self._publishers.pop(ref, None)
             case _:
@@ -718,7 +721,7 @@ class QueueLink:
         for numbered in late:
             self._give_up(numbered, out, now_ms)
         for ref in self._browsers.late(now_ms - self.wait_ms) if self._browsers else ():
-            self._browsers.forget(ref)
+            del self._browsers[ref]
             add_effect(out, ref.reply_to, SubscribeRefused(ref, self.queue, Refusal.NO_LEADER))
         if late:
             self._commands.timed = [each for each in self._commands.timed if each.waits]
