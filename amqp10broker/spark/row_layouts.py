@@ -430,10 +430,15 @@ def _in_order(groups: list[tuple[Any, pa.RecordBatch]]) -> pa.RecordBatch:
         return groups[0][1]
     places = np.concatenate([rows for rows, _ in groups])
     table = pa.Table.from_batches([batch for _, batch in groups]).combine_chunks()
+    return _whole(table).take(pa.array(np.argsort(places, kind="stable")))
+
+
+def _whole(table: pa.Table) -> pa.RecordBatch:
+    # Arrow leaves a table in pieces whose texts are too long for the offsets of one batch.
     batches = table.to_batches()
     if len(batches) != 1:
         raise _too_large(table.num_rows)
-    return batches[0].take(pa.array(np.argsort(places, kind="stable")))
+    return batches[0]
 
 
 def _check_size(size: int, count: int) -> None:
