@@ -32,7 +32,7 @@ from amqp10broker.raft.entries import Configuration, Kind, run_of
 from amqp10broker.raft.messages import Append
 
 MODULES: tuple[ModuleType, ...] = (
-    layouts, classic_records, commands, commands, snapshot, messages, link_codec, hello, hello,
+    layouts, classic_records, commands, snapshot, messages, link_codec, hello,
     reply_queues, state_transfer,
 )  # fmt: skip
 
@@ -213,20 +213,20 @@ def small_queues() -> Iterator[None]:
 @pytest.mark.parametrize("codec", CODECS)
 @FEW
 @given(data=st.data())
-def test_a_value_comes_back_as_it_was(messages: Codec[Any], data: st.DataObject) -> None:
-    value = data.draw(values_of(messages))
-    encoded = messages.encode(value)
-    found = messages.decode(encoded)
+def test_a_value_comes_back_as_it_was(codec: Codec[Any], data: st.DataObject) -> None:
+    value = data.draw(values_of(codec))
+    encoded = codec.encode(value)
+    found = codec.decode(encoded)
     assert plain(found) == plain(value)
-    assert messages.encode(found) == encoded
+    assert codec.encode(found) == encoded
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @FEW
 @given(data=st.data())
-def test_damaged_bytes_are_read_or_refused(messages: Codec[Any], data: st.DataObject) -> None:
+def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObject) -> None:
     """Of a value of which bytes were changed and the end is missing; or any bytes."""
-    damaged = bytearray(messages.encode(data.draw(values_of(messages))))
+    damaged = bytearray(codec.encode(data.draw(values_of(codec))))
     for _ in range(data.draw(st.integers(0, 3)) if damaged else 0):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(damaged)))
@@ -237,7 +237,7 @@ def test_damaged_bytes_are_read_or_refused(messages: Codec[Any], data: st.DataOb
         data.draw(st.binary(max_size=60)),
     ):
         try:
-            messages.decode(body)
+            codec.decode(body)
         except BadBytes:
             continue
 
