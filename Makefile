@@ -74,7 +74,6 @@ lint: $(VENV)/.lint
 release: $(VENV)/.test
 	rm -rf dist
 	$(IN_VENV)/python -m build --no-isolation --outdir dist
-	$(IN_VENV)/python .ci/recompress.py dist/*.whl
 	AMQP10BROKER_WHEEL=$$(echo dist/*.whl) $(IN_VENV)/python -m pytest tests/integration/test_wheel.py
 	$(IN_VENV)/python -m tests.support.release_folder dist/*.whl
 	$(IN_VENV)/python -m pytest tests/integration/test_release_folders.py

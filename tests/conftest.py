@@ -87,7 +87,6 @@ NOT_FOR_PYPY = frozenset(
     {
         *("cryptography", "duckdb", "joserfc", "numpy", "pandas", "playwright", "proton"),
         *("py4j", "pyarrow", "pyspark", "rabbitmq_amqp_python_client", "scipy", "trustme"),
-        "zopfli",
     }
 )
 """What the extra `test` has beyond `test-portable`: compiled and not made for PyPy, or of no use without."""
