@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli.exits import RefusedByBroker
-from amqp10broker.client.url import PORT, BrokerUrl, UrlError, parse_url
+from amqp10broker.client.options import PORT, BrokerUrl, UrlError, parse_url
 from amqp10broker.config.load import URL_VARIABLE
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.dataclass import dataclass

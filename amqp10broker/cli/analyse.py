@@ -103,9 +103,8 @@ def _check_memory(text: str) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> int:
-    from amqp10broker.tools.analysis.inputs import find_recording
     from amqp10broker.tools.analysis.recommend import Aim, all_told
-    from amqp10broker.tools.analysis.report import ProgressLines, analyse, make_folder
+    from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, make_folder
     from amqp10broker.tools.analysis.session import command_session
 
     progress = ProgressLines(None if arguments.quiet else sys.stderr)

@@ -67,8 +67,7 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     data folder, or cannot be read or written, and `NotInACluster` if its node is not in a cluster.
     """
     # They need the broker, which the command line does without.
-    from amqp10broker.runtime.journal.data import Data
-    from amqp10broker.runtime.journal.standalone import standalone
+    from amqp10broker.runtime.journal.data import Data, standalone
 
     disk, path = Disk(), os.path.abspath(path)
     inspect_data_folder(disk, path).close()  # does not create a missing folder

@@ -17,7 +17,7 @@ from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, pairs, read_file, seconds
 from amqp10broker.cli.connecting import add_address, add_client, connect, login_of, positive
 from amqp10broker.cli.exits import EXIT_OK, Failed
-from amqp10broker.client.url import exchange_address, queue_address
+from amqp10broker.client.options import exchange_address, queue_address
 from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import counted
 
@@ -378,7 +378,7 @@ def _ping(arguments: argparse.Namespace) -> int:
 def _pass_message(client: Client, queue: str) -> str:
     from amqp10broker.client.errors import ClientError
     from amqp10broker.client.message import Header, Message, Properties
-    from amqp10broker.client.url import queue_address
+    from amqp10broker.client.options import queue_address
 
     # By its address and not as a bare name, which would declare a missing queue.
     receiver = client.receiver(queue_address(queue) if queue else None, credit=0)

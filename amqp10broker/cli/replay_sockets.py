@@ -12,7 +12,7 @@ from amqp10broker.client.options import WOULD_BLOCK, receive_some, with_tls
 from amqp10broker.errors import BrokerError
 
 if TYPE_CHECKING:
-    from amqp10broker.client.url import BrokerUrl
+    from amqp10broker.client.options import BrokerUrl
     from amqp10broker.tools.replay.player import Player
     from amqp10broker.tools.replay.replay import Replay
 

@@ -21,7 +21,7 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
-    from amqp10broker.client.url import BrokerUrl
+    from amqp10broker.client.options import BrokerUrl
     from amqp10broker.tools.replay.forecast import Forecast, Forecasts, Settings
     from amqp10broker.tools.replay.pace import PublisherWait
     from amqp10broker.tools.replay.player import Script
@@ -94,7 +94,7 @@ def _what_helps(url: BrokerUrl) -> str:
 
 def _url(written: str | None) -> BrokerUrl:
     from amqp10broker.cli.admin import from_environment
-    from amqp10broker.client.url import UrlError, parse_url
+    from amqp10broker.client.options import UrlError, parse_url
 
     if written is None:
         url = from_environment(os.environ)

@@ -36,9 +36,7 @@ def _accept(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from amqp10broker.runtime.journal.contents import (
-        Contents,  # needs the broker, which the command line does without
-    )
+    from amqp10broker.runtime.journal.bootstrap import Contents
 
     disk = Disk()
     folder = inspect_data_folder(disk, os.path.abspath(arguments.folder))

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec, QueueType
-from amqp10broker.raft.entries import Add, Change, Configuration, Promote, Remove
 from amqp10broker.raft.ids import member_id, node_of
+from amqp10broker.raft.messages import Add, Change, Configuration, Promote, Remove
 
 if TYPE_CHECKING:
     from amqp10broker.raft.groups import Member

@@ -30,7 +30,6 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided
 from amqp10broker.metadata.entry_codec import KINDS, Conceal, decoded
-from amqp10broker.metadata.node_requests import NodeLost, NodeStarted
 from amqp10broker.metadata.plan import NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import NodeFacts, Owner, QueueHandle, QueueSpec, QueueType
 from amqp10broker.metadata.queue_requests import (
@@ -43,9 +42,12 @@ from amqp10broker.metadata.queue_requests import (
     QueueEnded,
     Unbind,
 )
+from amqp10broker.metadata.vhost_requests import NodeLost, NodeStarted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import DELETE, PeerId, RequestRef
-from amqp10broker.raft.entries import (
+from amqp10broker.raft.groups import Member
+from amqp10broker.raft.ids import member_id, node_of
+from amqp10broker.raft.messages import (
     Add,
     Change,
     Configuration,
@@ -56,10 +58,8 @@ from amqp10broker.raft.entries import (
     Promote,
     Remove,
     Snapshot,
+    Status,
 )
-from amqp10broker.raft.groups import Member
-from amqp10broker.raft.ids import member_id, node_of
-from amqp10broker.raft.messages import Status
 
 DECIDED_WITHIN_MS: Final = 30_000
 """So long a client waits (T1) unless the setting `cluster_decide_ms` says otherwise."""

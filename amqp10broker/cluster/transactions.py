@@ -33,9 +33,18 @@ from amqp10broker.metadata.entry_codec import Conceal, encoded
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import QUEUE_NUMBER_MAX
 from amqp10broker.raft import messages
-from amqp10broker.raft.entries import Configuration, Kind, Point, Run, Stored, new_group, new_member, run_of
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.messages import Ready
+from amqp10broker.raft.messages import (
+    Configuration,
+    Kind,
+    Point,
+    Ready,
+    Run,
+    Stored,
+    new_group,
+    new_member,
+    run_of,
+)
 
 Value = Any
 """An entry's record, as JSON can hold it."""

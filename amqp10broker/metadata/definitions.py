@@ -46,7 +46,6 @@ from amqp10broker.metadata.entry_codec import (
     user_entry,
     vhost_entry,
 )
-from amqp10broker.metadata.node_requests import SetClusterName
 from amqp10broker.metadata.plan import CLUSTER, CLUSTER_NAME, Key, Plan, Put, VhostLimits
 from amqp10broker.metadata.queue import DeclaredQueue, UnknownQueueType
 from amqp10broker.metadata.queue_requests import Bind, DeclareExchange, DeclareQueue
@@ -55,6 +54,7 @@ from amqp10broker.metadata.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.metadata.vhost_requests import (
     PutUser,
     PutVhost,
+    SetClusterName,
     SetParameter,
     SetPermission,
     SetPolicy,

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 from amqp10broker.cluster.membership import is_critical
 from amqp10broker.errors import PreconditionFailed, Unavailable
-from amqp10broker.metadata.node_requests import ForgetNode, SetClusterName
 from amqp10broker.metadata.patterns import PatternSearch, check_bounded
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost_requests import ForgetNode, SetClusterName
 from amqp10broker.operations.members import (
     RAFT_COLUMNS,
     leader_number,

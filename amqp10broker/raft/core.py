@@ -20,33 +20,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from amqp10broker.raft.entries import (
-    Change,
-    Configuration,
-    Kind,
-    LogStore,
-    NotLeader,
-    Point,
-    Snapshot,
-    Stored,
-    run_of,
-)
 from amqp10broker.raft.leader import Leadership, MemberState
 from amqp10broker.raft.messages import (
     CONFIG,
     Append,
     AppendAnswer,
+    Change,
+    Configuration,
     InstallSnapshot,
+    Kind,
+    LogStore,
     Message,
     NewerTerm,
+    NotLeader,
+    Point,
     PreVote,
     PreVoteAnswer,
     Ready,
     Role,
+    Snapshot,
     Status,
+    Stored,
     TimeoutNow,
     Vote,
     VoteAnswer,
+    run_of,
 )
 
 ELECTION_MS: Final = 50

@@ -14,9 +14,18 @@ from itertools import islice
 from typing import Final, Protocol
 
 from amqp10broker.raft.core import Raft
-from amqp10broker.raft.entries import Change, Configuration, LogStore, Stored
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
-from amqp10broker.raft.messages import MESSAGE, Message, Ready, Role, Status
+from amqp10broker.raft.messages import (
+    MESSAGE,
+    Change,
+    Configuration,
+    LogStore,
+    Message,
+    Ready,
+    Role,
+    Status,
+    Stored,
+)
 
 Send = Callable[[int, int, bytes], object]
 """Sends a message to a node: node, group, bytes; or loses it."""

@@ -15,7 +15,10 @@ from operator import itemgetter
 from typing import Final
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.raft.entries import (
+from amqp10broker.raft.messages import (
+    CONFIG,
+    Append,
+    AppendAnswer,
     Change,
     ChangeRefused,
     Configuration,
@@ -23,15 +26,16 @@ from amqp10broker.raft.entries import (
     Hard,
     Kind,
     LogStore,
+    Message,
     NotReady,
     Point,
     Promote,
     Run,
     Stored,
+    TimeoutNow,
     changed,
     run_of,
 )
-from amqp10broker.raft.messages import CONFIG, Append, AppendAnswer, Message, TimeoutNow
 
 _FIRST: Final = itemgetter(0)
 

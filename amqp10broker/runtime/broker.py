@@ -37,7 +37,7 @@ from amqp10broker.errors import BrokerError, ConfigError, DamagedFile
 from amqp10broker.metadata.catalog import Catalog, at_once
 from amqp10broker.metadata.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.operations.alarms import AlarmCause
+from amqp10broker.operations.running import AlarmCause
 from amqp10broker.operations.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.protocols.connection import UserBudgets
 from amqp10broker.queues.volatile import VolatileQueue
@@ -49,11 +49,10 @@ from amqp10broker.runtime.cluster.cluster import Cluster
 from amqp10broker.runtime.cluster.cluster_node import ServingNode
 from amqp10broker.runtime.cluster.node_of_cluster import NodeOfCluster
 from amqp10broker.runtime.connections.connection_log import LogLimits
-from amqp10broker.runtime.connections.connections import Connections, Rights
+from amqp10broker.runtime.connections.connections import Connections, Rights, SuspendedLinks
 from amqp10broker.runtime.connections.listener import SHUTTING_DOWN, Listener, Listeners
 from amqp10broker.runtime.connections.login import Logins, authenticator
 from amqp10broker.runtime.connections.sockets import BoundSockets, Stream, addresses_of, peer_text
-from amqp10broker.runtime.connections.suspended_links import SuspendedLinks
 from amqp10broker.runtime.http.http_listener import HttpListener
 from amqp10broker.runtime.journal.bootstrap import (
     bootstrap,

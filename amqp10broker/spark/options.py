@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import Enum, Flag, auto
 from typing import Any, Final
 
-from amqp10broker.client.url import UrlError, parse_url, shortened, text_fault
+from amqp10broker.client.options import UrlError, parse_url, shortened, text_fault
 from amqp10broker.dataclass import dataclass
 from amqp10broker.spark.errors import OptionError, SparkSourceError
 

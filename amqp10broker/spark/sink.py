@@ -27,7 +27,7 @@ from amqp10broker.client.blocking import Client, Sender
 from amqp10broker.client.core import WaitFor
 from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError, place_of
 from amqp10broker.client.links import Accepted, Outcome, Rejected, Released
-from amqp10broker.client.url import exchange_address
+from amqp10broker.client.options import exchange_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.encoder import FALSE, NULL, TRUE, write_compound
 from amqp10broker.protocols.amqp10.errors import Condition

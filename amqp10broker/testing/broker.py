@@ -18,8 +18,7 @@ from urllib.parse import quote
 
 from amqp10broker.client import blocking
 from amqp10broker.client.message import Header, Message
-from amqp10broker.client.options import ClientOptions, made_up_container_id
-from amqp10broker.client.url import exchange_address, queue_address
+from amqp10broker.client.options import ClientOptions, exchange_address, made_up_container_id, queue_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import BrokerError, hint
 from amqp10broker.testing.faults import VhostFaults

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqp10broker.client.url import queue_address
+from amqp10broker.client.options import queue_address
 from amqp10broker.spark.connection import open_client, with_retries
 from amqp10broker.spark.errors import BrokerRefused, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions, parse_source

@@ -16,6 +16,7 @@ from amqp10broker.protocols.amqp10 import connection as frames_module
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.connection import FrameReader
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, DecodeError
+from amqp10broker.protocols.amqp10.link import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
     Disposition,
@@ -30,7 +31,6 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.sections import locate
 from amqp10broker.protocols.amqp10.settling import DispositionRun
-from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from tests.support.rawframes import frame, transfer
 

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from amqp10broker.cluster.transactions import CatalogTransaction, SystemMachine, TransactionOutcome
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, SetClusterName, SetDraining
 from amqp10broker.metadata.plan import UserLimits, VhostFacts, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import Owner, Placed, QueueHandle
@@ -37,8 +36,12 @@ from amqp10broker.metadata.vhost_requests import (
     ClearTopicPermission,
     DeleteUser,
     DeleteVhost,
+    ForgetNode,
+    JoinNode,
     PutUser,
     PutVhost,
+    SetClusterName,
+    SetDraining,
     SetParameter,
     SetPermission,
     SetPolicy,

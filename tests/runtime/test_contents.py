@@ -13,9 +13,9 @@ from amqp10broker.cluster.bootstrap import Address, ClusterIdentity, MemberAt
 from amqp10broker.cluster.transactions import found, joined
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.queues.quorum.commands import CONFIG
-from amqp10broker.raft.entries import Add, Promote
 from amqp10broker.raft.ids import member_id
-from amqp10broker.runtime.journal.contents import Contents
+from amqp10broker.raft.messages import Add, Promote
+from amqp10broker.runtime.journal.bootstrap import Contents
 from amqp10broker.runtime.journal.data import INCARNATION, MEMBERSHIP
 from tests.runtime.test_standalone import queue
 from tests.support.metadata_group import first_entries

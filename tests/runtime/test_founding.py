@@ -16,8 +16,8 @@ from amqp10broker.config import Config
 from amqp10broker.config.records import QueueDeclaration
 from amqp10broker.errors import Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
-from amqp10broker.metadata.node_requests import JoinNode
 from amqp10broker.metadata.plan import Put
+from amqp10broker.metadata.vhost_requests import JoinNode
 from amqp10broker.queues.machine_version import carried_out
 from amqp10broker.runtime.cluster.forming import declare_when_whole, prepare_folder
 from amqp10broker.runtime.journal.data import Data

@@ -14,8 +14,8 @@ from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.config import Config
 from amqp10broker.errors import PreconditionFailed, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
-from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue, Placed
+from amqp10broker.metadata.vhost_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import node_of_cluster

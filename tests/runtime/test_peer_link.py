@@ -14,10 +14,9 @@ from trio.testing import MockClock, memory_stream_pair
 
 from amqp10broker.cluster.hello import Hello, Identity
 from amqp10broker.cluster.wire import ConnectionPurpose, Decoder, FrameKind, encode
-from amqp10broker.raft.entries import Configuration, Hard, Point, Stored
 from amqp10broker.raft.groups import ELECTIONS_MAX, Groups, Member
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import MESSAGE, PreVote
+from amqp10broker.raft.messages import MESSAGE, Configuration, Hard, Point, PreVote, Stored
 from amqp10broker.runtime.cluster.peer_link import FRAMES_A_TURN, JOIN_S, READ_BYTES, PeerLink
 from amqp10broker.runtime.connections.sockets import SocketTransport
 from tests.support.deadline import DEADLINE_S

@@ -24,10 +24,17 @@ from amqp10broker.errors import FolderInUse, StorageError
 from amqp10broker.metadata.catalog import Catalog, all_entries
 from amqp10broker.metadata.queue_requests import DeclareQueue
 from amqp10broker.metadata.vhost_requests import SetParameter
-from amqp10broker.raft.entries import Hard, Kind, run_of
 from amqp10broker.raft.ids import member_id
-from amqp10broker.runtime.journal.data import FURNISHED, INCARNATION, LOST, MEMBERSHIP, Data
-from amqp10broker.runtime.journal.standalone import UNHEARD_OF, NotInACluster
+from amqp10broker.raft.messages import Hard, Kind, run_of
+from amqp10broker.runtime.journal.data import (
+    FURNISHED,
+    INCARNATION,
+    LOST,
+    MEMBERSHIP,
+    UNHEARD_OF,
+    Data,
+    NotInACluster,
+)
 from amqp10broker.storage.disk import Disk
 from tests.support.metadata_group import conceal, filled, first_entries
 from tests.unit.cluster.test_system import ready

@@ -26,7 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.queues.commands import Publish
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
+from amqp10broker.queues.journal import ENDED, GROUP, LINK, SETTLED, TAKEN, ResumableLinksInJournal
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.queues.queue_task import SessionCommits

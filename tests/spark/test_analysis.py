@@ -15,9 +15,8 @@ import pytest
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, EVENTS, FIELDS, PACK, EventKind
 from amqp10broker.observe.recording.runs import EventWriter, write_run
 from amqp10broker.tools.analysis.cells import RATIO, Cell, aggregate, bucket_of, collect, cut, read_events
-from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.recommend import Aim, Recommendation
-from amqp10broker.tools.analysis.report import ProgressLines, analyse, measure_all, sum_up
+from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, measure_all, sum_up
 from amqp10broker.tools.analysis.session import NothingToAnalyse
 from tests.support import flow_oracle, synthetic
 

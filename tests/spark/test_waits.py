@@ -21,9 +21,8 @@ from amqp10broker.observe.recording.runs import (
     write_run,
 )
 from amqp10broker.sessions.diagnosis.waits import Wait
-from amqp10broker.tools.analysis.inputs import find_recording
 from amqp10broker.tools.analysis.recommend import Aim
-from amqp10broker.tools.analysis.report import ProgressLines, analyse, look_for_waits
+from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, look_for_waits
 from amqp10broker.tools.analysis.tables import LinkWait, name_waits
 
 if TYPE_CHECKING:

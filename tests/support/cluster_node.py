@@ -11,10 +11,10 @@ from amqp10broker.cluster.bootstrap import ClusterIdentity as OfCluster
 from amqp10broker.cluster.membership import MemberRole
 from amqp10broker.errors import RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog
-from amqp10broker.metadata.node_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.metadata.plan import CLUSTER, Put
 from amqp10broker.metadata.queue import ClusterFacts, DeclaredQueue, Placed
 from amqp10broker.metadata.vhost import VirtualHost
+from amqp10broker.metadata.vhost_requests import JoinNode, SetDraining, SetMembers
 from amqp10broker.operations.node import GroupSeen, Leaderless, MemberState
 from amqp10broker.raft.ids import member_id, node_of
 from tests.support.declaring import declare

@@ -11,8 +11,7 @@ import duckdb
 from amqp10broker.observe.flow_events import EVENTS, EventKind
 from amqp10broker.tools.analysis.cells import Cell
 from amqp10broker.tools.analysis.figures import Measured
-from amqp10broker.tools.analysis.inputs import RecordingData, find_recording
-from amqp10broker.tools.analysis.report import measure_all
+from amqp10broker.tools.analysis.report import RecordingData, find_recording, measure_all
 
 _ELAPSED = "(1, 2, 7, 8, 9, 11, 12, 13)"
 _LATENCY = "(3, 4, 5, 6)"

@@ -23,10 +23,10 @@ from amqp10broker.cluster.transactions import (
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest, entries, restore
 from amqp10broker.metadata.entry_codec import decoded, encoded
-from amqp10broker.metadata.node_requests import NodeLost
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Placement
 from amqp10broker.metadata.queue_requests import ConnectionEnded
+from amqp10broker.metadata.vhost_requests import NodeLost
 from tests.support.kept_entries import Host, Watched, state
 
 

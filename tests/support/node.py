@@ -40,7 +40,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.journal import data as data_module
 from amqp10broker.runtime.journal import journal_task as journal_module
-from amqp10broker.runtime.journal.contents import Contents
+from amqp10broker.runtime.journal.bootstrap import Contents
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.sessions.messages import SessionMessage
 from amqp10broker.storage.check import check_folder

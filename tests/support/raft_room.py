@@ -18,7 +18,7 @@ import amqp10broker.raft
 
 FOLDER = Path(amqp10broker.raft.__file__).parent
 # In the order in which they import each other.
-MODULES = ("entries", "messages", "leader", "core")
+MODULES = ("messages", "leader", "core")
 
 
 @dataclass(frozen=True)

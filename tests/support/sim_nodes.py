@@ -35,9 +35,8 @@ from amqp10broker.queues.quorum import log_store as quorum_store
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
-from amqp10broker.raft.entries import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.messages import Role
+from amqp10broker.raft.messages import ChangeRefused, NotLeader, NotReady, Role
 from amqp10broker.runtime import broker as broker_module
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.clock import WallClock

@@ -22,14 +22,13 @@ from amqp10broker.cluster.transactions import (
 from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import LATER, Catalog, CatalogRequest, Decided, entries, restore
 from amqp10broker.metadata.entry_codec import encoded
-from amqp10broker.metadata.node_requests import JoinNode, NodeStarted
 from amqp10broker.metadata.plan import CLUSTER, NODE_NUMBERS, Key, Plan, Put
 from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner
+from amqp10broker.metadata.vhost_requests import JoinNode, NodeStarted
 from amqp10broker.queues.commands import PeerId, RequestRef
-from amqp10broker.raft.entries import Add, Promote
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.raft.messages import MESSAGE, InstallSnapshot
+from amqp10broker.raft.messages import MESSAGE, Add, InstallSnapshot, Promote
 from tests.support.kept_entries import Host, Watched, state
 from tests.support.metadata_group import check_whole, conceal, explain
 

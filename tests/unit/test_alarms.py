@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.operations.alarms import (
+from amqp10broker.operations.running import (
     CHECK_MS_MAX,
     CHECK_MS_MIN,
     AlarmCause,

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.frames.link_state import ObservedLink, ObservedSession
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink, TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.performatives import (
     Disposition,
     Flow,
@@ -30,7 +30,6 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import DispositionRun
-from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.serial import MASK, ranges
 
 HEAD_BYTES: Final = 64

@@ -13,15 +13,18 @@ from enum import Enum, auto
 from struct import Struct
 from typing import Any, Final
 
+from amqp10broker.protocols.amqp10 import link as transfers
 from amqp10broker.protocols.amqp10 import settling as dispositions
-from amqp10broker.protocols.amqp10 import transfer as transfers
 from amqp10broker.protocols.amqp10.errors import AmqpConnectionError, AmqpError, Condition, DecodeError
-from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.link import (
+    LIST32,
     BeginReceived,
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
+    TransferFrame,
+    TransferLayout,
+    TransferRun,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     MIN_MAX_FRAME_SIZE,
@@ -38,8 +41,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.settling import DispositionLayout, DispositionRun
-from amqp10broker.protocols.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun
+from amqp10broker.protocols.amqp10.settling import DispositionLayout, DispositionRun, to_error
 from amqp10broker.protocols.amqp10.types import Symbol
 
 # --- frames --------------------------------------------------------------------------------------

@@ -29,7 +29,6 @@ from amqp10broker.protocols.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.faults import message_too_large, over_limit, to_error
 from amqp10broker.protocols.amqp10.link import (
     LINK_TRANSITIONS,
     DeliveriesReceived,
@@ -46,6 +45,9 @@ from amqp10broker.protocols.amqp10.link import (
     ReceiverLink,
     SenderLink,
     SessionEvent,
+    TransferHead,
+    TransferRun,
+    delivery_tag,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
@@ -56,8 +58,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TransactionalState,
     Transfer,
 )
-from amqp10broker.protocols.amqp10.settling import Output, Settling
-from amqp10broker.protocols.amqp10.transfer import TransferHead, TransferRun, delivery_tag
+from amqp10broker.protocols.amqp10.settling import Output, Settling, message_too_large, over_limit, to_error
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.connection import Unfinished
 from amqp10broker.protocols.serial import MASK

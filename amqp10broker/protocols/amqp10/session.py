@@ -22,7 +22,6 @@ from amqp10broker.protocols.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.link import (
     LinkDetached,
     LinkFlowed,
@@ -32,11 +31,12 @@ from amqp10broker.protocols.amqp10.link import (
     SenderLink,
     SessionEnded,
     SessionEvent,
+    TransferFrame,
+    TransferRun,
 )
 from amqp10broker.protocols.amqp10.links import Inbound, Links, Outbound, part_of_run
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Detach, Disposition, End, Flow
-from amqp10broker.protocols.amqp10.settling import DispositionRun, Output, Settling
-from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
+from amqp10broker.protocols.amqp10.settling import DispositionRun, Output, Settling, to_error
 from amqp10broker.protocols.connection import FRAME_BYTES, Unfinished
 from amqp10broker.protocols.serial import diff
 

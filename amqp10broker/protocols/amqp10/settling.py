@@ -1,4 +1,7 @@
-"""Settlement: part 2, sections 2.6.12 and 2.7.6. Outcomes from both sides, for both directions."""
+"""Settlement: part 2, sections 2.6.12 and 2.7.6. Outcomes from both sides, for both directions.
+
+Errors that several parts of the engine raise, and their conversion to the error type of the wire.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.encoder import FALSE, NULL, TRUE, write_compound, write_uint
+from amqp10broker.protocols.amqp10.errors import AmqpError, AmqpLinkError, Condition
 from amqp10broker.protocols.amqp10.link import (
+    KEY8_BYTES,
+    KEY32_BYTES,
+    LIST32,
     DeliveriesSettled,
     DeliveriesUpdated,
     ReceiverLink,
     SenderLink,
     SessionEvent,
+    TransferLayout,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
@@ -23,6 +31,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Detach,
     Disposition,
     End,
+    Error,
     Flow,
     Modified,
     Rejected,
@@ -30,13 +39,40 @@ from amqp10broker.protocols.amqp10.performatives import (
     Role,
     TransactionalState,
 )
-from amqp10broker.protocols.amqp10.transfer import (
-    KEY8_BYTES,
-    KEY32_BYTES,
-    LIST32,
-    TransferLayout,
-)
+from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.protocols.serial import MASK, diff, ranges
+
+DESCRIPTION_BYTES_MAX: Final = 1024
+"""Longer descriptions are cut: they repeat data of the peer, and an error has to fit a frame."""
+
+
+def message_too_large(size: int, limit: int) -> AmqpLinkError:
+    return AmqpLinkError(
+        Condition.MESSAGE_SIZE_EXCEEDED, f"message size ({size} bytes) > maximum message size ({limit} bytes)"
+    )
+
+
+def over_limit() -> AmqpLinkError:
+    return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
+
+
+def to_error(error: AmqpError | None) -> Error | None:
+    if error is None:
+        return None
+    return Error(
+        condition=Symbol(error.condition),
+        description=_cut(error.description) or None,
+        info=None if error.info is None else {Symbol(name): value for name, value in error.info.items()},
+    )
+
+
+def _cut(text: str) -> str:
+    if len(text) * 4 <= DESCRIPTION_BYTES_MAX:
+        return text
+    encoded = text.encode()
+    if len(encoded) <= DESCRIPTION_BYTES_MAX:
+        return text
+    return encoded[: DESCRIPTION_BYTES_MAX - 3].decode(errors="ignore") + "..."
 
 
 class FrameTap(Protocol):
@@ -85,7 +121,7 @@ class Output:
 
 
 # Clients that settle message by message send the same frame again and again with another delivery-id; it is
-# read by a learned layout as transfers are (`transfer.py`). Outcomes that we decide are collected during a
+# read by a learned layout as transfers are (`link.py`). Outcomes that we decide are collected during a
 # batch and written once, as ranges.
 
 Outcome = Accepted | Rejected | Released | Modified

@@ -34,9 +34,8 @@ from amqp10broker.queues.quorum.commands import CHANGES_NOTHING, Letters, Quorum
 from amqp10broker.queues.quorum.log_store import LogEntry, QuorumStore
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.state_transfer import Snapshots
-from amqp10broker.raft.entries import Full, Kind, NotLeader, NotReady
 from amqp10broker.raft.groups import Member
-from amqp10broker.raft.messages import Role, Status
+from amqp10broker.raft.messages import Full, Kind, NotLeader, NotReady, Role, Status
 
 AHEAD_MS_MAX: Final = 1_000
 """A leader's time is not further from that of most nodes."""

@@ -56,18 +56,18 @@ from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot, version_of
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.raft import messages
-from amqp10broker.raft.entries import (
+from amqp10broker.raft.messages import (
     Configuration,
     Hard,
     Kind,
     Point,
+    Ready,
     Run,
     Snapshot,
     Stored,
     new_member,
     run_of,
 )
-from amqp10broker.raft.messages import Ready
 from amqp10broker.storage.record import Record
 
 

@@ -17,10 +17,9 @@ from typing import Final
 from amqp10broker.layout import REST, U8, U32, U64, BadBytes, row
 from amqp10broker.queues.machine_version import NewerMachine
 from amqp10broker.queues.quorum.log_store import QuorumStore
-from amqp10broker.raft.entries import Snapshot
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
-from amqp10broker.raft.messages import MESSAGE, InstallSnapshot
+from amqp10broker.raft.messages import MESSAGE, InstallSnapshot, Snapshot
 
 PART_BYTES: Final = 1 << 20
 WINDOW: Final = 4

@@ -37,8 +37,8 @@ from amqp10broker.cluster.wire import ConnectionPurpose, Document, FrameKind, Pe
 from amqp10broker.errors import BadRequest, BrokerError, ConfigError, RefusedError, Stopped, StorageError
 from amqp10broker.layout import BadBytes
 from amqp10broker.metadata.catalog import NodeDirectory
-from amqp10broker.metadata.node_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, QueueSpec
+from amqp10broker.metadata.vhost_requests import ForgetNode, JoinNode, NodeStarted
 from amqp10broker.queues.machine_version import carried_out, why_not
 from amqp10broker.queues.quorum.state_transfer import Snapshots
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of

@@ -43,14 +43,14 @@ from amqp10broker.cluster.wire import Document
 from amqp10broker.config import Config
 from amqp10broker.errors import PeerUnreachable, RefusedError, Unavailable
 from amqp10broker.metadata.catalog import Catalog, CatalogRequest
-from amqp10broker.metadata.node_requests import SetDraining, SetMembers
 from amqp10broker.metadata.queue import DeclaredQueue
+from amqp10broker.metadata.vhost_requests import SetDraining, SetMembers
 from amqp10broker.operations.members import change_not_permitted, last_node, refused
 from amqp10broker.operations.node import GroupSeen, Leaderless, MemberState
 from amqp10broker.operations.registry import OPERATIONS
-from amqp10broker.raft.entries import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
+from amqp10broker.raft.messages import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.admin.node import Administered
 from amqp10broker.runtime.cluster.cluster import Cluster

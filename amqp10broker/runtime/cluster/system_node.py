@@ -18,12 +18,11 @@ from amqp10broker.cluster.transactions import SystemStore
 from amqp10broker.cluster.wire import ConnectionPurpose, FrameKind, PeerFrame
 from amqp10broker.errors import BrokerError, StorageError
 from amqp10broker.metadata.catalog import LATER, CatalogRequest, Decided
-from amqp10broker.metadata.node_requests import NodeStarted, RaiseMachines, newest_of_all
+from amqp10broker.metadata.vhost_requests import NodeStarted, RaiseMachines, newest_of_all
 from amqp10broker.queues.commands import RequestRef
-from amqp10broker.raft.entries import ChangeRefused, NotLeader, NotReady
 from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, member_id, node_of
-from amqp10broker.raft.messages import MESSAGE, InstallSnapshot, Message
+from amqp10broker.raft.messages import MESSAGE, ChangeRefused, InstallSnapshot, Message, NotLeader, NotReady
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.data import Data
 from amqp10broker.runtime.log import Log

@@ -23,6 +23,7 @@ from amqp10broker.protocols.amqp10.link import (
     ConnectionEvent,
     ConnectionFailed,
     FramesReceived,
+    payload_bytes,
 )
 from amqp10broker.protocols.amqp10.performatives import (
     Close,
@@ -32,7 +33,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     SaslOutcome,
     SaslResponse,
 )
-from amqp10broker.protocols.amqp10.transfer import payload_bytes
 from amqp10broker.protocols.connection import IdleTimer, Unfinished
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.runtime.connections.client_connection import (

@@ -36,8 +36,7 @@ from amqp10broker import portable, syncing
 from amqp10broker.errors import BrokerError, DiskFull, StorageError, StorageFailed
 from amqp10broker.operations.snapshot import JournalView
 from amqp10broker.queues.classic.durability import ClassicStore
-from amqp10broker.queues.durable_links import ResumableLinksInJournal
-from amqp10broker.queues.journal import Spool
+from amqp10broker.queues.journal import ResumableLinksInJournal, Spool
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.stream.durability import StreamCommits, StreamSyncs

@@ -12,7 +12,6 @@ from amqp10broker.metadata.queue import QueueCommand
 from amqp10broker.protocols.amqp10.codec import decode
 from amqp10broker.protocols.amqp10.delivery import Parts
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition, DecodeError
-from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.link import DeliveriesReceived, ReceiverLink
 from amqp10broker.protocols.amqp10.performatives import (
     AMQP_VALUE,
@@ -27,7 +26,7 @@ from amqp10broker.protocols.amqp10.performatives import (
 from amqp10broker.protocols.amqp10.performatives import Coordinator as Target
 from amqp10broker.protocols.amqp10.sections import SECTION_CODES
 from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.settling import ACCEPTED, State
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, State, to_error
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode

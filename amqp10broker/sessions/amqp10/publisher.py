@@ -34,7 +34,6 @@ from amqp10broker.protocols.amqp10.errors import (
     AmqpSessionError,
     Condition,
 )
-from amqp10broker.protocols.amqp10.faults import to_error
 from amqp10broker.protocols.amqp10.link import (
     DeliveriesReceived,
     DeliveryBegun,
@@ -49,7 +48,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TransactionalState,
 )
 from amqp10broker.protocols.amqp10.session import Session
-from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome, to_error
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef, Unconfirmed
 from amqp10broker.queues.commands import PublishRejected as Refused
 from amqp10broker.routing.address import (

@@ -28,8 +28,7 @@ from amqp10broker.protocols.amqp10.delivery import (
 )
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
-from amqp10broker.protocols.amqp10.faults import to_error
-from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.protocols.amqp10.link import ReceiverLink, SenderLink, delivery_tag
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Rejected,
@@ -39,8 +38,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome
-from amqp10broker.protocols.amqp10.transfer import delivery_tag
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Outcome, to_error
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.queues.commands import (
     ActiveChanged,
@@ -62,7 +60,7 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
     Unsubscribe,
 )
-from amqp10broker.queues.durable_links import ResumableLinksInJournal
+from amqp10broker.queues.journal import ResumableLinksInJournal
 from amqp10broker.sessions.messages import LinkStolen, ToSession
 
 if TYPE_CHECKING:

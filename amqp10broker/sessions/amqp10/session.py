@@ -33,10 +33,12 @@ from amqp10broker.protocols.amqp10.link import (
     SenderLink,
     SessionEnded,
     SessionEvent,
+    TransferRun,
+    by_link,
+    handles_of,
 )
 from amqp10broker.protocols.amqp10.performatives import Attach, Begin, Coordinator
 from amqp10broker.protocols.amqp10.session import Session, SessionState
-from amqp10broker.protocols.amqp10.transfer import TransferRun, by_link, handles_of
 from amqp10broker.protocols.connection import Unfinished
 from amqp10broker.queues.commands import (
     ActiveChanged,

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import InputPartition
 
 from amqp10broker.client.blocking import BulkReceiver, Client, Management, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
-from amqp10broker.client.url import queue_address
+from amqp10broker.client.options import queue_address
 from amqp10broker.dataclass import dataclass
 from amqp10broker.protocols.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.spark.connection import OFFSET_SPEC, dial, pause_or_raise, with_retries

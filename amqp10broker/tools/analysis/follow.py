@@ -27,8 +27,7 @@ from amqp10broker.observe.flow_events import EVENTS, NOT_HELD_UP, RUNS, EventKin
 from amqp10broker.observe.recording.runs import NotARecording, RecordingError, read_runs
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
-from amqp10broker.tools.analysis.inputs import check_layout, event_files
-from amqp10broker.tools.analysis.report import ProgressLines, make_folder
+from amqp10broker.tools.analysis.report import ProgressLines, check_layout, event_files, make_folder
 from amqp10broker.tools.analysis.session import (
     FollowFailed,
     OutputNotWritable,

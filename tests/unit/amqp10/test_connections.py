@@ -22,7 +22,6 @@ from amqp10broker.protocols.amqp10.delivery import (
     unsettled_map,
 )
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, Condition
-from amqp10broker.protocols.amqp10.faults import DESCRIPTION_BYTES_MAX, to_error
 from amqp10broker.protocols.amqp10.link import LinkAttaching
 from amqp10broker.protocols.amqp10.performatives import (
     Accepted,
@@ -38,6 +37,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     decode_composite,
 )
 from amqp10broker.protocols.amqp10.session import Session
+from amqp10broker.protocols.amqp10.settling import DESCRIPTION_BYTES_MAX, to_error
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.protocols.connection import IdleTimer
 

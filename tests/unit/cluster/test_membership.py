@@ -41,8 +41,8 @@ from amqp10broker.cluster.membership import (
     target_size,
 )
 from amqp10broker.metadata.queue import DeclaredQueue, NodeFacts, Placed, QueueSpec
-from amqp10broker.raft.entries import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
 from amqp10broker.raft.ids import member_id, node_of
+from amqp10broker.raft.messages import Add, ChangeRefused, Configuration, NotReady, Promote, Remove
 from tests.support.handles import IdleHandle
 from tests.support.raft_group import Group, Node
 from tests.support.raft_room import the_room

@@ -21,7 +21,6 @@ from amqp10broker.cluster.transactions import (
     transaction_of,
 )
 from amqp10broker.errors import Inequivalent, PreconditionFailed, Unavailable
-from amqp10broker.metadata.node_requests import JoinNode, NodeStarted, RaiseMachines, SetClusterName
 from amqp10broker.metadata.plan import VhostFacts
 from amqp10broker.metadata.queue import NodeFacts, Owner
 from amqp10broker.metadata.queue_requests import (
@@ -35,23 +34,31 @@ from amqp10broker.metadata.queue_requests import (
     Unbind,
 )
 from amqp10broker.metadata.users import User
-from amqp10broker.metadata.vhost_requests import PutUser, PutVhost, SetParameter
+from amqp10broker.metadata.vhost_requests import (
+    JoinNode,
+    NodeStarted,
+    PutUser,
+    PutVhost,
+    RaiseMachines,
+    SetClusterName,
+    SetParameter,
+)
 from amqp10broker.queues.commands import DELETE
 from amqp10broker.raft import messages
-from amqp10broker.raft.entries import (
+from amqp10broker.raft.ids import member_id
+from amqp10broker.raft.messages import (
     Add,
     Configuration,
     Hard,
     Kind,
     Point,
     Promote,
+    Ready,
     Remove,
     Run,
     Snapshot,
     run_of,
 )
-from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import Ready
 from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log

@@ -16,13 +16,12 @@ from amqp10broker.cluster.membership import ByCount
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.definitions import DeclareDue, due_of, importing, without_due
-from amqp10broker.metadata.node_requests import JoinNode, SetClusterName
 from amqp10broker.metadata.plan import CLUSTER, Put, UserLimits, VhostLimits
 from amqp10broker.metadata.policies import Policy
 from amqp10broker.metadata.queue import ClusterFacts
 from amqp10broker.metadata.queue_requests import DeleteQueue
 from amqp10broker.metadata.users import PasswordAlgorithm, PasswordRecord, Permission
-from amqp10broker.metadata.vhost_requests import SetParameter
+from amqp10broker.metadata.vhost_requests import JoinNode, SetClusterName, SetParameter
 from amqp10broker.raft.ids import node_of
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import (

@@ -7,7 +7,10 @@ import pytest
 from amqp10broker.errors import InvalidArgument, NotFound
 from amqp10broker.metadata.catalog import Catalog
 from amqp10broker.metadata.entry_codec import decoded, encoded
-from amqp10broker.metadata.node_requests import (
+from amqp10broker.metadata.plan import CLUSTER, Put
+from amqp10broker.metadata.policies import Policy
+from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner, Placed, QueueSpec
+from amqp10broker.metadata.vhost_requests import (
     ForgetNode,
     JoinNode,
     NodeLost,
@@ -16,9 +19,6 @@ from amqp10broker.metadata.node_requests import (
     SetDraining,
     SetMembers,
 )
-from amqp10broker.metadata.plan import CLUSTER, Put
-from amqp10broker.metadata.policies import Policy
-from amqp10broker.metadata.queue import ClusterFacts, NodeFacts, Owner, Placed, QueueSpec
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.declaring import bind, declare, put_policy
 from tests.support.kept_entries import Host, Watched, kept_catalog, restarted

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import NotFound, NotSupported, PreconditionFailed, Unavailable
-from amqp10broker.metadata.node_requests import SetDraining
 from amqp10broker.metadata.queue import Placed
+from amqp10broker.metadata.vhost_requests import SetDraining
 from amqp10broker.operations.members import LAST_NODE, TIMED_OUT, change_not_permitted, last_node
 from amqp10broker.operations.node import Leaderless
 from amqp10broker.queues.queue_status import QueueStats

@@ -38,7 +38,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.journal import Extents, Page, Spool
 from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, JournalBodies, PagedBodies
 from amqp10broker.queues.quorum.log_store import EntryIndex
-from amqp10broker.raft.entries import Kind
+from amqp10broker.raft.messages import Kind
 from tests.support.askers import new_asker
 from tests.support.fake_log import FakeLog, FakeRecord, MemoryScratch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.queues.durable_links import ENDED, GROUP, LINK, TAKEN, ResumableLinksInJournal
+from amqp10broker.queues.journal import ENDED, GROUP, LINK, TAKEN, ResumableLinksInJournal
 from tests.support.small_journal import SmallJournal
 
 Found = dict[int, tuple[bytes, set[bytes]]]

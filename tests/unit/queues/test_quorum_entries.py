@@ -66,8 +66,7 @@ from amqp10broker.queues.quorum.ordered_entries import BLOCK_MAX, NEVER, Ordered
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, DeadLetterStrategy, Overflow, QueueSettings, RetryType
-from amqp10broker.raft.entries import Kind, run_of
-from amqp10broker.raft.messages import Ready
+from amqp10broker.raft.messages import Kind, Ready, run_of
 from tests.support.askers import new_asker
 from tests.support.quorum_alone import Alone, store_on
 from tests.support.quorum_bench import Bench, message

@@ -29,10 +29,22 @@ from amqp10broker.queues.quorum.commands import Letters, QuorumCommand
 from amqp10broker.queues.quorum.durability import LATE_BYTES, LATE_ENTRIES
 from amqp10broker.queues.quorum.log_store import QuorumStore
 from amqp10broker.queues.settings import DEFAULTS
-from amqp10broker.raft.entries import Add, Configuration, Hard, Kind, Point, Promote, Snapshot, run_of
 from amqp10broker.raft.groups import LATER_MS
 from amqp10broker.raft.ids import member_id
-from amqp10broker.raft.messages import CONFIG, Ready, Role, Status
+from amqp10broker.raft.messages import (
+    CONFIG,
+    Add,
+    Configuration,
+    Hard,
+    Kind,
+    Point,
+    Promote,
+    Ready,
+    Role,
+    Snapshot,
+    Status,
+    run_of,
+)
 from tests.support.quorum_alone import at_once
 from tests.support.quorum_nodes import GROUP, HEAD, Journal, Node, World
 from tests.support.small_journal import SmallJournal

@@ -8,9 +8,9 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp10broker.raft.entries import Configuration
 from amqp10broker.raft.groups import ELECTIONS_MAX, MEMBERS_A_TURN, Groups, Member
 from amqp10broker.raft.ids import member_id
+from amqp10broker.raft.messages import Configuration
 
 ME, OTHER, THIRD = 1, 2, 3
 

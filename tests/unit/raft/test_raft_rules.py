@@ -12,19 +12,27 @@ from hypothesis import strategies as st
 from amqp10broker.layout import BadBytes
 from amqp10broker.raft import leader
 from amqp10broker.raft.core import ELECTION_MS, ELECTION_SPREAD_MS, YIELD_MS
-from amqp10broker.raft.entries import Configuration, Full, Hard, Kind, NotReady, Point, Run, Stored, run_of
 from amqp10broker.raft.leader import LogView
 from amqp10broker.raft.messages import (
     CONFIG,
     MESSAGE,
     Append,
     AppendAnswer,
+    Configuration,
+    Full,
+    Hard,
+    Kind,
+    NotReady,
+    Point,
     PreVote,
     PreVoteAnswer,
     Role,
+    Run,
+    Stored,
     TimeoutNow,
     Vote,
     VoteAnswer,
+    run_of,
 )
 from tests.support.raft_room import the_room
 from tests.support.raft_script import ScriptRunner

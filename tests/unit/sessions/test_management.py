@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from amqp10broker.auth.authorise import Access, CatalogGrants
 from amqp10broker.config import Config
 from amqp10broker.protocols.amqp10.connection import FRAME_HEADER
+from amqp10broker.protocols.amqp10.link import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.performatives import (
     Attach,
     Begin,
@@ -22,7 +23,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.protocols.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.protocols.amqp10.types import Symbol
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from tests.support.askers import new_asker
