@@ -63,7 +63,7 @@ class WatchedBox(QueueBox):
             DeliveryOutcome.DISCARD,
             DeliveryOutcome.DISCARD_FAILED,
         ):
-            consumer = self.queue._consumers.find(command.consumer)
+            consumer = self.queue._consumers.by_ref.get(command.consumer)
             if consumer is not None:
                 for key in command.keys:
                     assert key in consumer.unsettled, "settled twice, or never handed out"

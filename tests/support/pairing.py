@@ -291,7 +291,7 @@ class Pair:
             for effect in batch
             if type(effect) is Deliver and effect.consumer == consumer.ref
         )
-        return coming + consumer.unsent
+        return coming + consumer.credit.waiting
 
 
 def settle_mode(settled: bool) -> int:

@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant(
         "21_not_undone",
         "a configuration is not undone by a truncation",
-        (Patch("messages", "while self._entries[-1][0] >= first:", "while False:"),),
+        (Patch("leader", "while self._entries[-1][0] >= first:", "while False:"),),
         "configuration_undone",
         rare=True,
     ),
