@@ -31,7 +31,8 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import TEXT, BadBytes, row
 from amqp10broker.metadata.queue import VOLATILE_KIND, DeclaredQueue, Owner, QueueHandle
 from amqp10broker.metadata.vhost import REPLIES_PREFIX, VOLATILE, VirtualHost
-from amqp10broker.queues.commands import DELETE, OF_SESSIONS, Publish
+from amqp10broker.queues.commands import DELETE, Publish
+from amqp10broker.queues.layouts import OF_SESSIONS
 from amqp10broker.queues.volatile import RelayedQueue, VolatileQueue
 
 REPLY_KINDS: Final = frozenset((FrameKind.REPLY_QUEUES, FrameKind.REPLIES))

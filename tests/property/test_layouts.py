@@ -22,6 +22,7 @@ from amqp10broker.message.filters.stream import AtTime, BloomFilter, First, Inte
 from amqp10broker.protocols.amqp10.types import Described, Symbol
 from amqp10broker.queues import commands as c
 from amqp10broker.queues import commands as e
+from amqp10broker.queues import layouts
 from amqp10broker.queues.classic import durability as classic_records
 from amqp10broker.queues.quorum import commands, snapshot, state_transfer
 from amqp10broker.queues.quorum.consumer import ConsumerSelection
@@ -30,7 +31,7 @@ from amqp10broker.raft import messages
 from amqp10broker.raft.messages import Append, Configuration, Kind, run_of
 
 MODULES: tuple[ModuleType, ...] = (
-    c, classic_records, commands, snapshot, messages, link_codec, hello,
+    layouts, classic_records, commands, snapshot, messages, link_codec, hello,
     reply_queues, state_transfer,
 )  # fmt: skip
 
@@ -56,10 +57,10 @@ VARYING: dict[Varying, st.SearchStrategy[Any]] = {
     layout.TEXT: st.text(st.characters(codec=None), max_size=8),
     layout.NUMBERS: st.lists(NUMBERS, max_size=5) | st.builds(range, st.integers(0, 9), st.integers(9, 20)),
     layout.BLOBS: st.lists(st.binary(max_size=8), max_size=4).map(tuple),
-    c.MESSAGES: st.lists(
+    layouts.MESSAGES: st.lists(
         st.tuples(st.sampled_from((b"\x00Su", b"\x91abc")), st.binary(max_size=8)), max_size=4
     ),
-    c.SETTINGS: st.builds(
+    layouts.SETTINGS: st.builds(
         QueueSettings,
         overflow=st.sampled_from(Overflow),
         retry_type=st.sampled_from(RetryType),
@@ -242,7 +243,7 @@ def test_damaged_bytes_are_read_or_refused(codec: Codec[Any], data: st.DataObjec
 
 def test_bytes_behind_the_end_are_refused() -> None:
     with pytest.raises(BadBytes, match="malformed PeerId: 2 bytes stand behind the end"):
-        c.PEER.decode(c.PEER.encode(c.PeerId(1, 2, 3)) + b"xx")
+        layouts.PEER.decode(layouts.PEER.encode(c.PeerId(1, 2, 3)) + b"xx")
 
 
 @pytest.mark.parametrize("size", [1, 1000, 70_000])
@@ -253,12 +254,12 @@ def test_a_number_of_values_that_are_not_there_is_refused_at_once(size: int) -> 
 
 def test_a_tag_that_is_not_known_is_refused() -> None:
     with pytest.raises(BadBytes, match="99 is not the tag of any effect of a queue"):
-        c.EFFECT.decode(b"\x63" + bytes(40))
+        layouts.EFFECT.decode(b"\x63" + bytes(40))
 
 
 def test_a_number_that_does_not_fit_is_a_fault_of_the_caller() -> None:
     with pytest.raises(layout.struct.error):
-        c.PEER.encode(c.PeerId(-1, 0, 0))
+        layouts.PEER.encode(c.PeerId(-1, 0, 0))
 
 
 REQUEST = c.RequestRef(c.PeerId(2, 3, 4), 1)
@@ -292,5 +293,5 @@ def test_more_messages_than_a_short_number_counts() -> None:
     """Each with a head of its own."""
     messages = [(number.to_bytes(3, "big"), b"") for number in range(70_000)]
     deliver = e.Deliver(SUBSCRIBE.consumer, range(70_000), messages, 0)
-    found = c.EFFECT.decode(c.EFFECT.encode(deliver))
+    found = layouts.EFFECT.decode(layouts.EFFECT.encode(deliver))
     assert found.messages == messages

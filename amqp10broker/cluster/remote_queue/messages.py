@@ -17,13 +17,6 @@ from amqp10broker.layout import FLAG, TEXT, U32, U64, Layout, Many, OneOf, as_by
 from amqp10broker.message.filters.fields import FilterError
 from amqp10broker.message.filters.filters import Filters, decode_wanted, encode_wanted
 from amqp10broker.queues.commands import (
-    CONSUMER,
-    EFFECT,
-    OF_SESSIONS,
-    PEER,
-    SHOWN,
-    SUBSCRIPTION,
-    UNLOGGED,
     Answer,
     AttachPublisher,
     Command,
@@ -41,6 +34,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unconfirmed,
 )
+from amqp10broker.queues.layouts import CONSUMER, EFFECT, OF_SESSIONS, PEER, SHOWN, SUBSCRIPTION, UNLOGGED
 from amqp10broker.queues.quorum.consumer import ConsumerFacts
 from amqp10broker.queues.quorum.selecting import OF_CONSUMERS
 

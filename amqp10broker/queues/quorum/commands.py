@@ -75,11 +75,6 @@ from amqp10broker.layout import (
 )
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
-    CONSUMER,
-    OF_SESSIONS,
-    OF_THE_QUEUE,
-    PEER,
-    SUBSCRIPTION,
     Cancel,
     Change,
     ConsumerRef,
@@ -94,6 +89,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.queues.commands import joined as joined_publishes
+from amqp10broker.queues.layouts import CONSUMER, OF_SESSIONS, OF_THE_QUEUE, PEER, SUBSCRIPTION
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
 from amqp10broker.queues.selecting import encoded
 from amqp10broker.raft.messages import POINT, Kind

@@ -37,8 +37,9 @@ from amqp10broker.layout import (
     row,
 )
 from amqp10broker.queues import machine_version
-from amqp10broker.queues.commands import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS, DeadLetterReason
+from amqp10broker.queues.commands import DeadLetterReason
 from amqp10broker.queues.journal import ranges_of
+from amqp10broker.queues.layouts import CONSUMER, EFFECT, PEER, PUBLISHER, SETTINGS
 from amqp10broker.queues.quorum.bodies import PagedBodies
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
