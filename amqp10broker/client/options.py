@@ -1,10 +1,8 @@
-"""Options of a connection, the default time-outs of the client, and sockets of the blocking one.
+"""Options of a connection, its URL (``amqp://user:password@host:port/vhost``), addresses, and default time-outs.
 
 Arguments that no frame can carry are refused where the program passes them. Output is encoded when it is
 written, by the next call that waits, or by a separate task: a value without an encoding would fail there, far
 from the call that passed it, and break the connection for all.
-
-Parser of ``amqp://user:password@host:port/vhost``, and addresses of queues and exchanges.
 
 A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a URL is refused rather than
 guessed at, and an error shows nothing that could be a piece of a password.

@@ -1,6 +1,5 @@
-"""Virtual hosts, their limits and policies, parameters, users and permissions: requests and their plans.
-
-Requests that change the nodes of a cluster and the places of queues, and their plans.
+"""Requests of administrators, and their plans: virtual hosts, limits, policies, parameters, users, permissions,
+the nodes of a cluster and the places of queues.
 """
 
 from __future__ import annotations

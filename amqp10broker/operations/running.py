@@ -3,11 +3,9 @@
 A missing node, virtual host, connection, link or watch raises `NotFound`; operations on faults raise
 `NotSupported` unless the broker is in test mode.
 
-Resource alarms: from measurements to what is on, and when to look again.
-
-An alarm (memory, disk) is on as long as it has a cause. Three are known: what was measured, a person's
-hand, and storage that cannot write. Causes come and go on their own; publishers are held back while any
-alarm has any. Nothing is measured here, and no clock is read: `tasks.alarms` does both.
+A resource alarm (memory, disk) is on as long as it has a cause: a measurement, an operator's order, or
+storage that cannot write. Publishers are held back while any alarm is on. `runtime.observe.resource_monitor`
+measures, and reads the clock.
 
 A measured alarm begins as RabbitMQ's does, memory above the watermark or free disk below the limit. It
 ends a twentieth of the limit further on, so that it does not flap around the limit itself.

@@ -1,10 +1,8 @@
-"""The messages between members of a group, the output of a member, and their bytes.
+"""The messages between members of a group, the log's entries, the output of a member, and their bytes.
 
 Every message has sender, receiver, and the sender's term. Records are slotted and not frozen: up to eight are
 made a proposal, and a frozen one takes three times as long. They must not be changed. Which group a message
 is about stands in the frame around it. Malformed bytes raise `BadBytes`.
-
-What the log of a group consists of, and what a store has of a member: entries, configurations, snapshots.
 
 Entries go through the room as *runs*: consecutive entries of one term and kind. What a step brings is one
 run, so 256 proposals cost little more than one. Members change one at a time (the dissertation, chapter 4).
