@@ -1,4 +1,4 @@
-"""Options of a connection, its URL (``amqp://user:password@host:port/vhost``), addresses, and default time-outs.
+"""Options of a connection, its URL (``amqp://user:password@host:port/vhost``), addresses, and time-outs.
 
 Arguments that no frame can carry are refused where the program passes them. Output is encoded when it is
 written, by the next call that waits, or by a separate task: a value without an encoding would fail there, far

@@ -1,5 +1,5 @@
-"""Requests of administrators, and their plans: virtual hosts, limits, policies, parameters, users, permissions,
-the nodes of a cluster and the places of queues.
+"""Requests of administrators, and their plans: virtual hosts, limits, policies, parameters, users,
+permissions, the nodes of a cluster and the places of queues.
 """
 
 from __future__ import annotations

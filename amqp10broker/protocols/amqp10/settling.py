@@ -1,5 +1,5 @@
-"""Settlement: part 2, sections 2.6.12 and 2.7.6. Outcomes from both sides, for both directions; and the errors
-that several parts of the engine raise.
+"""Settlement: part 2, sections 2.6.12 and 2.7.6. Outcomes from both sides, for both directions; and the
+errors that several parts of the engine raise.
 """
 
 from __future__ import annotations

@@ -351,7 +351,7 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         try:
             async with trio.open_nursery() as outer:
                 self._outer = outer
-                # A read resumes every coroutine frame above it: in a task of its own the reader has the fewest.
+                # A read resumes every coroutine frame above it: a task of its own has the fewest.
                 outer.start_soon(self._run_reader, outer.cancel_scope)
                 await self._run_writer()
         finally:

@@ -1,5 +1,5 @@
-"""All connections of a broker, of both protocols, from their first byte to their end; and its suspended links,
-each of which ends when it has been kept for as long as was granted.
+"""All connections of a broker, of both protocols, from their first byte to their end; and its suspended
+links, each of which ends when it has been kept for as long as was granted.
 """
 
 from __future__ import annotations
