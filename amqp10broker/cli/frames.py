@@ -24,8 +24,7 @@ from amqp10broker.observe.frames.records import Ended, KnownLink, Listening, Rec
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
-    from amqp10broker.tools.lint.findings import Finding
-    from amqp10broker.tools.lint.lint import Lint
+    from amqp10broker.tools.lint import Finding, Lint
 
 
 _NS: Final = 1_000_000_000
@@ -166,7 +165,7 @@ def _lint_arguments(parser: Parser) -> None:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from amqp10broker.tools.lint.lint import Lint
+    from amqp10broker.tools.lint import Lint
 
     lint = Lint()
     if arguments.file is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import selectors
+import socket
 import sys
 import textwrap
 import time
@@ -16,15 +18,18 @@ from amqp10broker.cli.connecting import positive
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK, Failed, Unreachable
 from amqp10broker.cli.frames import recording
 from amqp10broker.cli.tables import render
+from amqp10broker.client.options import WOULD_BLOCK, UrlError, parse_url, receive_some, with_tls
 from amqp10broker.config.load import URL_VARIABLE
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.operations.operation import counted
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from amqp10broker.client.options import BrokerUrl
     from amqp10broker.tools.replay.forecast import Forecast, Forecasts, Settings
     from amqp10broker.tools.replay.pace import PublisherWait
-    from amqp10broker.tools.replay.player import Script
+    from amqp10broker.tools.replay.player import Player, Script
     from amqp10broker.tools.replay.replay import Replay
 
 
@@ -58,7 +63,6 @@ def _replay_arguments(parser: Parser) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from amqp10broker.cli.replay_sockets import drive
     from amqp10broker.tools.replay.player import ReplayLogin, read_script
     from amqp10broker.tools.replay.replay import Replay
 
@@ -94,7 +98,6 @@ def _what_helps(url: BrokerUrl) -> str:
 
 def _url(written: str | None) -> BrokerUrl:
     from amqp10broker.cli.admin import from_environment
-    from amqp10broker.client.options import UrlError, parse_url
 
     if written is None:
         url = from_environment(os.environ)
@@ -147,6 +150,100 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
         print(f"{counted(len(differences), 'difference')}; played {played} {took}")
     return EXIT_FAILED if differences else EXIT_OK
 
+
+# --- sockets: one thread ----------------------------------------------------------------------------
+
+_LOOK_AGAIN_S: Final = 0.25
+"""The selector does not wait for longer, so that ctrl-C works on every system."""
+
+
+def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:
+    context = None
+    if url.tls:
+        import ssl
+
+        context = ssl.create_default_context()
+    sockets: dict[Player, socket.socket] = {}
+    with selectors.DefaultSelector() as selector:
+        try:
+            while True:
+                for player in replay.wanted(time.monotonic()):
+                    sock = _connect(replay, player, url, context, timeout_s)
+                    if sock is not None:
+                        sockets[player] = sock
+                        selector.register(sock, selectors.EVENT_READ, player)
+                        replay.connected(player, time.monotonic())
+                wake = replay.advance(time.monotonic())
+                written = False
+                for player, sock in list(sockets.items()):
+                    was_full = replay.is_full(player)
+                    _write(replay, player, sock)
+                    written = written or (was_full and not replay.is_full(player))
+                    if player.closed:
+                        selector.unregister(sock)
+                        sock.close()
+                        del sockets[player]
+                        continue
+                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if player.unsent else 0)
+                    if selector.get_key(sock).events != events:
+                        selector.modify(sock, events, player)
+                if wake is None:
+                    return
+                pause = 0.0 if written else min(max(0.0, wake - time.monotonic()), _LOOK_AGAIN_S)
+                for key, ready in selector.select(pause):
+                    if ready & selectors.EVENT_READ:
+                        _read(replay, key.data, sockets[key.data])
+        finally:
+            for sock in sockets.values():
+                sock.close()
+
+
+def _connect(
+    replay: Replay, player: Player, url: BrokerUrl, context: SSLContext | None, timeout_s: float
+) -> socket.socket | None:
+    try:
+        sock = socket.create_connection((url.host, url.port), timeout_s)
+        if context is not None:
+            sock = with_tls(sock, context, url.host, url.port)
+    except OSError as error:
+        replay.lost(player, f"no connection to {url.host}:{url.port}: {error.strerror or error}")
+        return None
+    except BrokerError as error:
+        replay.lost(player, str(error))
+        return None
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)
+    return sock
+
+
+def _write(replay: Replay, player: Player, sock: socket.socket) -> None:
+    while player.unsent:
+        try:
+            with memoryview(player.unsent) as view:
+                sent = sock.send(view)
+        except WOULD_BLOCK:
+            return
+        except OSError as error:
+            replay.lost(player, f"the connection was lost: {error.strerror or error}")
+            return
+        del player.unsent[:sent]
+
+
+def _read(replay: Replay, player: Player, sock: socket.socket) -> None:
+    try:
+        data = receive_some(sock)
+    except WOULD_BLOCK:
+        return
+    except OSError as error:
+        replay.lost(player, f"the connection was lost: {error.strerror or error}")
+        return
+    if data:
+        replay.receive(player, data, time.monotonic())
+    else:
+        replay.lost(player, "the broker closed the socket without a word")
+
+
+# --- what if ----------------------------------------------------------------------------------------
 
 _WIDTH: Final = 110
 _ROUND_TRIP_MS_MAX: Final = 60_000.0

@@ -6,7 +6,7 @@ recording is a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
-    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording.runs`)
+    DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording`)
 
 A file gets its name when it is complete; until then its name begins with ``_``, which readers ignore. A run
 id belongs to the one broker that created the folder of its events. Numpy and Arrow forms are derived from

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp10broker.observe.flow_events import CHANNEL_HANDLE, FIELDS, NO_CREDIT, NO_REASON, PACK, EventKind
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     EventWriter,
     LinkName,
     NamesFile,

@@ -2,7 +2,7 @@
 
 A window of one second is closed when the watermark, the latest event time less `late_s`, has passed it;
 then it is printed and stored, once. Files appear up to ten seconds after their first event
-(`observe.recording.runs`), so the watermark must lag by more than that; later events are omitted here,
+(`observe.recording`), so the watermark must lag by more than that; later events are omitted here,
 though not in the batch. When all runs have ended (`Ending`), the rest is closed. Warm-up is included, since a
 run may not have its row yet.
 """
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events import EVENTS, NOT_HELD_UP, RUNS, EventKind
-from amqp10broker.observe.recording.runs import NotARecording, RecordingError, read_runs
+from amqp10broker.observe.recording import NotARecording, RecordingError, read_runs
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
 from amqp10broker.tools.analysis.report import ProgressLines, check_layout, event_files, make_folder

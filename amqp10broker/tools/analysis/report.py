@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events import CONFIGURATION, EVENTS, RUN_PARTITION, RUNS
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     NotARecording,
     check_version,
     event_schema,

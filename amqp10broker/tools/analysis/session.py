@@ -1,6 +1,6 @@
 """The Spark session of the analysis on this machine, and its errors, each with a remedy.
 
-A folder that is not a recording is a `observe.recording.runs.RecordingError`.
+A folder that is not a recording is a `observe.recording.RecordingError`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.observe.flow_events import CONFIGURATION, GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording.runs import LinkNameIndex
+from amqp10broker.observe.recording import LinkNameIndex
 from amqp10broker.tools.analysis.cells import quantiles
 from amqp10broker.tools.analysis.figures import (
     DEFAULTS,
