@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.dataclass import dataclass
@@ -67,16 +68,83 @@ class Help(argparse.HelpFormatter):
             self._prog = program
 
 
+OWN: Final[Mapping[str, tuple[str, str, str]]] = {
+    "serve": ("serving", "run the broker", "--data-dir data --log-format json"),
+    "run-cluster": (
+        "cluster_launch",
+        "run a cluster of nodes on this machine",
+        "--nodes 5 --first-port 6672",
+    ),
+    "status": (
+        "status",
+        "show connections and queues, and why a link waits",
+        "--queue 'orders*' --longer 60",
+    ),
+    "timeline": ("status", "print the frames of one link as JSON", "7 orders --for 30 > orders.json"),
+    "ping": ("publishing", "log in as a client does, and say how long it took", "--queue --timeout 2"),
+    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise", "--to 4.3"),
+    "publish": (
+        "publishing",
+        "send messages to a queue or an exchange",
+        "--queue orders --property message-id=7 'a message'",
+    ),
+    "get": ("publishing", "show messages of a queue, or take them out", "orders --count 10 --format json"),
+    "connection list": ("listing", "list connections", "id user peer state"),
+    "session list": ("listing", "list sessions of AMQP 1.0", ""),
+    "link list": ("listing", "list links of AMQP 1.0", "connection name role credit waits"),
+    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open", ""),
+    "channel list": ("listing", "list channels of AMQP 0-9-1", ""),
+    "consumer list": ("listing", "list consumers of both protocols", ""),
+    "alarm memory-limit": ("operating", "change how much memory a running broker may use", "absolute 2GiB"),
+    "alarm disk-limit": ("operating", "change how much disk a running broker leaves free", "5GB"),
+    "user explain-token": ("tokens", "say what an OAuth 2 token allows", "--config broker.toml < token"),
+    "frames trace": ("frames", "show the frames of a connection, user or address", "/queues/orders on"),
+    "frames print": ("frames", "print a recording of frames", "frames.jsonl --connection 3"),
+    "frames lint": ("frames", "look for habits of clients that hurt them or others", "3 --for 30"),
+    "frames replay": (
+        "replaying",
+        "play recorded clients again, and say what came otherwise",
+        "frames.jsonl --url amqp://guest:guest@localhost --fast",
+    ),
+    "frames what-if": (
+        "replaying",
+        "forecast recorded clients with other credits, windows or round trips",
+        "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
+    ),
+    "record analyse": ("analyse", "recommend credits and windows", "recording --aim latency --rate 1000"),
+    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file", "secret"),
+    "cluster force-standalone": ("cluster_launch", "go on with one node when the others are lost", "data"),
+    "storage check": ("storage", "read the files of a data folder, and report damage", "data"),
+    "storage accept": ("storage", "give up for good what is missing in a data folder", "data"),
+    "completion": (
+        "completion",
+        "print a shell's completion script",
+        'eval "$(amqp10broker completion bash)"',
+    ),
+}
+"""The file of each command that is not an operation's, its line in the help, and its example."""
+
+
+@cache
+def homes() -> Mapping[str, tuple[str, str, str]]:
+    """Return the file of each command, by its words, its line in the help, and its example."""
+    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
+
+    found = {}
+    for each in OPERATIONS.values():
+        if each.command is not None:
+            home = "listing" if each.name.startswith("list-") else "operating"
+            found[each.command.words] = home, each.line, each.command.example
+    return {**found, **OWN}
+
+
 def example(prog: str) -> str:
     """Return the example at the end of a command's help."""
-    words, examples = prog.removeprefix(PROGRAM).strip(), EXAMPLES
-    if words not in examples:
-        from amqp10broker.operations.registry import OPERATIONS
-
-        commands = [each.command for each in OPERATIONS.values() if each.command is not None]
-        examples = {**{each.words: each.example for each in commands}, **EXAMPLES}
+    words = prog.removeprefix(PROGRAM).strip()
     # A group has the example of its first command.
-    name, given = next(each for each in examples.items() if f"{each[0]} ".startswith(f"{words} "))
+    commands = OWN if words in ("", *OWN) else homes()
+    begins = f"{words} ".lstrip()
+    name, (_, _, given) = next(each for each in commands.items() if f"{each[0]} ".startswith(begins))
     return f"example:\n  $ {given if PROGRAM in given else f'{PROGRAM} {name} {given}'.rstrip()}"
 
 
@@ -257,36 +325,3 @@ def read_file(name: str) -> bytes:
             return file.read()
     except OSError as error:
         raise ConfigError(f"file {name}", f"cannot be read: {error.strerror}", "give another") from error
-
-
-EXAMPLES: Final[Mapping[str, str]] = {
-    "": "amqp10broker serve --data-dir data",
-    "serve": "--data-dir data --host 0.0.0.0 --log-format json",
-    "run-cluster": "--nodes 5 --first-port 6672",
-    "status": "--queue 'orders*' --longer 60",
-    "timeline": "7 orders --for 30 > orders.json",
-    "upgrade-check": "--to 4.3",
-    "ping": "--queue --timeout 2",
-    "frames trace": "/queues/orders on",
-    "frames lint": "3 --for 30",
-    "frames print": "frames.jsonl --connection 3",
-    "frames replay": "frames.jsonl --url amqp://guest:guest@localhost --fast",
-    "frames what-if": "frames.jsonl --max-link-credit 1000 --round-trip-ms 20",
-    "connection list": "id user peer state",
-    "session list": "",
-    "link list": "connection name role credit waits",
-    "transaction list": "",
-    "channel list": "",
-    "consumer list": "",
-    "alarm memory-limit": "absolute 2GiB",
-    "alarm disk-limit": "5GB",
-    "publish": "--queue orders --property message-id=7 'a message'",
-    "get": "orders --count 10 --format json",
-    "cluster new-secret": "secret",
-    "cluster force-standalone": "data",
-    "user explain-token": "--config broker.toml < token",
-    "storage check": "data",
-    "storage accept": "data",
-    "record analyse": "recording --aim latency --rate 1000",
-    "completion": 'eval "$(amqp10broker completion bash)"',
-}

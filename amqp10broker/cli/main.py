@@ -14,12 +14,12 @@ import io
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
 import amqp10broker
-from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.commands import OWN, Command, Parser, homes
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, EXIT_USAGE_OF_TOOL, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
 
@@ -32,43 +32,6 @@ _EPILOG: Final = (
 )
 
 
-_OWN: Final[Mapping[str, tuple[str, str]]] = {
-    "serve": ("serving", "run the broker"),
-    "run-cluster": ("cluster_launch", "run a cluster of several nodes on this machine"),
-    "status": (
-        "status",
-        "show connections, sessions, links and queues of a running broker, and why a link waits",
-    ),
-    "timeline": ("status", "print what one link does, frame by frame, as JSON"),
-    "ping": ("publishing", "log in to a broker as a client does, and say how long it took to answer"),
-    "upgrade-check": ("frames", "say what another version of RabbitMQ refuses or does otherwise"),
-    "publish": ("publishing", "send messages to a queue or an exchange"),
-    "get": ("publishing", "show messages of a queue, or take them out"),
-    "connection list": ("listing", "list connections"),
-    "session list": ("listing", "list sessions of AMQP 1.0"),
-    "link list": ("listing", "list links of AMQP 1.0"),
-    "transaction list": ("listing", "list transactions of AMQP 1.0 that are open"),
-    "channel list": ("listing", "list channels of AMQP 0-9-1"),
-    "consumer list": ("listing", "list consumers of both protocols"),
-    "alarm memory-limit": ("operating", "change how much memory a running broker may use"),
-    "alarm disk-limit": ("operating", "change how much disk a running broker leaves free"),
-    "user explain-token": ("tokens", "say what an OAuth 2 token allows, and why scopes of it allow nothing"),
-    "frames trace": ("frames", "show the frames of a connection, user or address while the broker runs"),
-    "frames print": ("frames", "print a recording of frames"),
-    "frames lint": ("frames", "look for habits of clients that hurt them or others"),
-    "frames replay": ("replaying", "play the clients of a recording again, and say what came otherwise"),
-    "frames what-if": (
-        "replaying",
-        "say what another credit, window or round trip would have done to recorded clients",
-    ),
-    "record analyse": ("analyse", "say from a recording which credits and windows to set"),
-    "cluster new-secret": ("cluster_launch", "draw the secret of a cluster into a new file"),
-    "cluster force-standalone": ("cluster_launch", "make a cluster of one when the other nodes are lost"),
-    "storage check": ("storage", "read all files of a data folder, and say whether they are whole"),
-    "storage accept": ("storage", "give up for good what is missing in a data folder"),
-    "completion": ("completion", "print a script that completes commands in a shell"),
-}
-"""The file of each command that is not an operation's, and its line in the help."""
 HEADINGS: Final[Mapping[str, str]] = {
     "run": "serve run-cluster",
     "observe": "status waiting timeline doctor upgrade-check ping",
@@ -90,24 +53,11 @@ TOOLS: Final = (
 """RabbitMQ's command line tools: each is a command, and a name that the program may have."""
 
 
-@cache
-def homes() -> Mapping[str, tuple[str, str]]:
-    """Return the file of each command, by its words, and its line in the help."""
-    from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
-
-    found = {}
-    for each in OPERATIONS.values():
-        if each.command is not None:
-            home = "listing" if each.name.startswith("list-") else "operating"
-            found[each.command.words] = (home, each.line)
-    return {**found, **_OWN}
-
-
-def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str]]]:
+def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str, str]]]:
     # The words of the command, or of its group, and the commands that these begin; without any, all.
     words = [each for each in written if not each.startswith("-")]  # no option before it has a value
     begun = {" ".join(words[:1]), " ".join(words[:2])}
-    commands = _OWN if _OWN.keys() & begun else homes()
+    commands = OWN if OWN.keys() & begun else homes()
     for typed in commands.keys() & begun:  # at most one, since a group is not a command
         return typed, {typed: commands[typed]}
     group = {name: each for name, each in commands.items() if words and name.startswith(f"{words[0]} ")}
@@ -142,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _run(partial(arguments.do, arguments), written, wrong)
 
 
-def _wrong_usage(found: Mapping[str, tuple[str, str]]) -> int:
+def _wrong_usage(found: Mapping[str, tuple[str, str, str]]) -> int:
     # The commands of a cluster have the exit code of RabbitMQ's tools.
-    if _OWN.keys() & found.keys():
+    if OWN.keys() & found.keys():
         return EXIT_USAGE
     from amqp10broker.operations.registry import OPERATIONS
 
@@ -217,7 +167,7 @@ def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
     typed, found = _typed(written)
     rows = [f"  {f'{title}:':18}{names}" for title, names in HEADINGS.items()]
     choices = {"": _add_choices(parser, "\n".join(rows) if typed is None else None)}
-    for words, (home, line) in found.items():
+    for words, (home, line, _) in found.items():
         group, _, word = words.rpartition(" ")
         if group not in choices:
             shown: dict[str, Any] = {"help": f"commands of the group {group}"} if whole else {}
