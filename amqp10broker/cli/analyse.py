@@ -1,4 +1,4 @@
-"""``amqp10broker record analyse``: analyses credits and windows of a recording, with Spark."""
+"""``record analyse``: credits and windows of a recording, with Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
-"""Spark itself wants 450 MB of the memory that Java reports."""
+"""Spark itself needs 450 MB of the memory that Java reports."""
 _AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 

@@ -1,8 +1,7 @@
-"""``run-cluster``: nodes on this machine, each a process of its own; and files of a node without a broker.
+"""``run-cluster``: nodes on this machine, each a process of its own; and files of a stopped node.
 
-The command only starts and ends processes: nodes find each other by themselves, and a killed node ends
-neither the others nor the command. Each runs in a session of its own, so that ctrl-C reaches this command
-alone, which then ends the nodes in order.
+Nodes find each other, and a killed node ends neither the others nor the command. Each runs in a session of
+its own, so that ctrl-C reaches this command alone, which then stops the nodes in order.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from amqp10broker.storage.folder import inspect_data_folder
 
 
 def write_secret(path: str) -> None:
-    """Write a random secret to a new file, readable for its owner only."""
+    """Write a random secret to a new file that its owner alone can read."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -62,9 +61,8 @@ def _standalone_arguments(parser: Parser) -> None:
 
 
 def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
-    """Make a cluster of one of a stopped node's data, when its other nodes are lost for good. Returns the
-    result, for people; None: it was not confirmed. Raises `StorageError` if the folder is in use, is not a
-    data folder, or cannot be read or written, and `NotInACluster` if its node is not in a cluster.
+    """Make a cluster of one of a stopped node's data. Returns the result for people; None: not confirmed.
+    Raises `StorageError` if the folder is in use, no data folder, or unusable, and `NotInACluster`.
     """
     # They need the broker, which the command line does without.
     from amqp10broker.runtime.journal.data import Data, standalone
@@ -125,18 +123,18 @@ CLUSTER_PORTS_ABOVE: Final = 20_000
 PORT_MAX: Final = 65_535
 
 COMMAND: Final = "command"
-"""File in a node's folder with its command line."""
+"""File of a node's command line."""
 PID: Final = "pid"
-"""File in a node's folder with its process id, written by the node."""
+"""File of its process id, written by the node."""
 LOG: Final = "log"
-"""File in a node's folder with its output while this command runs it."""
+"""File of its output while this command runs it."""
 SECRET: Final = "secret"
-"""File beside the nodes' folders with the cluster's secret."""
+"""File of the cluster's secret, beside the nodes' folders."""
 
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
 _STOP_S: Final = 20.0
-"""Time limit of one node's orderly end: its `shutdown_timeout_ms`, and as long again."""
+"""For one node's orderly end: twice its `shutdown_timeout_ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +178,6 @@ def plan_nodes(count: int, first_port: int, data: str, options: Sequence[str]) -
 
 
 class Launch:
-    """The nodes of one command, while it runs."""
-
     def __init__(self, plans: Sequence[NodePlan], data: str) -> None:
         self._plans = plans
         self._data = os.path.abspath(data)
@@ -190,7 +186,7 @@ class Launch:
         self._signals = 0
 
     def run(self) -> int:
-        """Start the nodes, and end them at a signal to this process."""
+        """Start the nodes, and stop them at a signal."""
         before = {number: signal.getsignal(number) for number in portable.SERVICE_SIGNALS}
         try:
             for number in before:
@@ -327,7 +323,7 @@ class Launch:
 
 
 def make_secret(data: str) -> None:
-    """Write a secret that the nodes share, readable for its owner only, unless there is one."""
+    """Write the secret, unless there is one."""
     path = os.path.join(data, SECRET)
     try:
         os.makedirs(data, exist_ok=True)
@@ -338,7 +334,7 @@ def make_secret(data: str) -> None:
 
 
 def running_pid(plan: NodePlan) -> int | None:
-    """Return the process id of a node by its pid file; None if it does not run."""
+    """Return the process id of a node; None: it does not run."""
     try:
         with open(os.path.join(plan.folder, PID), encoding="ascii") as file:
             pid = int(file.read())

@@ -1,4 +1,4 @@
-"""The type of a command, the format of its help, and options and values that many commands share.
+"""The type of a command, its help, and options and values that many commands share.
 
 ``--help`` has at most 100 columns, the default of every option, and an example at the end.
 """
@@ -26,8 +26,6 @@ PROGRAM: Final = "amqp10broker"
 
 
 class Help(argparse.HelpFormatter):
-    """Texts with line breaks stay as they are; others are filled."""
-
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(shutil.get_terminal_size().columns - 2, WIDTH_MAX))
 
@@ -149,7 +147,7 @@ def example(prog: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that suggests a similar word for an unknown one, and ends its help with an example."""
+    """Suggests a similar word for an unknown one, and ends its help with an example."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(formatter_class=Help, **given)
@@ -164,9 +162,9 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(action, f"{str(value)!r} is none; {hint(str(value), known)}")
 
     def check_options(self, written: Sequence[str]) -> None:
-        """Exit with an error for the first option that neither this parser nor a subparser has.
+        """Exit with an error for an option that neither this parser nor a subparser has.
 
-        It runs before parsing, in which the option's value might be taken for another argument.
+        It runs before parsing, in which its value might be taken for another argument.
         """
         known = self._all_options()
         for word in written:
@@ -187,7 +185,7 @@ class Parser(argparse.ArgumentParser):
 
 
 STANDARD: Final = "-"
-"""Standard input or output in place of a file's name."""
+"""Standard input or output instead of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +193,8 @@ class Command:
     """One command of `amqp10broker`.
 
     Attributes:
-        words: its name, or that of its group and its own: ``queue list``.
-        description: for its own help; empty takes the line of the list of commands as a sentence.
+        words: its name, with that of its group: ``queue list``.
+        description: of its own help; empty: its line in the list of commands, as a sentence.
     """
 
     words: str
@@ -205,7 +203,7 @@ class Command:
     description: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], help: str) -> None:
-        """Add it to the choices; `help` is its line in the list of commands."""
+        """Add it to the choices. `help`: its line in the list of commands."""
         parser = commands.add_parser(
             self.words.rpartition(" ")[2],
             help=help,
@@ -231,7 +229,7 @@ def add_where(parser: Parser) -> None:
 
 
 def add_format(parser: Parser, *, plain: str = "text") -> None:
-    """Add the option of the result's format, for people (`plain`) or as JSON."""
+    """Add the option of the result's format."""
     parser.add_argument("--format", choices=(plain, "json"), default=plain, help=f"default: {plain}")
 
 
@@ -288,9 +286,7 @@ def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
 
 
 def typed(value: str) -> Any:
-    """Parse JSON, or return the text itself if it is not JSON: ``10``, ``true``, ``"10"``, ``[1, 2]``,
-    ``text``.
-    """
+    """Parse JSON; text that is not JSON stays text."""
     try:
         return json.loads(value, parse_constant=_refuse)
     except ValueError:

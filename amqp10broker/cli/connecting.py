@@ -1,8 +1,7 @@
-"""Options and login of the commands that connect as a client, as ``publish`` and ``get`` do, and passwords.
+"""Options and login of commands that are clients, as ``publish`` and ``get``, and passwords.
 
-They use AMQP 1.0 and not the administration socket, so that they need the same permissions, wait for the
-same credit and get the same outcomes as an application. Passwords are read without the command line, which
-other users of the machine can read in the process list.
+They use AMQP 1.0 and not the administration socket, so that permissions, credit and outcomes are those of an
+application. Passwords do not come from the command line, which other users of the machine can read.
 """
 
 from __future__ import annotations
@@ -40,16 +39,14 @@ def add_password(parser: argparse.ArgumentParser) -> None:
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:
-    """Read the new password by the options of `add_password`; None: without password login."""
+    """Read the new password by the options of `add_password`; None: no login with a password."""
     if arguments.no_password:
         return None
     return read_password(arguments.password_file, arguments.user, confirm=True)
 
 
 def read_password(file: str | None, user: str, *, confirm: bool) -> str:
-    """Read the password of a user from a file, from standard input, or from the terminal. `file`: ``-`` for
-    standard input; None prompts at a terminal, if standard input is one.
-    """
+    """Read a password from a file (``-``: standard input); None: from the terminal, if there is one."""
     if file is None and sys.stdin.isatty():
         import getpass
 
@@ -100,7 +97,7 @@ def add_client(parser: Parser) -> None:
 
 
 def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
-    """Add the options of the broker's address and the user, for `login_of`."""
+    """Add the options of address and user, for `login_of`."""
     parser.add_argument("--host", help="default: that of AMQP10BROKER_URL, or 127.0.0.1")
     parser.add_argument("--port", help="default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672")
     parser.add_argument(
@@ -110,7 +107,7 @@ def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The address and the credentials of a connection. `vhost`: None for the broker's default."""
+    """Address and credentials of a connection. `vhost`: None: the broker's default."""
 
     host: str
     port: int
@@ -141,7 +138,7 @@ class Login:
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
-    """Return the login by the options and, for missing parts, by `AMQP10BROKER_URL`."""
+    """Return the login by the options, else by `AMQP10BROKER_URL`."""
     from amqp10broker.cli import admin
     from amqp10broker.cli.admin import from_environment
 
@@ -167,7 +164,7 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Connect and log in by the options."""
+    """Connect by the options."""
     from amqp10broker.client.errors import ConnectError, TimedOutError
 
     login = login_of(arguments)

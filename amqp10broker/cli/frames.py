@@ -1,6 +1,6 @@
-"""Frames of clients: ``frames trace``, ``print`` and ``lint``, and ``upgrade-check``, which reads them, too.
+"""Frames of clients: ``frames trace``, ``print``, ``lint``, and ``upgrade-check``.
 
-What `amqp10broker.tools` has is imported when a command runs: printing a recording needs none of it.
+`amqp10broker.tools` is imported when a command runs: printing a recording needs none of it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def recording(path: str) -> Iterator[Iterator[Record]]:
 
 
 def time_text(at_ns: int) -> str:
-    """Format a time to the microsecond, as ``trace`` writes it."""
+    """Format a time to the microsecond, as ``trace`` does."""
     whole = datetime.fromtimestamp(at_ns // _NS, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{whole}.{at_ns % _NS // 1000:06d}Z"
 

@@ -1,9 +1,8 @@
 """The `amqp10broker` command: parses the command line and runs one command.
 
-Start-up time matters to every user, so this module imports neither Trio nor structlog, and only the file
-of the command; that imports its dependencies when it runs. Exit codes are in `exits`: 0 in order, 1
-refused or failed, 2 used or configured wrongly, 3 no broker there (but `ping` fails with 1, as health
-checks expect), 130 interrupted by ctrl-C.
+Start-up time matters, so neither Trio nor structlog is imported here, and only the file of the command, which
+imports its dependencies when it runs. Exit codes are in `exits`; but `ping` fails with 1, as health checks
+expect.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ HEADINGS: Final[Mapping[str, str]] = {
     "cluster": "cluster member check",
     "other": "definitions storage completion",
 }
-"""Commands and groups of commands in the help. The group ``fault`` is for brokers in test mode only, and
-stands in the help of `serve` alone.
+"""Commands and groups in the help. The group ``fault``, for brokers in test mode, stands in that of `serve`
+alone.
 """
 TOOLS: Final = (
     *("rabbitmqctl", "rabbitmq-diagnostics", "rabbitmq-queues", "rabbitmq-streams", "rabbitmq-upgrade"),
     *("rabbitmq-plugins", "rabbitmqadmin", "rabbitmq-server"),
 )
-"""RabbitMQ's command line tools: each is a command, and a name that the program may have."""
+"""RabbitMQ's tools: each is a command, and a name that the program may have."""
 
 
 def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, str, str]]]:
@@ -65,9 +64,7 @@ def _typed(written: Sequence[str]) -> tuple[str | None, Mapping[str, tuple[str, 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code. `argv`: the arguments without the program's name; None takes
-    the process's.
-    """
+    """Run one command and return the exit code. `argv`: None: the process's."""
     given = list(sys.argv[1:] if argv is None else argv)
     program = PurePath(sys.argv[0]).name
     if argv is None and program in TOOLS:
@@ -121,7 +118,7 @@ def _tool(tool: str, given: Sequence[str]) -> int:
 
 
 def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
-    """Run a command, and turn its errors into one line and an exit code. `wrong`: that of wrong usage."""
+    """Run a command, and turn its errors into one line and an exit code; `wrong`: of wrong usage."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; characters outside the terminal's encoding are shown as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -150,11 +147,11 @@ def _run(command: Callable[[], int], written: Sequence[str], wrong: int) -> int:
 
 
 def build_parser(written: Sequence[str] = (), *, whole: bool = True) -> Parser:
-    """Build the parser of the command line.
+    """Build the parser.
 
     Args:
-        written: the words; commands other than theirs, or than those of their group, are left out.
-        whole: with the arguments of all commands, and not of one that is written alone.
+        written: the words; commands other than theirs, or their group's, are left out.
+        whole: with the arguments of all commands, not only of the one that is written.
     """
     parser = Parser(
         prog="amqp10broker",

@@ -1,7 +1,6 @@
-"""Commands of operations as the registry has them, and those that need more than a record.
+"""Commands of operations, and those that need more than the registry has.
 
-Names, columns and exit codes of those of a cluster are those of RabbitMQ's `rabbitmq-queues`,
-`rabbitmq-upgrade` and `rabbitmq-diagnostics`.
+Those of a cluster have the names, columns and exit codes of RabbitMQ's tools.
 """
 
 from __future__ import annotations

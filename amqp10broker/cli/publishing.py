@@ -1,4 +1,4 @@
-"""The commands that are clients: ``publish``, ``get``, and ``ping``, the health check of a container."""
+"""``publish``, ``get``, and ``ping``, the health check of a container."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ def _with_progress(message: bytes, count: int) -> Iterator[bytes]:
 
 
 def report(outcomes: Iterable[Outcome | None], where: str) -> None:
-    """Print the outcomes of messages."""
     from amqp10broker.client.errors import NotAcceptedError
     from amqp10broker.client.links import Accepted
 
@@ -131,7 +130,6 @@ def report(outcomes: Iterable[Outcome | None], where: str) -> None:
 
 
 def message_of(arguments: argparse.Namespace) -> Message:
-    """Make the message of the options."""
     from amqp10broker.client.message import EncodeError, Header, Message, Symbol
 
     if arguments.priority is not None and not 0 <= arguments.priority <= _PRIORITY_MAX:
@@ -277,7 +275,7 @@ def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
 
 
 def document_of(message: Message) -> dict[str, Any]:
-    """Convert a message to JSON values; absent sections and fields are left out."""
+    """Convert a message to JSON values, without absent sections and fields."""
     document: dict[str, Any] = {}
     for section in _SECTIONS:
         value = getattr(message, section)
@@ -328,7 +326,7 @@ def _plain(value: Any) -> Any:
 
 _BATCH: Final = 100
 _TTL_MS: Final = 60_000
-"""A message that could not be taken out again must not stay forever."""
+"""A message that could not be taken out again must not stay for ever."""
 _OTHERS_MAX: Final = 1000
 """The most other messages that are read, and released, in search of the own one."""
 
@@ -357,7 +355,6 @@ def _ping_arguments(parser: Parser) -> None:
 
 
 def _ping(arguments: argparse.Namespace) -> int:
-    """Run the check, and print one line for the answer and one for the message."""
     started = time.perf_counter()
     with login_of(arguments).connect(arguments.timeout) as client:
         took = _since(started)

@@ -1,4 +1,4 @@
-"""Recordings played again: ``frames replay`` against a broker, ``frames what-if`` against a model of one."""
+"""``frames replay`` against a broker, ``frames what-if`` against a model of one."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _tell(replay: Replay, script: Script, took_s: float, *, as_json: bool) -> in
 # --- sockets: one thread ----------------------------------------------------------------------------
 
 _LOOK_AGAIN_S: Final = 0.25
-"""The selector does not wait for longer, so that ctrl-C works on every system."""
+"""The longest wait of the selector, so that ctrl-C works on every system."""
 
 
 def drive(replay: Replay, url: BrokerUrl, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""``amqp10broker storage``: reads or repairs the files of a data folder, without a broker."""
+"""Reads or repairs the files of a data folder, without a broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``amqp10broker user explain-token``: shows the rights of a token, by the configuration that a broker would
-have.
-"""
+"""``user explain-token``: the rights of a token, by a broker's configuration."""
 
 from __future__ import annotations
 
