@@ -41,7 +41,6 @@ def from_environment(environ: Mapping[str, str]) -> BrokerUrl | None:
 
 
 def is_here(url: BrokerUrl) -> bool:
-    """Return whether the URL names this machine."""
     return url.host in ("localhost", "::1") or url.host.startswith("127.")
 
 
@@ -67,8 +66,6 @@ _ADVICE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path of a socket if one was given, else the default ones of a port."""
-
     port: int
     path: str | None
 

@@ -62,7 +62,6 @@ class CommandCall:
         add_where(parser)
 
     def run(self, arguments: argparse.Namespace) -> int:
-        """Run the operation at the broker, and print the result."""
         offered = [each for each in OPERATIONS[self.operation].arguments if each.name not in self.without]
         given = {each.name: _value(each, arguments) for each in offered}
         self.prepare(arguments, given)
@@ -208,7 +207,6 @@ def _integer(argument: Argument, written: str) -> int:
 
 
 def read_table(argument: Argument, written: str) -> dict[str, Any]:
-    """Parse a table argument's JSON."""
     fault, table = "", None
     try:
         table = json.loads(written)

@@ -123,13 +123,10 @@ CLUSTER_PORTS_ABOVE: Final = 20_000
 PORT_MAX: Final = 65_535
 
 COMMAND: Final = "command"
-"""File of a node's command line."""
 PID: Final = "pid"
 """File of its process id, written by the node."""
 LOG: Final = "log"
-"""File of its output while this command runs it."""
 SECRET: Final = "secret"
-"""File of the cluster's secret, beside the nodes' folders."""
 
 _POLL_S: Final = 0.05
 _TOLD_EACH_S: Final = 10.0
@@ -186,7 +183,6 @@ class Launch:
         self._signals = 0
 
     def run(self) -> int:
-        """Start the nodes, and stop them at a signal."""
         before = {number: signal.getsignal(number) for number in portable.SERVICE_SIGNALS}
         try:
             for number in before:
@@ -323,7 +319,6 @@ class Launch:
 
 
 def make_secret(data: str) -> None:
-    """Write the secret, unless there is one."""
     path = os.path.join(data, SECRET)
     try:
         os.makedirs(data, exist_ok=True)

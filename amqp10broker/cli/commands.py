@@ -125,7 +125,6 @@ OWN: Final[Mapping[str, tuple[str, str, str]]] = {
 
 @cache
 def homes() -> Mapping[str, tuple[str, str, str]]:
-    """Return the file of each command, by its words, its line in the help, and its example."""
     from amqp10broker.operations.registry import OPERATIONS  # takes longer than all that other commands do
 
     found = {}
@@ -137,7 +136,6 @@ def homes() -> Mapping[str, tuple[str, str, str]]:
 
 
 def example(prog: str) -> str:
-    """Return the example at the end of a command's help."""
     words = prog.removeprefix(PROGRAM).strip()
     # A group has the example of its first command.
     commands = OWN if words in ("", *OWN) else homes()
@@ -185,7 +183,6 @@ class Parser(argparse.ArgumentParser):
 
 
 STANDARD: Final = "-"
-"""Standard input or output instead of a file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +215,6 @@ class Command:
 
 
 def add_where(parser: Parser) -> None:
-    """Add the options of the broker's address."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", help="the port on which the broker listens (default 5672)")
     where.add_argument(
@@ -229,7 +225,6 @@ def add_where(parser: Parser) -> None:
 
 
 def add_format(parser: Parser, *, plain: str = "text") -> None:
-    """Add the option of the result's format."""
     parser.add_argument("--format", choices=(plain, "json"), default=plain, help=f"default: {plain}")
 
 
@@ -253,7 +248,6 @@ def add_arguments_option(parser: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
-    """Run an operation at the broker, in the virtual host that was chosen."""
     from amqp10broker.cli import admin  # sockets: not needed for --help
 
     request: dict[str, Any] = {"op": operation, "arguments": given}
@@ -263,7 +257,6 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
 
 
 def place_of(arguments: argparse.Namespace) -> Place:
-    """Return the broker's place by the options of `add_where`, or by the environment."""
     from amqp10broker.cli import admin
 
     return admin.place_of(arguments.port, arguments.admin_socket, os.environ)
@@ -273,7 +266,6 @@ def place_of(arguments: argparse.Namespace) -> Place:
 
 
 def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
-    """Parse the values of a repeated ``KEY=VALUE``."""
     values: dict[str, Any] = {}
     for each in written:
         key, equals, value = each.partition("=")
@@ -298,8 +290,6 @@ def _refuse(constant: str) -> None:
 
 
 def seconds(smallest: float, largest: float) -> Callable[[str], float]:
-    """Return a parser of a number of seconds, for argparse."""
-
     def read(written: str) -> float:
         try:
             number = float(written)
@@ -313,7 +303,6 @@ def seconds(smallest: float, largest: float) -> Callable[[str], float]:
 
 
 def read_file(name: str) -> bytes:
-    """Return the content of a file, or of standard input for ``-``."""
     try:
         if name == STANDARD:
             return sys.stdin.buffer.read()

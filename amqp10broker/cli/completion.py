@@ -13,7 +13,6 @@ from amqp10broker.cli.exits import EXIT_OK
 
 SHELLS: Final = ("bash", "zsh", "fish")
 _FILES: Final = frozenset({"FILE", "PATH"})
-"""Metavars of file names."""
 
 
 def script(shell: str) -> str:

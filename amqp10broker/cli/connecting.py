@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 def add_password_file(parser: argparse._ActionsContainer) -> None:
-    """Add the option of a file with the password."""
     parser.add_argument(
         "--password-file",
         metavar="FILE",
@@ -61,7 +60,6 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
 
 
 def first_line(file: str) -> str:
-    """Return the first line of a file, or of standard input for ``-``."""
     content = read_file(file)
     try:
         return content.decode().split("\n", 1)[0].removesuffix("\r")
@@ -77,7 +75,6 @@ _COUNT_MAX: Final = 4_294_967_295
 
 
 def add_client(parser: Parser) -> None:
-    """Add the options of address, user and virtual host."""
     client = parser.add_argument_group("connection")
     client.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
     add_address(client)
@@ -138,7 +135,6 @@ class Login:
 
 
 def login_of(arguments: argparse.Namespace) -> Login:
-    """Return the login by the options, else by `AMQP10BROKER_URL`."""
     from amqp10broker.cli import admin
     from amqp10broker.cli.admin import from_environment
 
@@ -164,7 +160,6 @@ def login_of(arguments: argparse.Namespace) -> Login:
 
 
 def connect(arguments: argparse.Namespace) -> Client:
-    """Connect by the options."""
     from amqp10broker.client.errors import ConnectError, TimedOutError
 
     login = login_of(arguments)
@@ -177,7 +172,6 @@ def connect(arguments: argparse.Namespace) -> Client:
 
 
 def positive(written: str) -> int:
-    """Parse a number of messages from 1, for argparse."""
     # As many digits as the largest credit has: Python refuses to read thousands of them.
     number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
     if not 1 <= number <= _COUNT_MAX:

@@ -50,7 +50,6 @@ class Failed(BrokerError):
 
 
 def exit_code(error: BrokerError) -> int:
-    """Return the exit code of an error."""
     if isinstance(error, RefusedByBroker):
         if error.kind == "Unavailable":
             return EXIT_TRY_AGAIN

@@ -32,7 +32,6 @@ _NS: Final = 1_000_000_000
 
 @contextmanager
 def recording(path: str) -> Iterator[Iterator[Record]]:
-    """Open the records of a file, or of standard input for ``-``."""
     if path == "-":
         yield read_lines(sys.stdin)
         return

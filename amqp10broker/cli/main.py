@@ -189,7 +189,6 @@ def _add_choices(parser: Parser, description: str | None) -> argparse._SubParser
 
 
 def command_of(home: str, words: str) -> Command:
-    """Import a command from its file."""
     commands: Sequence[Command] = importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS
     return next(command for command in commands if command.words == words)
 

@@ -39,11 +39,9 @@ BUILT_IN: Final = (
     "rabbitmq_prometheus",
     "rabbitmq_web_dispatch",
 )
-"""Plugins whose service is part of this broker."""
 START_S: Final = 300.0
 POLL_S: Final = 0.2
 BAD_LOGIN: Final = 65
-"""RabbitMQ's exit code for a wrong password."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -318,12 +318,10 @@ def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | N
 
 
 def address_text(host: str, port: int) -> str:
-    """Format ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yield the exceptions in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from leaves(each)

@@ -129,7 +129,6 @@ def _add_setting(
 
 
 def config_of(arguments: argparse.Namespace) -> Config:
-    """Make the configuration of options and environment."""
     flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
     config = Config.load(file=arguments.config, environ=os.environ, flags=flags)
     # A default port that is in use must not prevent the start of a second broker.

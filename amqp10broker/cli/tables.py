@@ -161,7 +161,6 @@ def plain(value: object) -> str:
 
 
 def cell(value: object) -> str:
-    """Format a value as `plain`, with non-printable characters escaped."""
     text = plain(value)
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
@@ -222,7 +221,6 @@ def clean(value: object) -> str:
 
 
 def size(count: object) -> str:
-    """Format bytes with a unit: 1.5 MiB."""
     if not isinstance(count, int | float):
         return "-"
     amount = float(count)
@@ -248,7 +246,6 @@ def duration(seconds: object) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """Shorten a long name in its middle."""
     if len(name) <= width:
         return name
     front = max((width - 3) // 3, 0)

@@ -1,8 +1,7 @@
-"""The checklists: `doctor` for production, evaluated on the facts of a node, and `upgrade-check`.
+"""The checklists: `doctor` for production, on the facts of a node, and `upgrade-check`.
 
-A fact that could not be determined leads to `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
-has a row for each check. `upgrade-check` finds what of clients, queues and policies another version of
-RabbitMQ changes.
+A fact that could not be determined gives `State.UNKNOWN`, with the reason as evidence. `docs/operating.md`
+has a row for each check.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from amqp10broker.operations.snapshot import Inspection, ListenerSeen, document
 from amqp10broker.queues.settings import DELIVERY_LIMIT, Overflow
 
 FILES_BESIDE: Final = 200
-"""Files of a broker beside those of connections and streams: journal, catalog, log, imported modules."""
+"""Files beside those of connections and streams: journal, catalog, log, imported modules."""
 FILES_OF_STREAM: Final = 2
 DAY_MS: Final = 86_400_000
 CERTIFICATE_WARN_MS: Final = 30 * DAY_MS
@@ -53,7 +52,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerSeen:
-    """The data that another node of the cluster reported.
+    """Data of another node of the cluster.
 
     Attributes:
         ahead_ms: lower bound by which its time is ahead of this node's; negative: behind. The duration of
@@ -67,8 +66,8 @@ class PeerSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """The cluster of a node. `down`: names of those that do not run, in the view of this node. `leaderless`:
-    the queues with a member at the node that have no leader.
+    """The cluster in the view of a node. `down`: nodes that do not run. `leaderless`: the queues here without
+    a leader.
     """
 
     me: str
@@ -82,20 +81,17 @@ class ClusterSeen:
 
     @property
     def alone(self) -> bool:
-        """Whether the node is the only one."""
         return len(self.nodes) < 2
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """Names of the nodes that have not answered."""
+        """Nodes that have not answered."""
         heard = {self.me, *(peer.name for peer in self.peers)}
         return tuple(name for name in self.nodes if name not in heard)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that the checks evaluate."""
-
     seen: Inspection
     cluster: ClusterSeen
     alarms: Mapping[str, tuple[str, ...]]
@@ -106,8 +102,6 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a check."""
-
     check: str
     state: State
     evidence: str
@@ -115,11 +109,11 @@ class CheckResult:
 
 
 Found = tuple[State, str, str]
-"""The state, evidence and advice of a finding."""
+"""State, evidence and advice."""
 
 
 def findings(facts: Facts) -> list[CheckResult]:
-    """Evaluate all checks, and return the findings of those that apply, the worst first."""
+    """Evaluate all checks; returns the findings of those that apply, the worst first."""
     order = list(State)
     found = [CheckResult(name, *said) for name, check in CHECKS.items() if (said := check(facts)) is not None]
     return sorted(found, key=lambda each: order.index(each.state))
@@ -601,16 +595,9 @@ async def doctor(
 ) -> dict[str, Any]:
     """Say what of this node is not as it should be in production.
 
-    Args:
-        by_itself: send no requests to other nodes; facts that need them are unknown then.
-
-    Returns:
-        ``{"node": name, "at_ms": int, "boot_id": str | None, "checks": [{"check", "state", "evidence",
-            "to_do"}]}``, the worst first; ``at_ms`` is the node's time, and nodes of one machine have the
-            same ``boot_id``.
-
-    Raises:
-        PermissionDenied: the caller is not an administrator.
+    `by_itself`: facts that need other nodes are unknown then. Returns ``{"node": name, "at_ms": int,
+    "boot_id": str | None, "checks": [{"check", "state", "evidence", "to_do"}]}``, the worst first; ``at_ms``
+    is the node's time, and nodes of one machine have the same ``boot_id``.
     """
     node = caller.node
     cluster = node.cluster
@@ -667,14 +654,8 @@ async def upgrade_check(
 ) -> dict[str, Any]:
     """Say which clients, queues and policies use what a version of RabbitMQ refuses or does otherwise.
 
-    Clients are those that are connected now, to any node.
-
-    Returns:
-        ``{"to": version, "findings": documents of `emulation.UpgradeFinding`, the worst first,
-            "quorum_queues": names}``.
-
-    Raises:
-        PermissionDenied: the caller is not an administrator.
+    Clients are those that are connected now, to any node. Returns ``{"to": version, "findings": documents of
+    `emulation.UpgradeFinding`, the worst first, "quorum_queues": names}``.
     """
     upgrade = Upgrade(to)
     for queue in caller.catalog:

@@ -345,7 +345,6 @@ class Caller:
         return answer  # type: ignore[return-value]
 
     def ask(self, queue: QueueHandle, command: Callable[[RequestRef], Command]) -> Steps[Answer]:
-        """Send a command to a queue, and return its answer."""
         ref = self.new_request()
         answer: Answer = yield Wait(ref, queue, command(ref))
         return answer
@@ -382,7 +381,6 @@ class Caller:
         return ADMINISTRATOR in self.access.tags
 
     def sees(self, kind: Kind, name: str) -> bool:
-        """Return whether the user has any permission on it."""
         try:
             self.may("any", kind, name)
         except PermissionDenied:

@@ -219,7 +219,6 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """The parameters of `run` behind the caller, and the node."""
         return _arguments_of(self.run, self.at_node)
 
     @property

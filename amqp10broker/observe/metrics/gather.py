@@ -1,7 +1,7 @@
 """Gathers samples from the running broker in small steps, between which other tasks may run.
 
-Counters of connections are computed from one list of connections and the totals of those that have ended,
-both of one moment: a counter never decreases because a connection ends during the scrape.
+Counters of connections are those of one list of connections and the totals of ended ones, both of one moment:
+a counter never decreases because a connection ends during the scrape.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ TRANSPORTS: Final = ("tcp", "tls", "websocket")
 # Of transactions.
 ENDS: Final = ("committed", "rolled-back", "timed-out")
 Row = tuple[tuple[str, ...], tuple[float | None, ...]]
-"""Values of labels and of families; None for a missing value."""
+"""Values of labels and of families."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The state of the process; unknown values are None. `commits`: of the journal; None without one."""
+    """The process; unknown values are None. `commits`: of the journal; None without one."""
 
     name: str
     cluster: str
@@ -62,8 +62,8 @@ class MetricSource:
         coordination: this node's member of the metadata group; None without a cluster.
         attempts: logins that succeeded, and that failed, by protocol as in labels.
         clients: returns the totals of ended connections, the counters of their clients by protocol, and the
-            open connections (`runtime.connections.connections`), all as of now.
-        member: returns this node's member of a queue; None if it has none.
+            open connections (`runtime.connections.connections`).
+        member: returns this node's member of a queue; None: it has none.
         is_here: returns whether this node has the queue, or leads it.
     """
 
@@ -78,8 +78,8 @@ class MetricSource:
 
 @dataclass(frozen=True, slots=True)
 class MetricSamples:
-    """The samples of one metric. `samples`: suffix of the name, values of the labels, and the value; an
-    iterator, to be used once.
+    """Samples of one metric. `samples`: suffix of the name, values of the labels, and the value; to be used
+    once.
     """
 
     family: Family
@@ -107,7 +107,7 @@ class _Clients:
 
 
 class Gathering:
-    """One scrape, of the groups in `wanted`."""
+    """One scrape."""
 
     def __init__(self, source: MetricSource, wanted: ScrapeRequest) -> None:
         self._source = source

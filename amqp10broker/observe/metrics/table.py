@@ -1,8 +1,7 @@
 """Every metric: name, kind, labels, meaning. Those of RabbitMQ have its names, so that its dashboards work.
 
-A *group* corresponds to a family of `/metrics/detailed`: metrics of the same objects, with the same labels.
-Its rows are written one by one per object, and as their sums without labels in the aggregated form. A scrape
-wants some groups, in one of the formats.
+A *group* is a family of `/metrics/detailed`: metrics of the same objects, with the same labels. Its rows are
+written one by one per object, and as sums without labels in the aggregated form.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. `labels`: of its samples; for a group's metric, those in addition to the group's."""
+    """One metric. `labels`: of its samples; in a group, those in addition to the group's."""
 
     name: str
     kind: MetricKind
@@ -35,8 +34,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Metrics of the same objects. `bounded`: rows are limited to `ROWS_MAX`, because clients can create any
-    number of these objects.
+    """Metrics of the same objects. `bounded`: at most `ROWS_MAX` rows, because clients can create any number
+    of these objects.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Group:
     bounded: bool = False
 
     def detailed(self, family: Family) -> Family:
-        """Return a metric of the group with the name of its detailed form: ``rabbitmq_detailed_...``."""
+        """Return a metric with the name of its detailed form: ``rabbitmq_detailed_...``."""
         prefix, _, rest = family.name.partition("_")
         kind = "cluster" if self in CLUSTER_GROUPS else "detailed"
         return replace(family, name=f"{prefix}_{kind}_{rest}")
@@ -405,9 +404,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScrapeRequest:
-    """A parsed request. `vhosts`: queues of these count; None: all. `queue`: searched in the names of queues;
-    None: all count.
-    """
+    """A parsed request. `vhosts`: queues of these count; None: all. `queue`: searched in names of queues."""
 
     form: Form
     groups: tuple[Group, ...]
@@ -436,9 +433,8 @@ def wanted(
     queue: str | None = None,
     accept: str | None = None,
 ) -> ScrapeRequest:
-    """Parse a request. `families`: names of groups, of the detailed form; unknown ones are ignored, as in
-    RabbitMQ. Raises `InvalidArgument` if the expression is invalid, or cannot be searched for in bounded
-    time.
+    """Parse a request. `families`: names of groups; unknown ones are ignored, as in RabbitMQ. Raises
+    `InvalidArgument` if the expression is invalid, or cannot be searched for in bounded time.
     """
     openmetrics = "application/openmetrics-text" in (accept or "")
     if form in (Form.AGGREGATED, Form.MEMORY):

@@ -39,15 +39,11 @@ BATCH_MAX: Final = 512
 # Between two batches that are not full.
 PAUSE_S: Final = 2.0
 Tell = Callable[[str, int], None]
-"""Called from any thread with a reason and the total of lost spans; an empty reason reports that sending
-works again.
-"""
+"""Called from any thread with a reason and the total of lost spans; an empty reason: sending works again."""
 
 
 class SpanQueue(SpanProcessor):
-    """The queue that this module describes. `taken`: spans accepted in time; some of them wait, or are being
-    exported.
-    """
+    """`taken`: spans accepted in time; some of them wait, or are being exported."""
 
     def __init__(self, exporter: SpanExporter, tell: Tell) -> None:
         self._exporter = exporter
@@ -86,21 +82,21 @@ class SpanQueue(SpanProcessor):
 
     @property
     def lost_at_last(self) -> int:
-        """Return how many spans are lost if no more are sent."""
+        """How many spans are lost if no more are sent."""
         return self.lost + self.taken - self.sent - self._failed
 
     def shutdown(self) -> None:
-        """Request that the remaining spans are sent and the thread ends; returns at once."""
+        """Have the remaining spans sent and the thread ended; returns at once."""
         self._ended = True
         self._more.set()
 
     def join(self, within_s: float) -> bool:
-        """Wait for the end of the thread; return whether it has ended. Blocks the calling thread."""
+        """Wait for the end of the thread; return whether it has ended."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Do nothing, because no span waits for long."""
+        """Do nothing: no span waits for long."""
         return True
 
     def _work(self) -> None:
@@ -157,9 +153,7 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 def data_of(
     found: Iterable[MetricSamples], resource: Resource, version: str, began_ns: int, now_ns: int
 ) -> Iterator[MetricsData | None]:
-    """Convert all metrics step by step; only the last step yields data. `began_ns`: beginning of the
-    counters, since 1970.
-    """
+    """Convert all metrics step by step; only the last step yields data. `began_ns`: of the counters."""
     metrics: dict[str, Metric] = {}
     for samples in found:
         family = samples.family

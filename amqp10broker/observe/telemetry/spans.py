@@ -1,7 +1,5 @@
-"""Spans of the messages of one session or channel, made of its commands to and effects from queues.
-
-A publish, its routing, a delivery and its settlement all cross the boundary between a session or channel and
-its queues, so tracing needs to observe only these commands and effects.
+"""Spans of the messages of one session or channel, made of its commands to and effects from queues, which
+publishes, routing, deliveries and settlement all cross.
 
 ===========  ========  ======================================================================================
 span         kind      from, to
@@ -67,9 +65,7 @@ Attributes = dict[str, Any]
 
 
 class Traces:
-    """The state shared by all sessions and channels of a broker. `open` counts spans that have not ended.
-    `now_ns`: returns the time since 1970.
-    """
+    """What all sessions and channels of a broker share. `open` counts spans that have not ended."""
 
     def __init__(
         self,
@@ -88,9 +84,8 @@ class Traces:
         self._lost = lost
 
     def context_of(self, message: Message, *, may_begin: bool) -> Context | None:
-        """Return the trace context of a message; None if it is not traced.
-
-        `may_begin` allows a new trace for a message without one.
+        """Return the trace context of a message; None: it is not traced. `may_begin`: a message without one
+        begins a trace.
         """
         fields = trace_fields(message)
         if fields is None:
@@ -112,7 +107,7 @@ class Traces:
         kind: SpanKind = SpanKind.SERVER,
         links: Sequence[Link] = (),
     ) -> Any:
-        """Begin a span; return None if it is not sampled, or there are too many."""
+        """Begin a span; None: it is not sampled, or there are too many."""
         if self.open >= OPEN_MAX:
             self._lost()
             return None
@@ -123,7 +118,7 @@ class Traces:
         return span
 
     def end(self, span: Any, at_ns: int, error: str = "") -> None:
-        """End a span; `error` is a short reason, empty for success."""
+        """`error` is a short reason, empty for success."""
         if error:
             span.set_attribute("error.type", error)
             span.set_status(Status(StatusCode.ERROR))
@@ -144,8 +139,6 @@ class _Publish:
 
 
 class _ConsumerSpans:
-    """The deliveries of a consumer."""
-
     __slots__ = ("cancelled", "epoch", "held", "queue", "settled")
 
     def __init__(self, queue: str, settled: bool) -> None:
@@ -176,7 +169,7 @@ class PartSpans:
     # --- events -------------------------------------------------------------------------------------
 
     def heard(self, letter: object) -> None:
-        """Observe an effect from a queue before it is processed."""
+        """Observe effects from queues before they are processed."""
         if self._began_ns is None:
             self._began_ns = self._traces.now_ns()
         if isinstance(letter, list):

@@ -1,9 +1,8 @@
 """The frames of one channel of AMQP 0-9-1 in a ring, and timelines of links and channels as JSON.
 
-Each frame has the state of the channel before it. A run of frames is one record, and is formatted only on a
-query. State that changes without frames (the queue's credit, the reader's, the writer) is read after the
-channel's step, and belongs to the step's last frame. A content is one frame here, with its header and body.
-The JSON has steps, each of them a frame or a run of frames, with its changes.
+Each frame has the state of the channel before it. A run of frames is one record, formatted only on a query.
+State that changes without frames (the queue's credit, the reader's, the writer) is read after the channel's
+step, and belongs to the step's last frame. A content is one frame here, with its header and body.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ _CONFIRMS: Final = frozenset({methods.BasicAck, methods.BasicNack})
 # The offset in a method's frame, after type, channel and size.
 _METHOD_AT: Final = 7
 LOOK_AFTER: Final = 512
-"""The number of records after which the ring checks whether it is still observed."""
+"""After so many records the ring checks whether it is still observed."""
 
 
 class ChannelRecordKind(IntEnum):
     """The kind of a record, which determines its three fields."""
 
     MARK = auto()
-    """No frame and no fields: state changed in a step without frames."""
+    """State changed in a step without frames."""
     PUBLISHED = auto()
     """Exchange, routing key, the first body's beginning."""
     ACKED = auto()
@@ -60,7 +59,7 @@ class ChannelRecordKind(IntEnum):
     DELIVERED = auto()
     """The consumer's `Terms`, the first delivery tag."""
     SENT = auto()
-    """A method of bounded size, or text."""
+    """As `RECEIVED`."""
 
 
 ChannelRecord = tuple[Any, ...]
@@ -295,12 +294,12 @@ class ChannelRing:
         return self._gone + len(self._records)
 
     def before(self, number: int) -> Values:
-        """Return the state of the channel before an existing record, or before the next one."""
+        """Return the state before an existing record, or before the next one."""
         records = self._from(number, 1)
         return self._drawn(records[0][_BEFORE:] if records else self._behind_all())
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, Values, ChannelRecord]]:
-        """Iterate over records: time, whether it is about the consumer, values after it, the record."""
+        """Yield records: time, whether it is about the consumer, values after it, the record."""
         records = self._from(number, limit + 1)
         behind = [following[_BEFORE:] for following in records[1:]]
         if len(records) <= limit:
@@ -352,16 +351,12 @@ def _tag(tag: int, multiple: bool) -> str:
 def timeline(
     ring: FrameRing | ChannelRing, since: int | None, limit: int, *, frames: bool = True
 ) -> dict[str, Any]:
-    """Return steps of a ring from a number on. A later call takes ``next`` as `since`.
+    """Return steps of a ring from a number on; None, or one that is gone: from the oldest.
 
-    Args:
-        since: number of the first step; None, or one that is not there any more: the oldest.
-
-    Returns:
-        ``{"since", "next": int, "lost": int, "more": bool, "ended": str | None, "start": {values}, "steps":
-            [{"number": int, "at_ns": int, "direction": "in" | "out" | None, "frames": int, "link": bool,
-            "frame": str, "bytes": hex, "marks": [...], "values": {those that changed}}]}``. Times are of the
-            ring's clock.
+    A later call takes ``next`` as `since`. Returns ``{"since", "next": int, "lost": int, "more": bool,
+    "ended": str | None, "start": {values}, "steps": [{"number": int, "at_ns": int, "direction": "in" | "out"
+    | None, "frames": int, "link": bool, "frame": str, "bytes": hex, "marks": [...], "values": {those that
+    changed}}]}``. Times are of the ring's clock.
     """
     if ring.ended is None:
         ring.turn_over()
@@ -394,7 +389,7 @@ def _changed(names: tuple[str, ...], before: Values, values: Values) -> dict[str
 
 
 class Taps:
-    """Forwards the events of one session to several rings (a `FrameTap`)."""
+    """Passes the events of one session to several rings (a `FrameTap`)."""
 
     def __init__(self, rings: Sequence[FrameRing]) -> None:
         self._rings = rings

@@ -1,9 +1,9 @@
 """The frames of one link's session in a ring, recorded while the link is observed.
 
 A run of frames is one record, a plain tuple that begins with the time in nanoseconds by a monotonic clock and
-its `RecordKind`. Nothing is computed when it is made: the state of the link after each frame is replayed on a
-query (`standing`). So that the oldest records can be dropped, the ring is cut into segments; each begins with
-the state of the link, taken from the engine between two steps of the session.
+its `RecordKind`. The state of the link after each frame is replayed on a query (`Standing`). So that the
+oldest records can be dropped, the ring is cut into segments; each begins with the state of the link, taken
+from the engine between two steps of the session.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from amqp10broker.protocols.amqp10.settling import DispositionRun
 from amqp10broker.protocols.serial import MASK, ranges
 
 HEAD_BYTES: Final = 64
-"""The number of bytes stored of the first frame of a run, and of a payload."""
+"""Bytes stored of the first frame of a run, and of a payload."""
 Span = tuple[int, int]
 _FIRST: Final = itemgetter(0)
 _LAST: Final = itemgetter(1)
@@ -43,7 +43,7 @@ class RecordKind(IntEnum):
     """The kind of a record, which determines its fields after time and kind."""
 
     MARK = auto()
-    """A `Mark`: a state that changes without a frame."""
+    """A `Mark`."""
     TRANSFERS_IN = auto()
     """handle, spans of delivery-ids, how many, settled, first tag, first payload's beginning."""
     TRANSFER_IN = auto()
@@ -65,9 +65,9 @@ Record = tuple[Any, ...]
 
 Mark = tuple[int, int, int, bool, int, str | None]
 """The state of a link that changes without frames, after a step of its session: deliveries that its queue may
-still make and those that are not written (`QueueCredit.granted`, `waiting`); bytes that the socket of the
-connection does not take, and whether transfers of the session wait for that; the limit of its credit, and why
-it has this value if it is automatic (`sessions.credit`).
+still make and those that are not written (`QueueCredit.granted`, `waiting`); bytes that the socket does not
+take, and whether transfers of the session wait for that; the limit of its credit, and why it has this value
+if it is automatic (`sessions.credit`).
 """
 
 
@@ -185,7 +185,7 @@ Tell = Callable[[Any], str]
 
 
 def shown(record: Record, tell: Tell) -> dict[str, Any]:
-    """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step; see `document`."""
+    """Return ``direction``, ``frames``, ``frame``, ``bytes`` and ``marks`` of a step."""
     direction: str | None = "in"
     frames, marks, head = 1, [], b""
     match record[1]:
@@ -247,7 +247,7 @@ def _spans(spans: Any) -> str:
 
 
 RECORDS_MAX: Final = 32_768
-"""The most records of a ring, of 300 bytes each; beyond, the oldest segment is dropped."""
+"""Of 300 bytes each; beyond, the oldest segment is dropped."""
 SEGMENT_RECORDS: Final = 512
 TEXT_CHARACTERS_MAX: Final = 400
 """The most characters of a frame with fields of any length, which is stored as text."""
@@ -431,11 +431,11 @@ class FrameRing:
         return self._segments[-1].first + len(self._segments[-1].records)
 
     def before(self, number: int) -> tuple[Any, ...]:
-        """Return the state of the link before an existing record, or before the next one."""
+        """Return the state before an existing record, or before the next one."""
         return self._at(number).values()
 
     def steps(self, number: int, limit: int) -> Iterator[tuple[int, bool, tuple[Any, ...], Record]]:
-        """Iterate over records: time, whether it is about the link, values after it, the record."""
+        """Yield records: time, whether it is about the link, values after it, the record."""
         standing = self._at(number)
         for record in islice(self.records(number), limit):
             link = standing.apply(record)
@@ -452,7 +452,7 @@ class FrameRing:
         return standing
 
     def records(self, number: int) -> Iterator[Record]:
-        """Iterate over records from an existing one on."""
+        """Yield records from an existing one on."""
         for segment in self._segments:
             yield from segment.records[max(0, number - segment.first) :]
 
