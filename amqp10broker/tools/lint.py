@@ -72,8 +72,6 @@ class Sort(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of the lint."""
-
     id: str
     sort: Sort
     finds: str
@@ -83,7 +81,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A frame as text; `at_ns` is nanoseconds since 1970."""
+    """A frame as text; `at_ns`: since 1970."""
 
     at_ns: int
     text: str
@@ -95,7 +93,7 @@ def evidence_of(record: RecordedFrame) -> Evidence:
 
 @dataclass(slots=True)
 class Finding:
-    """A violation of a rule. `connection`: number of the connection; 0: several connections."""
+    """A violation of a rule. `connection`: 0: several."""
 
     rule: Rule
     connection: int
@@ -253,9 +251,8 @@ RULES: Final = {rule.id: rule for rule in list(vars().values()) if isinstance(ru
 
 
 class SettlingHabit:
-    """How one consumer settles.
-
-    `held` has the unsettled deliveries, oldest first: number and time of sending.
+    """How one consumer settles. `held`: the unsettled deliveries, oldest first: number and time of
+    sending.
     """
 
     def __init__(self) -> None:
@@ -313,8 +310,8 @@ class _LintedLink:
     """The habits on one link.
 
     The client receives: `last` is its last frame about the link; `grants` counts flows with credit;
-    `idle_ns`: when it had used its credit and settled all, None otherwise. The client sends: `tags` of
-    unsettled deliveries, counts of messages.
+    `idle_ns`: when it had used its credit and settled all. It sends: `tags` of unsettled deliveries, counts
+    of messages.
     """
 
     last: Evidence
@@ -329,7 +326,7 @@ class _LintedLink:
 
 
 class Client10:
-    """The state and the findings of one AMQP 1.0 connection."""
+    """State and findings of one AMQP 1.0 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -521,7 +518,7 @@ class _LintedConsumer:
 
 
 class Client091:
-    """The state and the findings of one AMQP 0-9-1 connection."""
+    """State and findings of one AMQP 0-9-1 connection."""
 
     def __init__(self, number: int, book: Book) -> None:
         self._number = number
@@ -668,8 +665,7 @@ def _where_in_channel(channel: ObservedChannel, consumer: ObservedConsumer) -> s
 class Lint:
     """Processes the frames of any number of connections.
 
-    It stores attached links and unsettled deliveries; of ended objects only findings. `connections` and
-    `frames` count the processed ones.
+    It stores attached links and unsettled deliveries; of ended objects only findings.
     """
 
     def __init__(self) -> None:
@@ -699,9 +695,7 @@ class Lint:
             client.take(record)
 
     def finish(self, now_ns: int = 0) -> list[Finding]:
-        """Finish the recording and return the findings. `now_ns`: time of the end, nanoseconds since 1970;
-        that of the last record if that is later.
-        """
+        """Return the findings. `now_ns`: time of the end; that of the last record if that is later."""
         self._now_ns = max(self._now_ns, now_ns)
         for connection in list(self._clients):
             self._end(connection)

@@ -3,8 +3,6 @@
 The report begins with the recommendation and its certainty, then has for each group of configurations the
 figures and the reasons of waits as tables, and the definitions. Layout and fixed texts are in the template
 `report.html`.
-
-The runs of a recording, and the files with their events.
 """
 
 from __future__ import annotations
@@ -67,8 +65,8 @@ _READERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class RecordingData:
-    """The contents of a recording. `runs`: rows by the names of `schema.RUN_FIELDS`, in order of their
-    beginnings; only those with events.
+    """The contents of a recording. `runs`: rows of `RUN_FIELDS`, in order of their beginnings; only those
+    with events.
     """
 
     folder: Path
@@ -86,10 +84,7 @@ class RecordingData:
 def find_recording(folder: Path) -> RecordingData:
     """Find the runs and files of a recording, without reading its events.
 
-    Raises:
-        NotARecording: the folder does not exist, or has no run or no events.
-        OtherVersion: it has another layout.
-        ArrowMissing: pyarrow is not installed.
+    Raises `NotARecording` if there is no folder, run or event, `OtherVersion`, and `ArrowMissing`.
     """
     if not folder.is_dir():
         raise NotARecording(str(folder), "is no folder")
@@ -171,8 +166,8 @@ _CONTROL: Final = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
-    """The contents of a report. `recommended` has one entry per group, in the same order; `waits` the longest
-    waits first.
+    """The contents of a report. `recommended`: one per group, in the same order; `waits`: the longest
+    first.
     """
 
     recording: RecordingData
@@ -359,7 +354,7 @@ def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
 
 
 def comparisons(groups: Sequence[Sequence[ConfigurationFigures]]) -> list[Compared]:
-    """Return throughput and p99 of each configuration beside the best, for the table beside the report."""
+    """Return throughput and p99 of each configuration beside the best."""
     return [
         one
         for members in groups
@@ -446,14 +441,9 @@ class Result:
 def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress: ProgressLines) -> Result:
     """Analyse a recording, and write the report and the tables.
 
-    Args:
-        output: a folder, created if necessary; files of an earlier analysis are replaced.
-
-    Raises:
-        RecordingError: the folder is not a recording that this version reads.
-        NothingToAnalyse: its runs have no events that count.
-        OutputNotWritable: the system does not allow writing there.
-        SparkFailed: Spark has failed.
+    `output` is created if necessary; files of an earlier analysis are replaced. Raises `RecordingError` if
+    this version cannot read it, `NothingToAnalyse` if no event counts, `OutputNotWritable`, and
+    `SparkFailed`.
     """
     recording = find_recording(folder)
     make_folder(output)
@@ -488,7 +478,7 @@ def sum_up(recording: RecordingData, spark: SparkSession) -> list[Cell]:
 
 
 def look_for_waits(recording: RecordingData, spark: SparkSession) -> list[tuple[Any, ...]]:
-    """Return the longest waits of single links, as rows of `waits.find_waits`."""
+    """Return the longest waits of single links, as rows of `find_waits`."""
     return _asked(recording, spark, find_waits)
 
 

@@ -1,7 +1,7 @@
 """The tables beside the report, as CSV and as Parquet.
 
-Each analysis writes each table, also without a row, with the same columns and types whatever was recorded, so
-that programs can rely on them.
+Each analysis writes each table, also without a row, with the same columns and types, so that programs can
+rely on them.
 """
 
 from __future__ import annotations
@@ -208,7 +208,6 @@ def tables_of(
     recommended: Sequence[Recommendation | NoRecommendation],
     waits: Sequence[LinkWait],
 ) -> dict[str, list[Row]]:
-    """Return the rows of all `TABLES`, by name."""
     return {
         "runs": [_spread(asdict(each.figures)) for each in measured],
         "configurations": [_configuration(each) for each in found],

@@ -81,7 +81,7 @@ class LedgerLink:
 
     @property
     def limit(self) -> int:
-        """Return how many deliveries, counted from the first, the credit allows."""
+        """How many deliveries, counted from the first, the credit allows."""
         credit = self.state.credit
         return serial.diff(credit.delivery_count, self.state.initial_count) + credit.link_credit
 
@@ -100,7 +100,7 @@ class Ledger10:
 
     @property
     def error(self) -> str | None:
-        """Return the error of the broker's close; "" without one, None without a close."""
+        """Of the broker's close; "" without one, None without a close."""
         close = self.state.closed.get("out")
         return None if close is None else error_text(close.error)
 
@@ -209,7 +209,7 @@ _NS: Final = 1e9
 
 
 class PublisherWait(Enum):
-    """The reasons for which a publisher waits, or, from credit on, a delivery to a consumer."""
+    """Why a publisher waits, or, from credit on, a delivery to a consumer."""
 
     CREDIT = "link-credit"
     WINDOW = "incoming-window"
@@ -274,8 +274,8 @@ class RecordedPublisher:
 
 @dataclass(eq=False, slots=True)
 class RecordedSession:
-    """A recorded session with its publishers. `windows`: time of each opening of the broker's window, and the
-    transfers that it allowed since the begin.
+    """`windows`: time of each opening of the broker's window, and the transfers that it allowed since the
+    begin.
     """
 
     session: ObservedSession
@@ -289,10 +289,9 @@ class Pace:
     """The measured pace of a publisher.
 
     Attributes:
-        own_s: seconds that the client needs for a message when it waits for nothing.
+        own_s: seconds for a message when the client waits for nothing.
         reaction_s: seconds, beyond the round trip, from the end of a wait to the next message.
-        limit: messages without outcome at most, by the client's own decision; None if there is no sign of
-            one.
+        limit: messages without outcome at most, by the client's own decision; None: no sign of one.
     """
 
     round_trip_s: float
@@ -350,7 +349,7 @@ def publishers(part: RecordedConnection) -> list[RecordedSession]:
 
 
 def round_trip_s(recorded: Sequence[RecordedPublisher]) -> float | None:
-    """Return the shortest time from a grant to the first message that needed it; None if there is none."""
+    """Return the shortest time from a grant to the first message that needed it; None: there is none."""
     times = [
         publisher.arrivals[needed] - at
         for publisher in recorded
@@ -401,7 +400,7 @@ def pace_of(publisher: RecordedPublisher, round_trip: float) -> Pace:
 
 
 def allowed_at(allowances: Sequence[tuple[float, int]], numbers: Sequence[int]) -> list[float | None]:
-    """Return when each of these ascending numbers of messages was allowed; None if always, or never."""
+    """Return when each of these ascending numbers of messages was allowed; None: always, or never."""
     found: list[float | None] = []
     place = 0
     for number in numbers:

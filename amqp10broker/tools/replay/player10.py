@@ -462,8 +462,8 @@ class Player10(Player):
 
 
 def content(offset: int, size: int, whole: int) -> bytes:
-    """Return a part of a message of a recorded length: a data section of zeros. `whole`: length of the
-    message; less than four bytes cannot be a message.
+    """Return a part of a message of a recorded length, a data section of zeros. `whole`: length of the
+    message; less than four bytes cannot be one.
     """
     if whole > 260:
         head = b"\x00\x53\x75\xb0" + (whole - 8).to_bytes(4, "big")

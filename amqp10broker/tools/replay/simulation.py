@@ -66,12 +66,12 @@ class RecordedConsumer:
 
     @property
     def credit(self) -> int:
-        """Return the largest credit that the client has granted at once."""
+        """The largest credit that the client has granted at once."""
         return max((grant.credit for grant in self.grants), default=0)
 
     @property
     def progress(self) -> list[tuple[float, int]]:
-        """Return when how many deliveries were finished: by outcomes, else by flows."""
+        """When how many deliveries were finished: by outcomes, else by flows."""
         return self.finished or [(grant.at, grant.count) for grant in self.grants if grant.count]
 
     def carry(self, at: float, size: int, transfer: Transfer) -> None:
@@ -107,7 +107,7 @@ class Work:
         supply_s: seconds that the broker needs for the next message when it waits for nothing.
         reaction_s: seconds, beyond the round trip and the work, from the end of a wait to the next message.
         renew_at: share of the credit that is left when the client grants again.
-        bound: maximum of deliveries received or granted without outcome, as a multiple of the credit.
+        bound: most deliveries received or granted without outcome, as a multiple of the credit.
         by_finish: the client counts a delivery as received when it has finished it.
         work_seen, supply_seen: whether the recording shows how fast the client, and the broker, are by
             themselves.
@@ -150,7 +150,7 @@ def consumers(part: RecordedConnection) -> list[RecordedConsumer]:
 
 
 def round_trip_s(found: Sequence[RecordedConsumer]) -> float | None:
-    """Return the shortest time from a delivery to a flow that counts it, or its outcome; None if there is
+    """Return the shortest time from a delivery to a flow that counts it, or its outcome; None: there is
     none.
     """
     times = [
@@ -242,8 +242,8 @@ def _own(consumer: RecordedConsumer, round_trip: float) -> tuple[float, float, b
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """The behaviour of a publisher in the simulation. `limit`: of messages without outcome; None for none.
-    `confirm_s`: seconds from a message's arrival to its outcome, by message, repeated in a cycle.
+    """A publisher in the simulation. `limit`: of messages without outcome; None: none. `confirm_s`: seconds
+    from a message's arrival to its outcome, by message, repeated in a cycle.
     """
 
     own_s: float
@@ -256,8 +256,6 @@ class Habits:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """The result of a simulation for one publisher or consumer."""
-
     rate: float
     waits: dict[PublisherWait, float]
     held: int
@@ -285,17 +283,14 @@ class _SimulatedLink:
 def simulate(
     publishers: Sequence[Habits], *, max_link_credit: int, window: int, round_trip_s: float, messages: int
 ) -> list[SimulationResult]:
-    """Simulate the publishers of one session until one of them has sent `messages` messages.
+    """Simulate the publishers of one session until one of them has sent so many `messages`, at least 2.
 
     The broker processes each message at once; the time to its outcome does not depend on anything else.
-    `messages`: at least 2.
     """
     return Simulation(publishers, max_link_credit, window, round_trip_s / 2).run(messages)
 
 
 class Simulation:
-    """The simulation of one session, as `simulate` describes it."""
-
     def __init__(self, publishers: Sequence[Habits], credit: int, window: int, way_s: float) -> None:
         self._links = [
             _SimulatedLink(each, SenderCredit(), ReceiverCredit(INITIAL_DELIVERY_COUNT, credit))
@@ -310,7 +305,7 @@ class Simulation:
         self._numbers = count()
 
     def told(self, at: float, kind: str, number: int, content: tuple[int, int]) -> None:
-        """Observe a frame at the broker; a hook for subclasses. `content`: frames and bytes of a message; or
+        """Observe a frame at the broker; for subclasses. `content`: frames and bytes of a message; or
         delivery-count and link-credit; or next-incoming-id and incoming-window.
         """
 
