@@ -59,7 +59,6 @@ from amqp10broker.protocols.amqp10.performatives import (
 )
 from amqp10broker.protocols.connection import WireProtocol
 
-# The first frames of a finding, which are shown.
 EVIDENCE_MAX: Final = 3
 
 
@@ -123,7 +122,7 @@ class Book:
 
 
 SECOND_NS: Final = 1_000_000_000
-# Seconds for which a link without obstacle may be idle before that is a finding.
+# Seconds that a link without obstacle may be idle.
 LONG_S: Final = 5
 # Unsettled deliveries of one consumer.
 HELD_MANY: Final = 100
@@ -135,22 +134,22 @@ FLOW_BEFORE_ATTACH: Final = Rule(
     "flow-before-attach",
     Sort.FAULT,
     "a receiver's flow with a delivery-count before the sender's attach was sent",
-    "The delivery-count is the sender's, and known from its attach on. Credit counts from it: with a broker "
-    "that begins elsewhere than at the guess, the receiver gets more messages than it asked for, or none.",
+    "Credit counts from the sender's delivery-count, known from its attach on: after another guess, the "
+    "receiver gets more messages than it asked for, or none.",
     "Leave delivery-count out of flows until the attach has come, or wait for it (part 2, section 2.7.4).",
 )
 CREDIT_NEVER_RENEWED: Final = Rule(
     "credit-never-renewed",
     Sort.RISK,
     f"a receiver that has used the credit of its only flow, settled all, and was silent for {LONG_S} s",
-    "The link stays attached and gets nothing any more, whatever is in the queue.",
+    "The link gets nothing any more, whatever is in the queue.",
     "Send a flow with new credit when messages are settled, or detach the link.",
 )
 SETTLES_NOTHING: Final = Rule(
     "settles-nothing",
     Sort.RISK,
     f"a receiver that got at least {FEW} unsettled deliveries, the first {LONG_S} s ago, and settled none",
-    "The messages stay with the consumer: others do not get them, and all are delivered again when it goes.",
+    "Other consumers do not get the messages, and all are delivered again when this one goes.",
     "Send dispositions for what was processed, or attach with snd-settle-mode settled.",
 )
 UNSETTLED_GROWS: Final = Rule(
@@ -158,8 +157,8 @@ UNSETTLED_GROWS: Final = Rule(
     Sort.RISK,
     f"a consumer that settles some, and at the end holds at least {HELD_MANY} and half of all it got, the "
     f"oldest for {LONG_S} s",
-    "Some messages are never settled: their number grows until the broker or the client has no room, and "
-    "they are delivered again when the consumer goes.",
+    "Their number grows until the broker or the client has no room, and they are delivered again when the "
+    "consumer goes.",
     "Settle each delivery, also those that are skipped or have failed.",
 )
 WINDOW_NOT_REOPENED: Final = Rule(
@@ -167,7 +166,7 @@ WINDOW_NOT_REOPENED: Final = Rule(
     Sort.RISK,
     f"a client's session whose incoming-window was used up, and which sent no flow for {LONG_S} s",
     "No link of the session gets anything, whatever its credit.",
-    "Send a flow with a new incoming-window when transfers were taken, whether or not they are settled.",
+    "Send a flow with a new incoming-window when transfers were taken, settled or not.",
 )
 BEYOND_CREDIT: Final = Rule(
     "beyond-credit",
@@ -187,7 +186,7 @@ TAG_REUSED: Final = Rule(
     "tag-reused",
     Sort.FAULT,
     "a delivery with the delivery-tag of one that is unsettled on the same link",
-    "Tags tell deliveries apart when a link is resumed; two of one name are one.",
+    "Deliveries of one tag are one when a link is resumed.",
     "Count, or use a UUID; reuse a tag when its delivery is settled (part 2, section 2.6.12).",
 )
 SENDS_SETTLED: Final = Rule(
@@ -195,20 +194,20 @@ SENDS_SETTLED: Final = Rule(
     Sort.RISK,
     f"{FEW} messages that were sent settled",
     "No outcome comes back: a message that was not routed, or not stored, is lost without notice.",
-    "Send unsettled and wait for the outcome, unless losing messages is meant.",
+    "Send unsettled and wait for the outcome, unless messages may be lost.",
 )
 SENDS_REFUSED: Final = Rule(
     "sends-what-is-refused",
     Sort.RISK,
     f"a sender that goes on after {FEW} of its messages in a row were rejected or released",
     "They are in no queue.",
-    "Look at the outcome: rejected says why; released means that no queue is bound, or none took it.",
+    "Look at the outcome: rejected has the reason; released: no queue is bound, or none took it.",
 )
 RETURNS_EVERYTHING: Final = Rule(
     "returns-everything",
     Sort.RISK,
     f"a consumer that gave back {OFTEN} messages and accepted none",
-    "The same messages go round and round, at full speed.",
+    "The same messages go round at full speed.",
     "Reject what cannot be processed (it is dead-lettered then), or wait before giving it back.",
 )
 NO_HEARTBEAT: Final = Rule(
@@ -223,7 +222,7 @@ ENDED_BY_ERROR: Final = Rule(
     Sort.FAULT,
     "a link, session, channel or connection that the broker ended with an error; not by force from outside",
     "What was under way on it is not done.",
-    "Read the condition and the text: they name the cause.",
+    "The condition and the text name the cause.",
 )
 UNCONFIRMED: Final = Rule(
     "unconfirmed",
@@ -236,7 +235,7 @@ AUTO_ACK: Final = Rule(
     "auto-ack",
     Sort.RISK,
     f"a consumer without acknowledgements that got {FEW} persistent messages",
-    "They are gone when they are written to the socket: what was not processed yet is lost with the client.",
+    "They are gone when they are written: what was not processed yet is lost with the client.",
     "Consume with no-ack false, and acknowledge what was processed.",
 )
 RETURNS_IGNORED: Final = Rule(
@@ -297,8 +296,7 @@ _CONDITIONS: Final = {
     "amqp:link:transfer-limit-exceeded": BEYOND_CREDIT,
     "amqp:session:window-violation": BEYOND_WINDOW,
 }
-# Begins the description when it is not caused by the client: the broker stops, or an operator has closed the
-# connection.
+# By the broker's stop, or an operator: not caused by the client.
 _FORCED: Final = "Connection forced"
 _MANAGEMENT: Final = "/management"
 _BACK: Final = (Released, Modified, Rejected)
@@ -501,7 +499,6 @@ def _where(session: ObservedSession, link: ObservedLink) -> str:
     return f"{role} '{link.name}' of {address or 'no address'}, session {session.channel}"
 
 
-# Not caused by the client: the broker stops, or an operator has closed the connection.
 CONNECTION_FORCED: Final = 320
 _PERSISTENT: Final = 2
 _FRAME_BYTES: Final = 7
