@@ -39,12 +39,10 @@ def write_secret(path: str) -> None:
         raise ConfigError(
             path,
             "is there already",
-            "give another name; nodes that share a secret do not change it one by one",
+            "give another name; all nodes must have one secret",
         ) from error
     except OSError as error:
-        raise ConfigError(
-            path, f"cannot be written: {error.strerror}", "give a file in a folder of yours"
-        ) from error
+        raise ConfigError(path, f"cannot be written: {error.strerror}", "give another file") from error
     with os.fdopen(fd, "w", encoding="ascii") as file:
         file.write(f"{secrets.token_urlsafe(32)}\n")
         file.flush()
@@ -87,15 +85,15 @@ def force_standalone(path: str, confirmed: Callable[[str], bool]) -> str | None:
     finally:
         data.close()
     return (
-        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node that comes back "
-        "must begin with an empty folder to join it"
+        f"node '{me}' is a cluster of one, with {found.kept} queues: start it; a lost node needs an empty "
+        "folder to join it again"
     )
 
 
 def _ask(told: str) -> bool:
     print(told, file=sys.stderr)
     if not sys.stdin.isatty():
-        raise Failed("nothing was changed: give --yes if this is what you want")
+        raise Failed("nothing was changed: give --yes to do it")
     print("go on? (yes/no) ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip() == "yes"
 
@@ -407,14 +405,14 @@ def _arguments(parser: Parser) -> None:
         type=int,
         default=5672,
         metavar="PORT",
-        help="where the first listens for AMQP, the others on those that follow (default 5672); for each "
-        "other they listen on ports 20000 above",
+        help="AMQP port of the first; the others have the next ones (default 5672), and for each other ports "
+        "20000 above",
     )
     parser.add_argument(
         "--data",
         default="cluster",
         metavar="DIR",
-        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster); made if it is not there",
+        help="folder of their folders, DIR/a, DIR/b, ... (default: cluster)",
     )
     parser.add_argument(
         "serve_options", nargs="*", metavar="-- OPTION", help="options of serve, for each of them"
@@ -431,22 +429,21 @@ COMMANDS: Final = (
         "run-cluster",
         _arguments,
         _run_cluster,
-        "Run a cluster on this machine until ctrl-C, each node a process of its own. A node that is killed "
-        "ends no other; the file command in its folder starts it again.",
+        "Run a cluster on this machine until ctrl-C, each node a process. A node may be killed; the file "
+        "command in its folder starts it again.",
     ),
     Command(
         "cluster new-secret",
         _secret_arguments,
         _new_secret,
-        "Draw a secret that the nodes of a cluster share, and write it to a file that must not be there yet, "
-        "readable by its owner only.",
+        "Draw the secret that the nodes of a cluster share, into a new file, readable by its owner only.",
     ),
     Command(
         "cluster force-standalone",
         _standalone_arguments,
         _force_standalone,
-        "When most nodes of a cluster are lost for good, make a cluster of one of the data folder of a "
-        "stopped node that is left: its metadata, and every quorum queue that has a member there. Other "
-        "nodes can join it then. It says what is lost, and asks before it changes anything.",
+        "When most nodes of a cluster are lost for good, make a cluster of one of a stopped node's data "
+        "folder: its metadata, and every quorum queue that has a member there. Other nodes can join it then. "
+        "It says what is lost, and asks before it changes anything.",
     ),
 )

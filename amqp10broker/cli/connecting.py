@@ -25,8 +25,8 @@ def add_password_file(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--password-file",
         metavar="FILE",
-        help="a file whose first line is the password, - for standard input (default: ask at the terminal, "
-        "or read standard input if that is no terminal)",
+        help="a file whose first line is the password, - for standard input (default: the terminal, else "
+        "standard input)",
     )
 
 
@@ -34,7 +34,7 @@ def add_password(parser: argparse.ArgumentParser) -> None:
     """Add the options of a user's new password, or of none."""
     password = parser.add_mutually_exclusive_group()
     add_password_file(password)
-    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+    password.add_argument("--no-password", action="store_true", help="no login with a password")
 
 
 def new_password(arguments: argparse.Namespace) -> str | None:

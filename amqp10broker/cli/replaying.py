@@ -41,8 +41,8 @@ def _replay_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--url",
         metavar="URL",
-        help="the broker, amqp://user:password@host:port/vhost (default: AMQP10BROKER_URL); without a user "
-        "it is guest, without a virtual host that of the recording",
+        help="the broker, amqp://user:password@host:port/vhost (default: AMQP10BROKER_URL, user guest, the "
+        "virtual host of the recording)",
     )
     parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="play this connection alone (default: all)"
@@ -50,14 +50,14 @@ def _replay_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="as fast as credit allows, without the times of the recording",
+        help="as fast as credit allows",
     )
     parser.add_argument(
         "--patience",
         type=seconds(0.1, 3600),
         default=_PATIENCE_S,
         metavar="SECONDS",
-        help=f"how long to wait for what came in the recording (default {_PATIENCE_S:g})",
+        help=f"how long to wait for a recorded frame (default {_PATIENCE_S:g})",
     )
     add_format(parser)
 
@@ -102,9 +102,7 @@ def _url(written: str | None) -> BrokerUrl:
     if written is None:
         url = from_environment(os.environ)
         if url is None:
-            raise ConfigError(
-                "replay --url", "is not given", f"say to which broker to play, or set {URL_VARIABLE}"
-            )
+            raise ConfigError("replay --url", "is not given", f"name the broker, or set {URL_VARIABLE}")
         return url
     try:
         return parse_url(written)
@@ -269,35 +267,35 @@ def _what_if_arguments(parser: Parser) -> None:
         "recordings",
         nargs="+",
         metavar="FILE",
-        help="recordings; a folder stands for its *.jsonl; - alone reads one from standard input",
+        help="recordings; a folder: its *.jsonl; - alone: standard input",
     )
     parser.add_argument(
         "--max-link-credit",
         type=_several(positive),
         default=[],
         metavar="MESSAGES[,...]",
-        help="several are tried, each with each of the other options (default: as it was recorded)",
+        help="several are combined with those of other options (default: as recorded)",
     )
     parser.add_argument(
         "--max-incoming-window",
         type=_several(positive),
         default=[],
         metavar="TRANSFERS[,...]",
-        help="default: as it was recorded",
+        help="default: as recorded",
     )
     parser.add_argument(
         "--round-trip-ms",
         type=_several(_milliseconds),
         default=[],
         metavar="MILLISECONDS[,...]",
-        help="between client and broker (default: as it was recorded)",
+        help="between client and broker (default: as recorded)",
     )
     parser.add_argument(
         "--client-credit",
         type=_several(positive),
         default=[],
         metavar="MESSAGES[,...]",
-        help="that a client grants which receives (default: as it was recorded)",
+        help="of clients that receive (default: as recorded)",
     )
     parser.add_argument(
         "--connection", type=int, metavar="NUMBER", help="look at this connection alone (default: all)"
@@ -338,7 +336,7 @@ def _answers(arguments: argparse.Namespace, settings: list[Settings]) -> list[Fo
 
     if STANDARD in arguments.recordings:
         if arguments.recordings != [STANDARD]:
-            raise ConfigError("-", "is given beside files", "one recording alone can come from there")
+            raise ConfigError("-", "is given beside files", "give one or the other")
         with recording(STANDARD) as records:
             return [answer(STANDARD, records, settings, arguments.connection)]
     return [answer_of_file(path, settings, arguments.connection) for path in files_of(arguments.recordings)]
@@ -448,15 +446,15 @@ COMMANDS: Final = (
         _replay_arguments,
         _replay,
         "Play the client's side of recorded connections again, against any broker, and say what came "
-        "otherwise than in the recording. Messages have the length that was recorded, and zeros in them. "
-        "Exits with 1 if there is a difference. docs/frames.md says what is compared.",
+        "otherwise. Messages have the recorded length, and zeros in them. Exits with 1 if there is a "
+        "difference. docs/frames.md says what is compared.",
     ),
     Command(
         "frames what-if",
         _what_if_arguments,
         _forecast,
-        "Say what another credit, incoming-window or round trip would have done to the publishers and "
-        "consumers of recordings of frames: their rate, what they would wait for, memory, and what cannot be "
-        "known. Many recordings and settings make one table. docs/analysis.md says how.",
+        "Forecast the publishers and consumers of recordings of frames with another credit, incoming-window "
+        "or round trip: their rate, what they would wait for, memory, and what cannot be known. Many "
+        "recordings and settings make one table. docs/analysis.md says how.",
     ),
 )

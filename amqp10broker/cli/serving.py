@@ -62,8 +62,8 @@ def _arguments(parser: Parser) -> None:
         "--user",
         action="append",
         metavar="NAME:PASSWORD",
-        help="who may log in, repeatable; replaces all other users. Others on this machine can see it in "
-        "the process list: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
+        help="who may log in, repeatable; replaces all other users. The process list shows it to others on "
+        "this machine: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
     )
     for name in _FIRST.split():
         _add_setting(parser, SETTINGS[name], getattr(defaults, name))
@@ -88,13 +88,13 @@ def _arguments(parser: Parser) -> None:
         "--confirm-delay",
         action="append",
         metavar="QUEUE=MS",
-        help="confirm what is published to queues of that name or pattern so much later, repeatable; "
-        "needs --test-mode",
+        help="confirm publishes to queues of that name or pattern so much later, repeatable; needs "
+        "--test-mode",
     )
     testing.add_argument(
         "--sync-delay",
         metavar="MS",
-        help="let each sync of the data folder take so much longer, as on a slow disk; needs --test-mode",
+        help="lengthen each sync of the data folder, as on a slow disk; needs --test-mode",
     )
 
 

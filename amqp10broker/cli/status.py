@@ -586,7 +586,7 @@ def _status_arguments(parser: Parser) -> None:
         "--longer", type=seconds(0, 31_536_000), metavar="SECONDS", help="what has waited so long"
     )
     chosen.add_argument(
-        "--all", action="store_true", help="all connections; else the worst 20, and of JSON always all"
+        "--all", action="store_true", help="all connections, as of JSON always; else the worst 20"
     )
     add_where(parser)
 
@@ -718,7 +718,7 @@ def _timeline_arguments(parser: Parser) -> None:
         "link",
         nargs="?",
         metavar="LINK",
-        help="name of the link; of AMQP 0-9-1 the tag of a consumer, or none: all of --channel",
+        help="name of the link; of AMQP 0-9-1 a consumer's tag, or none: all of --channel",
     )
     parser.add_argument(
         "--channel",
@@ -778,15 +778,15 @@ COMMANDS: Final = (
         _status_arguments,
         _status,
         "Show what waits in a running broker, the longest first, and its connections, sessions, links and "
-        "queues. Codes of reasons are explained in docs/waiting.md.",
+        "queues. docs/waiting.md explains the reasons.",
     ),
     Command(
         "timeline",
         _timeline_arguments,
         _timeline,
-        "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON what it did: "
-        "each frame, in both directions, with the credit, delivery-count, unsettled deliveries, queue's "
-        "credit, session windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, "
-        "and credit_flow. docs/page.md has the fields.",
+        "Watch a link of AMQP 1.0, or a channel of AMQP 0-9-1, for a while and print as JSON each frame, in "
+        "both directions, with the credit, delivery-count, unsettled deliveries, queue's credit, session "
+        "windows and writer behind it; or prefetch, unacknowledged and unconfirmed messages, and "
+        "credit_flow. docs/page.md has the fields.",
     ),
 )
