@@ -93,7 +93,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "observe": _room(
         "sessions", "operations", "protocols", "message", "routing", "queues", "metadata", "errors",
         why="frames, timelines, flow events, metrics, traces, faults; not on the way of a message",
-        impure=("recording.py", "telemetry"),
+        impure=("recording.py", "telemetry.py"),
     ),
     "api": _room(
         "observe.metrics", "message", "routing", "queues", "metadata", "auth", "operations", "emulation",
@@ -147,7 +147,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "structlog": ("runtime/", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "prometheus_client": ("observe/metrics/exposition.py",),
-    "opentelemetry": ("observe/telemetry/", "runtime/observe/telemetry.py"),
+    "opentelemetry": ("observe/telemetry.py", "runtime/observe/telemetry.py"),
     "h11": ("runtime/http/http_connection.py",),
     "websockets": ("protocols/websocket.py",),
     "joserfc": ("auth/tokens.py",),

@@ -22,8 +22,14 @@ from amqp10broker.observe.recording import (
 )
 from amqp10broker.sessions.diagnosis.waits import Wait
 from amqp10broker.tools.analysis.recommend import Aim
-from amqp10broker.tools.analysis.report import ProgressLines, analyse, find_recording, look_for_waits
-from amqp10broker.tools.analysis.tables import LinkWait, name_waits
+from amqp10broker.tools.analysis.report import (
+    LinkWait,
+    ProgressLines,
+    analyse,
+    find_recording,
+    look_for_waits,
+    name_waits,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,7 +26,14 @@ from amqp10broker.observe.flow_events import EVENTS, NOT_HELD_UP, RUNS, EventKin
 from amqp10broker.observe.recording import NotARecording, RecordingError, read_runs
 from amqp10broker.tools.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.tools.analysis.figures import CONFIRM_KINDS, SIDES, Sums, percentiles, reason_name
-from amqp10broker.tools.analysis.report import ProgressLines, check_layout, event_files, make_folder
+from amqp10broker.tools.analysis.report import (
+    ProgressLines,
+    check_layout,
+    columns_of,
+    event_files,
+    make_folder,
+    schema_of,
+)
 from amqp10broker.tools.analysis.session import (
     FollowFailed,
     OutputNotWritable,
@@ -34,7 +41,6 @@ from amqp10broker.tools.analysis.session import (
     place_and_problem,
     spark_errors,
 )
-from amqp10broker.tools.analysis.tables import columns_of, schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,27 +19,26 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.observe.frames.records import NoFrames, Record, read_lines
 from amqp10broker.protocols.amqp10.credit import INITIAL_DELIVERY_COUNT, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.connection import WireProtocol
-from amqp10broker.tools.replay import simulation as receiving
 from amqp10broker.tools.replay.pace import (
     MESSAGES_MIN,
+    Habits,
     Pace,
     PublisherWait,
+    RecordedConsumer,
     RecordedPublisher,
     RecordedSession,
+    SimulationResult,
+    Work,
+    consumers,
+    consumers_round_trip_s,
     pace_of,
     publishers,
     rate_of,
     round_trip_s,
-)
-from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
-from amqp10broker.tools.replay.simulation import (
-    Habits,
-    RecordedConsumer,
-    SimulationResult,
-    Work,
     simulate,
     work_of,
 )
+from amqp10broker.tools.replay.player import RecordedConnection, Script, read_script
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,10 +297,10 @@ def known(script: Script) -> tuple[list[KnownSession | KnownConsumer], list[str]
             )
             continue
         sessions = publishers(part)
-        receivers = receiving.consumers(part)
+        receivers = consumers(part)
         times = (
             round_trip_s([each for session in sessions for each in session.publishers]),
-            receiving.round_trip_s(receivers),
+            consumers_round_trip_s(receivers),
         )
         round_trip = min((each for each in times if each is not None), default=None)
         for session in sessions:
