@@ -146,7 +146,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "shtab": ("cli/completion.py",),
     "structlog": ("runtime/", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
-    "prometheus_client": ("observe/metrics/exposition.py",),
+    "prometheus_client": ("observe/exposition.py",),
     "opentelemetry": ("observe/telemetry.py", "runtime/observe/telemetry.py"),
     "h11": ("runtime/http/http_connection.py",),
     "websockets": ("protocols/websocket.py",),

@@ -58,8 +58,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import destination, ids, trace_fields
 from amqp10broker.metadata.queue import QueueCommand, QueueHandle
-from amqp10broker.observe.metrics.gather import MetricSamples
-from amqp10broker.observe.metrics.table import MetricKind
+from amqp10broker.observe.metrics import MetricKind, MetricSamples
 from amqp10broker.queues.commands import (
     Cancel,
     Confirmed,

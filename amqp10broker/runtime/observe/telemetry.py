@@ -21,8 +21,7 @@ from amqp10broker import __version__
 from amqp10broker.config.settings import share
 from amqp10broker.errors import ConfigError
 from amqp10broker.metadata.queue import QueueHandle
-from amqp10broker.observe.metrics.gather import Gathering
-from amqp10broker.observe.metrics.table import Form, wanted
+from amqp10broker.observe.metrics import Form, Gathering, wanted
 from amqp10broker.observe.telemetry import (
     SpanQueue,
     TracedChannel,
