@@ -3,7 +3,7 @@
 An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. The meaning
 of a column depends on the `EventKind`; a column that it does not mention is 0. A recording is a folder::
 
-    DIR/runs.parquet/RUN_ID.parquet               one row with the columns `RUN_FIELDS`
+    DIR/runs.parquet/RUN_ID.parquet               one row (`observe.recording.RunRecord`)
     DIR/events/run_id=RUN_ID/part-WRITER-NUMBER.parquet   zstd; WRITER: broker, clients
     DIR/names/RUN_ID.jsonl                        names of the links (`observe.recording`)
 
@@ -151,32 +151,6 @@ FIELDS: Final[tuple[Field, ...]] = (
 
 PACK: Final = Struct("<" + "".join(field.code for field in FIELDS))
 """Packs the values of `FIELDS`, in order."""
-
-RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
-    ("run_id", "string"),
-    ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" for a broker's own recording
-    ("case", "string"),  # the measured case; equal for all repetitions of all settings
-    ("repetition", "int32"),  # from 0; a broker counts those of one configuration in one recording
-    ("began_ns", "int64"),  # events before are warm-up
-    ("ended_ns", "int64"),  # null during the run: up to the last event
-    ("max_link_credit", "int64"),
-    ("max_incoming_window", "int64"),
-    ("max_queue_credit", "int64"),
-    ("message_size_bytes", "int64"),  # null if unknown, as the next ones
-    ("queue_type", "string"),
-    ("protocol", "string"),  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
-    ("publishers", "int32"),
-    ("consumers", "int32"),
-    ("rate_limit_per_s", "double"),  # null: unlimited
-    ("durable", "bool"),
-    ("sample_ms", "int64"),
-    ("events_dropped", "int64"),  # null during the run
-    ("broker_version", "string"),
-    ("python_version", "string"),
-    ("machine", "string"),
-    ("settings", "string"),  # all other settings, as a JSON object
-)
-"""Columns of a run: name and Arrow type."""
 
 CONFIGURATION: Final[tuple[str, ...]] = (
     "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",

@@ -26,7 +26,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
@@ -38,7 +38,6 @@ from amqp10broker.observe.flow_events import (
     FIELDS,
     NAMES,
     PACK,
-    RUN_FIELDS,
     RUN_PARTITION,
     RUNS,
     SCHEMA_VERSION,
@@ -162,8 +161,8 @@ def load_parquet() -> Any:
 
 def event_schema() -> Any:
     pa = load_arrow()
-    fields = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
-    return pa.schema(fields, metadata=METADATA)
+    columns = [pa.field(field.name, pa.type_for_alias(field.parquet), nullable=False) for field in FIELDS]
+    return pa.schema(columns, metadata=METADATA)
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
@@ -462,35 +461,42 @@ ROW_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run: the columns of `RUN_FIELDS`; None is null. Raises `ValueError` if the run id is not a safe
-    file name.
-    """
+    """One run; None is null. Raises `ValueError` if the run id is not a safe file name."""
 
     run_id: str
-    benchmark: str
-    case: str = ""
-    repetition: int = 0
-    began_ns: int
-    ended_ns: int | None = None
+    benchmark: str  # "sweep", "two_senders", ...; "broker" for a broker's own recording
+    case: str = ""  # equal for all repetitions of all settings
+    repetition: int = 0  # a broker counts those of one configuration in one recording
+    began_ns: int  # events before are warm-up
+    ended_ns: int | None = None  # null during the run: up to the last event
     max_link_credit: int | None = None
     max_incoming_window: int | None = None
     max_queue_credit: int | None = None
-    message_size_bytes: int | None = None
+    message_size_bytes: int | None = None  # null if unknown, as the next ones
     queue_type: str | None = None
-    protocol: str | None = None
+    protocol: str | None = None  # "amqp10", "amqp091"; null: unknown, or both ("protocols" in the settings)
     publishers: int | None = None
     consumers: int | None = None
-    rate_limit_per_s: float | None = None
+    rate_limit_per_s: float | None = None  # null: unlimited
     durable: bool | None = None
     sample_ms: int | None = None
-    events_dropped: int | None = None
+    events_dropped: int | None = None  # null during the run
     broker_version: str | None = None
     python_version: str | None = None
     machine: str | None = None
-    settings: str = "{}"
+    settings: str = "{}"  # all other settings, as a JSON object
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
+
+
+_SHORT: Final = ("repetition", "publishers", "consumers")
+_ARROW_TYPES: Final = {"str": "string", "int": "int64", "float": "double", "bool": "bool"}
+RUN_FIELDS: Final = tuple(
+    (each.name, "int32" if each.name in _SHORT else _ARROW_TYPES[str(each.type).partition(" ")[0]])
+    for each in fields(RunRecord)
+)
+"""Columns of a run: name and Arrow type."""
 
 
 def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
@@ -500,8 +506,8 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
     folder = path.parent
     # With the process id: two processes that write the same run use different files.
     growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
-    fields = [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS]
-    table = pa.Table.from_pylist([asdict(run)], schema=pa.schema(fields, metadata=METADATA))
+    columns = [pa.field(name, pa.type_for_alias(kind)) for name, kind in RUN_FIELDS]
+    table = pa.Table.from_pylist([asdict(run)], schema=pa.schema(columns, metadata=METADATA))
     with _writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         sink = Sink(growing)

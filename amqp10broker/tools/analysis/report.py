@@ -14,16 +14,27 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from functools import reduce
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 from amqp10broker.dataclass import dataclass
-from amqp10broker.observe.flow_events import CONFIGURATION, EVENTS, RUN_PARTITION, RUNS
+from amqp10broker.observe.flow_events import (
+    CONFIGURATION,
+    EVENTS,
+    GENERAL,
+    NOT_HELD_UP,
+    RUN_PARTITION,
+    RUNS,
+    EventKind,
+)
 from amqp10broker.observe.recording import (
+    RUN_FIELDS,
+    LinkNameIndex,
     NotARecording,
     check_version,
     event_schema,
@@ -32,19 +43,29 @@ from amqp10broker.observe.recording import (
     read_names,
     read_runs,
 )
-from amqp10broker.tools.analysis.cells import Cell, Estimate, aggregate, collect, cut, read_events
+from amqp10broker.tools.analysis.cells import Cell, Estimate, aggregate, collect, cut, quantiles, read_events
 from amqp10broker.tools.analysis.figures import (
+    DEFAULTS,
+    GROUP,
+    METRICS,
+    SETTINGS,
     SIDES,
     Compared,
+    Configuration,
     ConfigurationFigures,
     Measured,
+    RunStats,
     Settings,
+    Stall,
+    StreamStats,
     compare,
     configurations,
     describe_group,
     describe_settings,
     groups,
+    in_milliseconds,
     measure,
+    reason_name,
     written_value,
 )
 from amqp10broker.tools.analysis.recommend import (
@@ -58,32 +79,7 @@ from amqp10broker.tools.analysis.recommend import (
 from amqp10broker.tools.analysis.session import NothingToAnalyse, OutputNotWritable, explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-
-from collections.abc import Iterable
-from dataclasses import fields
-from functools import reduce
-from typing import TYPE_CHECKING
-
-from amqp10broker.observe.flow_events import GENERAL, NOT_HELD_UP, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording import LinkNameIndex
-from amqp10broker.tools.analysis.cells import quantiles
-from amqp10broker.tools.analysis.figures import (
-    DEFAULTS,
-    GROUP,
-    METRICS,
-    SETTINGS,
-    Configuration,
-    RunStats,
-    Stall,
-    StreamStats,
-    in_milliseconds,
-    reason_name,
-)
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Threads that open files: a remote file system has a latency for each.
 _READERS: Final = 8

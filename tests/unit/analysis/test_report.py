@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
 
-from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, EventKind
-from amqp10broker.observe.recording import EventWriter, RunRecord, write_run
+from amqp10broker.observe.flow_events import CONFIGURATION, FIELDS, PACK, EventKind
+from amqp10broker.observe.recording import RUN_FIELDS, EventWriter, RunRecord, write_run
 from amqp10broker.tools.analysis.cells import (
     RATIO,
     ZERO_BUCKET,
