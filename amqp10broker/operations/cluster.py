@@ -23,7 +23,7 @@ from amqp10broker.operations.members import (
     node_named,
     others,
     quorum_queues,
-    raft_row,
+    raft_rows,
     runs,
     shrink,
 )
@@ -191,12 +191,7 @@ def has_reached_target_cluster_size(caller: Caller) -> Document:
 )
 async def metadata_store_status(caller: Caller) -> list[Document]:
     """Show how each member of the group that has the metadata stands."""
-    cluster = caller.node.cluster
-
-    named = names(caller)
-    states = await cluster.member_states(None, named)
-    found = [raft_row(named[number], state) for number, state in states.items()]
-    return sorted(found, key=lambda row: str(row["Node Name"]))
+    return await raft_rows(caller, None, names(caller))
 
 
 @operation(

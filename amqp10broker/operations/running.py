@@ -284,35 +284,26 @@ async def waiting(
     choose = chosen | {"longer_s": longer, "idle": idle, "limit": limit}
     summary, found = await running.waiting(choose, queues=queues)
     own = named[cluster.number]
-    counts, lines = document(summary), [document(each) | {"node": own} for each in found]
-    notes = [f"{own}: {note}" for note in running.clock_notes()]
-    lacking = without_leader(cluster)
+    answer: dict[str, Any] = {
+        "summary": document(summary),
+        "waiting": [document(each) | {"node": own} for each in found],
+        "unreached": [],
+        "nodes": 1,
+        "notes": [f"{own}: {note}" for note in running.clock_notes()],
+        "queues_without_leader": without_leader(cluster),
+    }
     if number is not None:
-        return {
-            "summary": counts,
-            "waiting": lines,
-            "unreached": [],
-            "nodes": 1,
-            "notes": notes,
-            "queues_without_leader": lacking,
-        }
+        return answer
     asked = others(caller, cluster)
     most = given | {"limit": min(limit or WAITING_ASKED_FOR, WAITING_ASKED_FOR)}
     told = await cluster.run_at_each(asked, "waiting", most, None)
     for each in told.values():
-        counts = _added(counts, each["summary"])
-        lines += each["waiting"]
-        notes += each.get("notes", ())
-    lines.sort(key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
+        answer["summary"] = _added(answer["summary"], each["summary"])
+        answer["waiting"] += each["waiting"]
+        answer["notes"] += each.get("notes", ())
+    lines = sorted(answer["waiting"], key=lambda line: (line["idle"], -(line["waits_for_s"] or 0.0)))
     unreached = [name for each, name in named.items() if each != cluster.number and each not in told]
-    return {
-        "summary": counts,
-        "waiting": lines[:limit],
-        "unreached": unreached,
-        "nodes": len(named),
-        "notes": notes,
-        "queues_without_leader": lacking,
-    }
+    return answer | {"waiting": lines[:limit], "unreached": unreached, "nodes": len(named)}
 
 
 def _added(counts: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

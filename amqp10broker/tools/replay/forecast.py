@@ -232,7 +232,6 @@ class KnownSession:
         for publisher, pace, credit, check, run in zip(
             self.publishers, self.paces, credits, self.checks, runs, strict=True
         ):
-            whole = sum(pace.waits.values()) or 1.0
             yield Forecast(
                 self.connection,
                 str(publisher.link),
@@ -242,7 +241,7 @@ class KnownSession:
                 credit,
                 self.window,
                 self.round_trip_s,
-                {reason: wait / whole for reason, wait in pace.waits.items()},
+                shares(pace.waits),
                 check,
                 run,
                 (*_unknown(publisher, pace, check, run), *_of_the_way(self.over)),
@@ -268,7 +267,6 @@ class KnownConsumer:
             asked.client_credit or consumer.credit,
             self.round_trip_s if asked.round_trip_ms is None else asked.round_trip_ms / 1000,
         )
-        whole = sum(work.waits.values()) or 1.0
         yield Forecast(
             self.connection,
             str(consumer.link),
@@ -278,7 +276,7 @@ class KnownConsumer:
             consumer.credit,
             None,
             self.round_trip_s,
-            {reason: wait / whole for reason, wait in work.waits.items()},
+            shares(work.waits),
             self.check,
             run,
             (*_unknown_of_consumer(consumer, work, self.check, run), *_of_the_way(self.over)),
@@ -564,16 +562,16 @@ def _row(recording: str, asked: Settings, forecast: Forecast) -> dict[str, Any]:
         "max_incoming_window": None if forecast.receives else asked.max_incoming_window or forecast.window,
         "round_trip_ms": round_trip_ms if asked.round_trip_ms is None else float(asked.round_trip_ms),
         "rate": finite(forecast.run.rate),
-        **{_WAITS[reason]: share for reason, share in shares(forecast.run).items()},
+        **{_WAITS[reason]: share for reason, share in shares(forecast.run.waits).items()},
         "messages_held": forecast.run.held,
         "bytes_held": forecast.run.held_bytes,
         "unknown": "; ".join(forecast.unknown),
     }
 
 
-def shares(run: SimulationResult) -> dict[PublisherWait, float]:
-    whole = sum(run.waits.values()) or 1.0
-    return {reason: wait / whole for reason, wait in run.waits.items()}
+def shares(waits: Mapping[PublisherWait, float]) -> dict[PublisherWait, float]:
+    whole = sum(waits.values()) or 1.0
+    return {reason: wait / whole for reason, wait in waits.items()}
 
 
 def finite(rate: float) -> float | None:
