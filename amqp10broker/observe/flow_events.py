@@ -32,8 +32,8 @@ NAMES: Final = "names"
 RUN_PARTITION: Final = "run_id="
 
 CHANNEL_HANDLE: Final = 1 << 31
-"""The first handle in AMQP 0-9-1, which has none of its own: of the publishing side of a channel; its
-consumers have the next ones. Those of AMQP 1.0 are below, so that a handle determines the protocol.
+"""The first handle in AMQP 0-9-1, of the publishing side of a channel; its consumers have the next ones.
+Those of AMQP 1.0 are below, so that a handle determines the protocol.
 """
 
 
@@ -171,8 +171,8 @@ EVENTS_MAX: Final = 65_536
 class EventRing:
     """A bounded buffer of packed events that never blocks. `events_max`: 2 or more.
 
-    When it is full, events are lost and counted. When there is room again, an event `DROPPED` with the count
-    comes first, so that a reader finds the gap.
+    When it is full, events are lost and counted. When there is room again, an event `DROPPED` comes first, so
+    that a reader finds the gap.
     """
 
     __slots__ = ("_buffer", "_capacity", "_pack", "_untold", "dropped", "offered", "waiting")

@@ -1,15 +1,11 @@
 """A recording on disk: rows of runs with their settings, parts with their events, names of their links.
 
-Reading and writing Parquet needs pyarrow (the extras ``record`` and ``spark``), which is imported where it is
-used.
+Parquet needs pyarrow (the extras ``record`` and ``spark``), imported where it is used. Nothing is synced: a
+recording need not be durable, and a sync would delay those of the broker's journal.
 
-``DIR/runs.parquet`` is a folder of one small file per run, so that each process rewrites only its own. A part
-of the events grows under a name that begins with ``_`` and is renamed when it is complete. Nothing is synced:
-a recording need not be durable, and a sync would delay those of the broker's journal.
-
-``names/RUN_ID.jsonl`` has a line of JSON (`LinkName`) for each link when it is first seen, written at once,
-so that a broker that is killed leaves them. Handles are reused: a name is valid until the next one with the
-same numbers.
+``DIR/runs.parquet`` has a file per run, so that each process rewrites only its own. ``names/RUN_ID.jsonl``
+has a line of JSON (`LinkName`) for each link when it is first seen, written at once, so that a broker that is
+killed leaves them. Handles are reused: a name is valid until the next one with the same numbers.
 """
 
 from __future__ import annotations
@@ -98,14 +94,13 @@ class OtherVersion(RecordingError):
 
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# The length of a chosen run name, which leaves room for a number behind it.
+# Of a run name, which leaves room for a number behind it.
 NAME_MAX: Final = 120
 
 
 def check_run_id(name: str, what: str = "run id") -> str:
-    """Return a name that is valid as a run id, or as a prefix of files: letters, digits, ``.``, ``_`` and
-    ``-``, at most 128, and a letter or digit first, since readers ignore files that begin with ``_`` or
-    ``.``. Raises `ValueError`; the message contains the rule.
+    """Return a valid run id, or prefix of files: up to 128 letters, digits, ``.``, ``_`` and ``-``, a letter
+    or digit first, since readers ignore files that begin with ``_`` or ``.``. Raises `ValueError`.
 
     Readers must declare the partition column as text: those that infer types take ``2026-01-01`` for a date.
     """
@@ -166,8 +161,8 @@ def event_schema() -> Any:
 
 
 def event_table(events: bytes | bytearray | memoryview) -> Any:
-    """Return packed events as an Arrow table with `event_schema`. Raises `ValueError` if the length is not a
-    multiple of the event size.
+    """Return packed events as an Arrow table. Raises `ValueError` if the length is not a multiple of the
+    event size.
     """
     count, rest = divmod(len(events), PACK.size)
     if rest:
@@ -186,7 +181,7 @@ def event_table(events: bytes | bytearray | memoryview) -> Any:
 
 
 def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
-    """Raise OtherVersion unless the metadata of a file's Arrow schema have this layout's version."""
+    """Raise OtherVersion unless a file's Arrow schema has this layout's version."""
     text = (metadata or {}).get(VERSION_KEY)
     found = int(text) if text is not None and text.isdigit() else None
     if found != SCHEMA_VERSION:
@@ -194,9 +189,8 @@ def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
 
 
 def _column(view: memoryview, offset: int, code: str) -> array[int]:
-    # The whole buffer is viewed as an array of the column's type, shifted so that the column is at a multiple
-    # of its size, and every n-th value is taken. The size of an event (64 bytes) is a multiple of every
-    # column's, which a test checks.
+    # The buffer is viewed as an array of the column's type, shifted so that that is at a multiple of its
+    # size, and every n-th value is taken. A test checks that an event's size is a multiple of every column's.
     values: array[int] = array(code)
     size = values.itemsize
     shift = offset % size
@@ -212,10 +206,8 @@ def open_raw(path: Path) -> io.FileIO:
 
 
 class Sink:
-    """A file that is written from beginning to end, with the interface that pyarrow needs.
-
-    It is created or truncated, and renamed by `publish`. Methods raise OSError, for instance if the disk is
-    full.
+    """A file that is written from beginning to end, with the interface that pyarrow needs, and renamed by
+    `publish`. Methods raise OSError.
     """
 
     def __init__(self, path: Path) -> None:
@@ -245,7 +237,6 @@ class Sink:
         """Do nothing: the file is unbuffered."""
 
     def close(self) -> None:
-        """Close the file; safe to repeat."""
         if not self.closed:
             self.closed = True
             self._raw.close()
@@ -270,7 +261,7 @@ class Sink:
             self._path.unlink()
 
 
-# Prefix of all event files, so that ``part-*.parquet`` finds those that are complete.
+# So that ``part-*.parquet`` finds the files that are complete.
 PART: Final = "part"
 # About 15 MB of Parquet: few files, and each small enough for one task of Spark.
 PART_EVENTS_MAX: Final = 2_000_000
@@ -301,8 +292,8 @@ class EventWriter:
         """Create the folder; the first file is created with the first event.
 
         Args:
-            prefix: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, or
-                ``part-NUMBER.parquet`` without one. Numbers continue after those of existing files.
+            prefix: "broker", "loader-1", of ``part-PREFIX-NUMBER.parquet``. Numbers continue after those of
+                existing files.
             part_seconds_max: age after which a part is complete, checked in `write` and `tick`.
             clock: seconds, of which only differences count.
 
@@ -330,8 +321,8 @@ class EventWriter:
             self._number = self._first_number()
 
     def write(self, events: bytes) -> None:
-        """Write events packed by `PACK`; with calls of `tick` they are readable after `part_seconds_max`.
-        Raises `NotWritable`, and `ValueError` if the length is not a multiple of the event size.
+        """Write events packed by `PACK`. Raises `NotWritable`, and `ValueError` if the length is not a
+        multiple of the event size.
         """
         if not events:
             return
@@ -376,8 +367,8 @@ class EventWriter:
         self.complete_part()
 
     def abandon(self) -> int:
-        """Discard the incomplete part, after an error of writing, and free its space on the disk, which the
-        run's row with the loss needs; return how many events are lost.
+        """Discard the incomplete part, after an error of writing, and free its space, which the run's row
+        needs; return how many events are lost.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
@@ -421,13 +412,12 @@ class EventWriter:
 
 
 def events_folder(recording: str | os.PathLike[str], run_id: str) -> Path:
-    """Return the folder of the events of a run. Raises `ValueError` if the id is not a safe file name."""
     return Path(recording) / EVENTS / f"{RUN_PARTITION}{check_run_id(run_id)}"
 
 
 def read_events(recording: str | os.PathLike[str], run_id: str) -> Any:
     """Return all events of a run as one unsorted Arrow table, for tests and small recordings. Raises
-    `NotARecording` if it has no events, or a file is damaged.
+    `NotARecording`.
     """
     folder = events_folder(recording, run_id)
     files = sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("_"))
@@ -500,7 +490,7 @@ RUN_FIELDS: Final = tuple(
 
 
 def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
-    """Write a run's row, atomically replacing an existing one, and return its file. Raises `NotWritable`."""
+    """Write a run's row, atomically replacing an existing one. Raises `NotWritable`."""
     pa, pq = load_arrow(), load_parquet()
     path = _row_of(recording, run.run_id)
     folder = path.parent
@@ -521,11 +511,10 @@ def write_run(recording: str | os.PathLike[str], run: RunRecord) -> Path:
 
 
 def claim_run(recording: str | os.PathLike[str], run: RunRecord, number: int = 1) -> tuple[RunRecord, int]:
-    """Take the next free number of a run name, and write the run's row.
+    """Take the next free `number` of a run name, the run id of `run`, and write the row.
 
-    No other process can get the same run id: only one creates the folder of its events. `run`: with the name
-    as run id, which is the id of the first run. `number`: to begin with: 2 for ``NAME-2``. Raises
-    `NotWritable`, and `ValueError` if the name is too long for a number behind it.
+    No other process can get the same run id: only one creates the folder of its events. Raises `NotWritable`,
+    and `ValueError` if the name is too long for a number behind it.
     """
     load_parquet()
     while True:
@@ -559,7 +548,7 @@ def _taken(folder: Path, row: Path) -> bool:
 
 def keep_room(recording: str | os.PathLike[str]) -> Sink:
     """Reserve space for a row that must be written even if the disk is full then. Returns a file without a
-    name that occupies it: discard it before writing the row. The system does so when the process ends. Raises
+    name that occupies it, to be discarded before; the system does so when the process ends. Raises
     `NotWritable`.
     """
     path = Path(recording) / RUNS / f"_room-{os.getpid()}"
@@ -576,8 +565,8 @@ def keep_room(recording: str | os.PathLike[str]) -> Sink:
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[RunRecord]:
-    """Return all runs of a recording, in the order of their beginnings. Raises `NotARecording` if there is
-    none, or a file is damaged, and `OtherVersion`.
+    """Return all runs, in the order of their beginnings. Raises `NotARecording` if there is none, or a file
+    is damaged, and `OtherVersion`.
     """
     folder = Path(recording) / RUNS
     paths = [path for path in folder.glob("*.parquet") if path.name[0] not in "_."]
@@ -675,7 +664,7 @@ class NamesFile:
 
 
 class LinkNameIndex:
-    """Finds the name of a link by the numbers and the time of an event; takes names in any order."""
+    """Finds the name of a link by the numbers and the time of an event."""
 
     def __init__(self, names: Iterable[LinkName]) -> None:
         self._by_place: dict[Place, list[LinkName]] = {}
@@ -686,7 +675,7 @@ class LinkNameIndex:
         return sum(map(len, self._by_place.values()))
 
     def find(self, place: Place, began_ns: int) -> LinkName | None:
-        """Return the link that had these numbers at this time; None: it was not recorded."""
+        """Return the link that had these numbers then; None: it was not recorded."""
         found = self._by_place.get(place, [])
         at = bisect_right(found, began_ns + LATE_NS, key=lambda name: name.ts_ns)
         return found[at - 1] if at else None
@@ -697,10 +686,9 @@ def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
 
 
 def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNameIndex:
-    """Return the names of a run; none for recordings without names.
+    """Return the names of a run, if they were recorded.
 
-    An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording` if the
-    file cannot be read, or is damaged.
+    An incomplete last line is ignored: it is being written, or could not be. Raises `NotARecording`.
     """
     path = path_of(recording, run_id)
     try:

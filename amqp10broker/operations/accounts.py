@@ -60,8 +60,8 @@ def _limits_said(whose: str, limits: Mapping[str, int]) -> str:
         "user add",
         "echo a-password | amqp10broker user add ann --tag management --password-file -",
         "user '{user}' added; it may do nothing yet, see 'amqp10broker permission set --help'",
-        description="Add a user, without permissions. The password is not given on the command line, "
-        "where others on this machine could see it.",
+        description="Add a user, without permissions. The password is not on the command line, where others "
+        "on this machine could see it.",
     ),
 )
 def add_user(

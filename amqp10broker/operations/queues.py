@@ -199,14 +199,11 @@ async def list_queues(
 ) -> list[dict[str, Any]]:
     """List queues of a virtual host.
 
-    The counts do not include commands on their way to a queue. In addition to `describe` there are
-    ``members``, ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its
-    node), ``delivery_limit`` of a quorum queue, and of reachable queues ``messages_unsettled``,
-    ``messages_dlx``, ``messages_delayed``, ``single_active_consumer_tag``, ``publishers``, ``counters``,
-    ``full``, ``dead_lettered``, ``limits``, ``segments``, ``weight`` (`queue_status.QueueWeight`); and the
-    effect of policies: ``policy``, ``operator_policy``, ``effective_policy_definition``,
-    ``ineffective_policy_keys``. Without `counts` no request is sent to queues; counts are None then, and if
-    the leader does not answer. Raises `BadRequest` for more than one of `online`, `offline` and `local`.
+    The counts do not include commands on their way to a queue. Besides `describe` there are ``members``,
+    ``online``, ``state``, ``owner`` (number of the connection that has it exclusively, at its node), of
+    reachable queues the figures of `queue_status`, and the effect of policies. Without `counts` no request is
+    sent to queues; counts are None then, and if the leader does not answer. Raises `BadRequest` for more than
+    one of `online`, `offline` and `local`.
     """
     if online + offline + local > 1:
         raise BadRequest("queue", "queues are listed online, offline or local: give one of them, or none")

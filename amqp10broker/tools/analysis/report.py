@@ -201,7 +201,7 @@ class Analysed:
 
 
 class _Table(NamedTuple):
-    # A table with the number of its left-aligned columns and the numbers of its emphasised rows.
+    # `texts`: how many columns are left-aligned; `chosen`: the emphasised rows.
 
     headings: list[str]
     rows: list[list[str]]
@@ -400,7 +400,7 @@ def _configurations_table(
 def _stalls_table(
     members: Sequence[ConfigurationFigures], first: str, labels: Sequence[str], chosen: Sequence[int]
 ) -> _Table:
-    # The reasons of a side, the most frequent first; empty where its links did not wait.
+    # The reasons of a side, the most frequent first.
     rows = []
     for each, label in zip(members, labels, strict=True):
         cells = []
@@ -536,7 +536,6 @@ def _write_whole(path: Path, text: str) -> None:
 
 # --- tables -----------------------------------------------------------------------------------------
 
-# The longest ones of a recording.
 WAITS_MAX: Final = 200
 _NS: Final = 1_000_000_000
 _PLACE: Final = ("run_id", "kind", "connection", "channel", "handle")
@@ -655,9 +654,8 @@ _TYPES: Final = {
     "str": "string", "int": "int64", "int | None": "int64", "float": "double", "float | None": "double",
     "bool": "bool", "bool | None": "bool", "str | None": "string",
 }  # fmt: skip
-# Fields of records that other columns represent.
 _SPREAD: Final = ("run_id", "configuration", "best")
-# Suffixes of the columns of an estimated figure, and the field of each.
+# Of the columns of an estimated figure.
 _ENDS: Final = {"": "mean", "_low": "low", "_high": "high"}
 # A spreadsheet evaluates a text that begins with one of these as a formula.
 _RISKY: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -741,7 +739,6 @@ def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path
 
 
 def _harmless(row: Row) -> Row:
-    # Escapes texts from clients, such as the name of a stream, so that a spreadsheet does not evaluate them.
     return {
         name: f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
         for name, value in row.items()

@@ -222,7 +222,6 @@ class Player091(Player):
         self._frame_max = FRAME_MIN_SIZE
         self._heartbeat_s = 0
         self._publishing: dict[int, bool] = {}
-        # The places of frames that begin or end something, and of answers, and whether the client sent each.
         self.controls: list[tuple[int, bool]] = []
         ledger = Ledger091()
         for step in part.steps:
@@ -437,7 +436,6 @@ class Player091(Player):
         body: methods.BasicAck | methods.BasicNack | methods.BasicReject,
         tags: list[int],
     ) -> None:
-        # The same deliveries, with their current tags.
         mine: list[int] = []
         for tag in tags:
             consumer, place = was.tags[tag]
