@@ -63,8 +63,6 @@ class NotWritable(RecordingError):
             f"{path}: cannot be written: {problem}; "
             "name a folder that this user may write to, on a disk that has room"
         )
-        self.path = path
-        self.problem = problem
 
 
 class NotARecording(RecordingError):
@@ -75,22 +73,17 @@ class NotARecording(RecordingError):
             f"{path}: {problem}; name a folder that `serve --record` or a benchmark has written: "
             "it holds the folders runs.parquet and events"
         )
-        self.path = path
-        self.problem = problem
 
 
 class OtherVersion(RecordingError):
     """The files have another layout. `found`: its version; None: they have none."""
 
-    def __init__(self, path: str, found: int | None, known: int) -> None:
+    def __init__(self, path: str, found: int | None) -> None:
         what = "has no version of recordings" if found is None else f"was recorded with layout {found}"
         super().__init__(
-            f"{path}: {what}, this program reads layout {known}; "
+            f"{path}: {what}, this program reads layout {SCHEMA_VERSION}; "
             "read it with the version of amqp10broker that recorded it, or record anew"
         )
-        self.path = path
-        self.found = found
-        self.known = known
 
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -185,7 +178,7 @@ def check_version(metadata: dict[bytes, bytes] | None, path: str) -> None:
     text = (metadata or {}).get(VERSION_KEY)
     found = int(text) if text is not None and text.isdigit() else None
     if found != SCHEMA_VERSION:
-        raise OtherVersion(path, found, SCHEMA_VERSION)
+        raise OtherVersion(path, found)
 
 
 def _column(view: memoryview, offset: int, code: str) -> array[int]:

@@ -35,7 +35,6 @@ class _Placed(AnalysisError):
     def __init__(self, path: str, problem: str, advice: str | None = None) -> None:
         super().__init__(f"{path}: {self.what}{problem}; {advice or self.advice}")
         self.path = path
-        self.problem = problem
 
 
 class NothingToAnalyse(_Placed):
