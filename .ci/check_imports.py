@@ -193,7 +193,7 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
     **{
         f"{verb}_{noun}": (CATALOG,)
         for verb in ("put", "drop")
-        for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
+        for noun in ("binding", "entry", "exchange", "policy", "queue")
     },
     "catalog.apply": (
         *("metadata/definitions.py", "metadata/catalog.py"),
