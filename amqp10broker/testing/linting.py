@@ -17,8 +17,7 @@ from amqp10broker.operations.snapshot import document
 from amqp10broker.protocols.amqp10.performatives import Open
 from amqp10broker.runtime.observe.tracing import FILE_BYTES_MAX
 from amqp10broker.testing.server import NOT_KEPT, OWN
-from amqp10broker.tools.lint.findings import RULES, Finding
-from amqp10broker.tools.lint.lint import Lint
+from amqp10broker.tools.lint import RULES, Finding, Lint
 from amqp10broker.tools.upgrade import RecordedUses
 
 # Frames kept for the lint of a broker in a thread, some hundred bytes each; the oldest are dropped.

@@ -13,7 +13,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     Role,
     Target,
 )
-from amqp10broker.tools.replay.simulation import Habits, Simulation
+from amqp10broker.tools.replay.pace import Habits, Simulation
 from tests.support.rawframes import attach_sender, begin, flow, frame, open_frame, transfer
 from tests.support.tape import Tape
 

@@ -26,7 +26,7 @@ from amqp10broker.errors import NotFound, PreconditionFailed
 from amqp10broker.metadata.entry_codec import permission_entry, topic_permission_entry, user_entry
 from amqp10broker.metadata.users import PasswordAlgorithm, User
 from amqp10broker.metadata.vhost import VirtualHost
-from amqp10broker.observe.metrics.gather import PROTOCOLS
+from amqp10broker.observe.metrics import PROTOCOLS
 from amqp10broker.operations.accounts import PROTECTED
 
 _LIMITS: Final = (("max-connections", "max-channels"), "users")

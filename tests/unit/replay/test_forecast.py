@@ -30,10 +30,9 @@ from amqp10broker.tools.replay.forecast import (
     grid,
     table_rows,
 )
-from amqp10broker.tools.replay.pace import PublisherWait
+from amqp10broker.tools.replay.pace import Habits, PublisherWait, SimulationResult, simulate
 from amqp10broker.tools.replay.player import otherwise, read_script
 from amqp10broker.tools.replay.player10 import content
-from amqp10broker.tools.replay.simulation import Habits, SimulationResult, simulate
 from tests.support.forecasts import forecasts
 from tests.support.rawframes import open_frame
 from tests.support.tape import Tape, write_tape
