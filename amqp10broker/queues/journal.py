@@ -166,14 +166,15 @@ class Extents:
 
     def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
         extents = self._extents
-        self._journal.add_live(file, length)
         last = extents[-1] if extents else None
-        if last is not None and first < last.stop:
+        stop = -1 if last is None else last.stop
+        self._journal.add_live(file, length)
+        if first < stop:
             at = self._make_place(first, first + count)
             extents.insert(at, Extent(first, count, file, offset, length, size))
         elif (
             last is not None
-            and last.stop == first
+            and stop == first
             and last.file == file
             and offset + length - last.offset <= min(EXTENT_BYTES_MAX, DILUTION_MAX * (last.weight + length))
             and not last.gone_count

@@ -179,7 +179,7 @@ class Member:
         self.stopped = True
         self.groups.remove(self.group)
 
-    def advance(self) -> None:
+    def advance(self, now_ms: int | None = None) -> None:
         self._again = True
         if self._runs:
             return
@@ -188,7 +188,7 @@ class Member:
         try:
             while self._again and not self.stopped:
                 self._again = False
-                ready = raft.ready(groups.now_ms())
+                ready = raft.ready(groups.now_ms() if now_ms is None else now_ms)
                 if ready is not None:
                     self._do(ready)
         finally:
@@ -213,8 +213,9 @@ class Member:
 
     def _durable(self, ticket: int) -> None:
         if not self.stopped:
-            self.raft.persisted(ticket, self.groups.now_ms())
-            self.advance()
+            now_ms = self.groups.now_ms()
+            self.raft.persisted(ticket, now_ms)
+            self.advance(now_ms)
 
 
 class Groups:

@@ -347,7 +347,7 @@ class JournalBodies(PagedBodies):
                 for first, end in ranges_of(sorted(each)):
                     self._extents.remove(first, end)
         self._noted.clear()
-        return ranges_of(sorted(unplaced))
+        return ranges_of(sorted(unplaced)) if unplaced else []
 
     def relocated(self, file: int, places: Sequence[BodyPlace]) -> None:
         for place in places:

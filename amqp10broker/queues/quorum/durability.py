@@ -43,9 +43,8 @@ AHEAD_MS_MAX: Final = 1_000
 
 class Clocks:
     """The clock differences as one node measures them. A node's time advances evenly from its start
-    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) a measurement is a round trip, and
-    the difference is known within half of it: a heartbeat that is worked off late makes the bound wide, and
-    not the clock wrong. `correction_ms`: the correction of this node's clock
+    (`runtime.clock`), so a difference is constant. As in NTP (RFC 5905) it is known within half a round trip:
+    a late heartbeat makes the bound wide, and not the clock wrong. `correction_ms`: of this node's clock
     where it leads: 0 if the clocks of most nodes are near it. Of two that differ the one behind is taken for
     right: what expires too early is lost.
     """
@@ -152,11 +151,6 @@ RETRY_MS: Final = 100
 
 _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
 """Commands that may contain messages of which there is a copy here."""
-
-
-def _is_farewell(command: Command) -> bool:
-    # The catalog has forgotten the queue.
-    return isinstance(command, Delete) and command.request is None
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
@@ -291,7 +285,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def applied(self) -> int:
-        return self._store.applied
+        return self._store.point.index
 
     @property
     def version(self) -> int:
@@ -324,7 +318,7 @@ class QuorumInLog(QuorumInMemory):
         recovered.limit_as(self.queue)
         self.queue = recovered
         self.recovered = True
-        self._committed = self._store.applied
+        self._committed = self._store.point.index
         if not self.queue.deleted:
             self.member = self._begin(self)
             if self._store.alone:
@@ -337,10 +331,12 @@ class QuorumInLog(QuorumInMemory):
         for command in commands:
             if type(command) is Configure:
                 self._settings = command.settings  # the catalog notifies every member
-        if self._snapshots is not None and any(map(_is_farewell, commands)):
-            # The queue is forgotten, and its number never reused: no member waits for others to agree.
+        forgotten = (type(each) is Delete and each.request is None for each in commands)
+        if self._snapshots is not None and any(forgotten):
+            # The catalog has forgotten the queue, and its number is never reused: no member waits for others
+            # to agree.
             super()._decide([DELETE], now_ms)
-            self._note(self._store.applied)
+            self._note()
             return
         if self._waiting:
             waiting, self._waiting = self._waiting, []
@@ -358,7 +354,7 @@ class QuorumInLog(QuorumInMemory):
                 self._questions.append((store.last, commands))
             else:
                 super()._decide(commands, now_ms)
-                self._note(store.applied)
+                self._note()
         else:
             self._raise_version(now_ms)  # before commands that may need it
             if self._append(self._without_copies(commands), now_ms):
@@ -405,7 +401,7 @@ class QuorumInLog(QuorumInMemory):
             first = store.tail[0].index
             for at in range(max(before + 1, first), index + 1):
                 self._late_bytes += len(store.tail[at - first].payload)
-        enough = self._late_bytes >= LATE_BYTES or index - store.applied >= LATE_ENTRIES
+        enough = self._late_bytes >= LATE_BYTES or index - store.point.index >= LATE_ENTRIES
         if enough and not self._hurries:
             self._hurries = True
             # The leader waits for records of the same step, which are written and answered first.
@@ -459,7 +455,7 @@ class QuorumInLog(QuorumInMemory):
             # Changed while no member led, or never set: a group of several begins without settings.
             self._decide([Configure(self._settings)], now_ms)
         # Dead letters of the former leader are offered now, since no entry may come for long.
-        self._note(self._store.applied)
+        self._note()
 
     def _raise_version(self, now_ms: int) -> None:
         # From the next entry on, if all members support a newer version.
@@ -469,7 +465,7 @@ class QuorumInLog(QuorumInMemory):
 
     def _look(self, now_ms: int) -> None:
         # Not before the last result has been applied.
-        if self._looked <= self._store.applied and not self._waiting:
+        if self._looked <= self._store.point.index and not self._waiting:
             selected = self.queue.look(self.queue.browsers.scan_max)
             if selected is not None and self._propose(selected, now_ms):
                 self._looked = self._store.last
@@ -513,7 +509,7 @@ class QuorumInLog(QuorumInMemory):
         self._applied = []
         if self._failed:
             return
-        while (entry := self._apply_next(self._committed, now_ms)) is not None:
+        while self._behind and (entry := self._apply_next(self._committed, now_ms)) is not None:
             size += len(entry.payload)
             if size > APPLIED_BYTES_MAX:
                 self.wake()
@@ -521,7 +517,7 @@ class QuorumInLog(QuorumInMemory):
         if queue.deleted:
             # Commands behind the deletion are too late.
             super()._decide(self._under_way(), now_ms)
-            self._note(store.applied)
+            self._note()
         elif not self._leads and self.member is not None and self.member.leads and not self._behind:
             self._lead(now_ms)
         if self._leads and not queue.deleted:
@@ -536,16 +532,16 @@ class QuorumInLog(QuorumInMemory):
         if self.queue.deleted or (entry := self._store.apply(until)) is None:
             return None
         self._applied += entry.commands or ()
-        self._note(entry.index)
+        self._note()
         while self._questions and self._questions[0][0] <= entry.index:
             super()._decide(self._questions.pop(0)[1], now_ms)
-            self._note(entry.index)
+            self._note()
         return entry
 
     def _show_on(self) -> None:
         if self.queue.browsers.unfinished:
             super()._show_on()
-            self._note(self._store.applied)
+            self._note()
 
     @property
     def transacts(self) -> bool:
@@ -563,12 +559,12 @@ class QuorumInLog(QuorumInMemory):
         if not self._leads_alone or any(type(each) is Delete for each in self._asked):
             return
         if not self.ahead:
-            self._done = [(store.applied, self._letters())]
+            self._done = [(store.point.index, self._letters())]
         self._early = store.last
         self._note_early()
         self._applied = []
         while self._apply_next(store.last, store.now_ms) is not None:
-            self._done.append((store.applied, self._letters()))
+            self._done.append((store.point.index, self._letters()))
 
     @property
     def ahead(self) -> bool:
@@ -612,8 +608,8 @@ class QuorumInLog(QuorumInMemory):
         tail = self._store.tail
         return bool(tail) and tail[0].index <= self._committed
 
-    def _note(self, index: int) -> None:
-        batch = self._take(index)
+    def _note(self) -> None:
+        batch = self._take(self._store.point.index)
         # Nodes with sessions are notified that their commands were applied.
         served = bool(self.queue.node_links.by_node) and not self.queue.replaying
         if batch.effects or batch.dead_letters or batch.dead or served:

@@ -149,7 +149,8 @@ class Messages:
         delayed = False
         for head in heads:
             _, priority, ttl, delay = traits_of(head)
-            ttl = min((each for each in (ttl, queue_ttl) if each is not None), default=None)
+            if ttl is None or (queue_ttl is not None and queue_ttl < ttl):
+                ttl = queue_ttl
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
             when = 0

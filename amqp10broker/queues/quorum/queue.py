@@ -26,7 +26,6 @@ from amqp10broker.queues.commands import (
     Confirmed,
     ConsumerRef,
     Credit,
-    DeadLetters,
     Delete,
     Deliver,
     DetachPublisher,
@@ -87,7 +86,7 @@ class QuorumQueue(QueueMachine):
         self.version = 1
         """The machine version that determines how commands are applied (`queues.machine_version`)."""
         self.messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
-        self.messages.counters = self.counters
+        self.messages.counters, self.messages.dead_letters = self.counters, self._dead_letters
         self.node_links = NodeLinks()
         self._consumers = QuorumConsumers(name, self.messages, self._outbox, self.node_links, now_ms)
         self.browsers = Browsers(name, self.messages, self._outbox)
@@ -195,11 +194,12 @@ class QuorumQueue(QueueMachine):
         )
 
     def deadline(self) -> int | None:
-        consumers = self._consumers
-        times = [self.messages.ready.deadline(), consumers.timeout_at, consumers.give_up_at]
-        if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
-            times.append(self._consumers.unused_since + self.settings.expires_ms)
-        return min((when for when in times if when is not None), default=None)
+        messages, consumers = self.messages, self._consumers
+        times = [consumers.timeout_at, consumers.give_up_at]
+        expires_ms = messages.settings.expires_ms
+        if expires_ms is not None and not consumers.count and not self.deleted:
+            times.append(consumers.unused_since + expires_ms)
+        return messages.ready.deadline(times)
 
     def show_on(self) -> bool:
         if self.browsers.unfinished:
@@ -214,10 +214,6 @@ class QuorumQueue(QueueMachine):
         if self.replaying or not self._consumers.selecting.able:
             return None
         return self._consumers.selecting.look(budget)
-
-    def take_dead_letters(self) -> list[DeadLetters]:
-        letters, self.messages.dead_letters = self.messages.dead_letters, []
-        return letters
 
     def take_dlx(self) -> list[DeadMessage]:
         """Return dead messages for the internal consumer, up to its prefetch. There is one such consumer, on
@@ -413,12 +409,13 @@ class QuorumQueue(QueueMachine):
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
         first = self.messages.next_index
+        rejects = self.messages.settings.overflow is Overflow.REJECT_PUBLISH
         self.messages.next_index = first + len(messages)
         if self.deleted:
             self._refuse(command)
             return
         sizes = list(map(len, map(_CONTENT, messages)))
-        if self.settings.overflow is Overflow.REJECT_PUBLISH:
+        if rejects:
             # Where a consumer selects, messages wait until they were looked at.
             passing = 0 if self._consumers.selecting.able else self._consumers.turns.credit()
             if passing:
@@ -435,13 +432,13 @@ class QuorumQueue(QueueMachine):
                 if not taken:
                     return
         self.messages.add(first, messages, sizes)
-        if not self.replaying:
+        if not self.messages.replaying:
             self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
         # A message with a time to live of 0 ms may still be delivered in this millisecond.
         self.messages.expired_at = self.messages.now_ms - 1
         self._consumers.serve()
-        if self.settings.overflow is not Overflow.REJECT_PUBLISH:
+        if not rejects:
             self.messages.drop_heads()
 
     def _lose(self, is_gone: Callable[[PeerId], bool]) -> None:

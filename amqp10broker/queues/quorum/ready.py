@@ -112,10 +112,10 @@ class ReadyIndexes:
                 return True
         return False
 
-    def deadline(self) -> int | None:
+    def deadline(self, others: Iterable[int | None]) -> int | None:
+        """Return the first of the times at which a message expires or is due, and of others."""
         times = [when for line in self.lines if line.expiring and (when := line.head_expiry) != NEVER]
-        if (delayed := self.next_delayed) is not None:
-            times.append(delayed)
+        times += [when for when in (self.next_delayed, *others) if when is not None]
         return min(times, default=None)
 
     def indexes_of(self, number: int, keys: list[int]) -> list[int]:
