@@ -1,9 +1,9 @@
 """Durability backends of quorum queues: in memory, or the log of a Raft group, with its time.
 
 Without a data folder effects are sent at once. With one, the commands of a step are proposed to the group as
-one entry, which is applied when it is committed (for a group of one: durable), and its effects are sent then.
-Further entries are proposed meanwhile. A leader applies with effects; a follower applies without effects or
-counters, a few entries at a time, since no client waits for it.
+one entry, which is applied when it is committed, and its effects are sent then. Further entries are proposed
+meanwhile. A follower applies without effects or counters, a few entries at a time, since no client waits for
+it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Clocks:
         self._measured: dict[int, tuple[int, int]] = {}
 
     def heard(self, node: int, ahead_ms: int, within_ms: int = 0) -> None:
-        """Another node's clock is so much ahead of this one's, give or take `within_ms`; below 0: behind. A
-        measurement that is less exact than the last one counts only if it contradicts that.
+        """Another node's clock is so much ahead of this one's, give or take `within_ms`. A measurement that
+        is less exact than the last one counts only if it contradicts that.
         """
         last_ms, last_within_ms = self._measured.get(node, (0, math.inf))
         if within_ms <= last_within_ms or abs(ahead_ms - last_ms) > within_ms:
@@ -74,7 +74,6 @@ class Clocks:
         self.correction_ms = _beyond(known[(len(known) - 1) // 2], AHEAD_MS_MAX)
 
     def notes(self, named: Mapping[int, str]) -> dict[str, str]:
-        """Return a sentence for each problem, by its subject."""
         found = {
             f"clock of {name}": f"the clock of node {name} is {difference(ahead_ms)} this node's"
             for node, name in sorted(named.items())
@@ -109,7 +108,6 @@ class LogTime:
     __slots__ = ("_clock_ms", "_node", "_time_ms")
 
     def __init__(self, node: Clocks, time_ms: int = 0, clock_ms: int = NEVER) -> None:
-        """Begin to lead. `clock_ms`: the leader's clock; left out by a member that does not lead."""
         self._node = node
         self._time_ms = time_ms
         self._clock_ms = clock_ms
@@ -135,22 +133,16 @@ class LogTime:
 
 
 APPLIED_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Size of entries that are applied in one step: a member that catches up with many lets other tasks run
-between.
-"""
+"""Size of entries that are applied in one step, so that other tasks run between."""
 
 LATE_ENTRIES: Final = 16
 LATE_BYTES: Final = 4096
-"""Number, and bytes, of committed entries that a follower accumulates before it applies them. More would
-delay other work.
-"""
+"""Number, and bytes, of committed entries that a follower accumulates before it applies them."""
 
 RETRY_MS: Final = 100
-"""Interval after which a leader tries again what it could not propose."""
 
 
 _WITH_COPIES: Final = frozenset((GiveBack, Unsubscribe))
-"""Commands that may contain messages of which there is a copy here."""
 
 
 def _published(commands: Sequence[QuorumCommand]) -> int:
@@ -205,8 +197,8 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
 
 
 class QuorumInLog(QuorumInMemory):
-    """The backend with a replicated log, which decides the order of commands. `member`: this node's member of
-    the group, while it takes part.
+    """The backend with a replicated log, which decides the order of commands. `member`: None while this
+    node's member of the group takes no part.
     """
 
     by_log: ClassVar[bool] = True
@@ -226,9 +218,8 @@ class QuorumInLog(QuorumInMemory):
         on_ahead: Callable[[QuorumInLog], None] = lambda _: None,
     ) -> None:
         """Create the backend of a queue that `recover` fills. `begin`: starts this node's member of the
-        group, when the log has been read. `usable`: returns the machine version of the cluster, which all
-        members support; 0: not known. `on_ahead`: called when this member leads and the time of the log is
-        ahead of its clock.
+        group, when the log has been read. `usable`: returns the machine version that all members support; 0:
+        not known. `on_ahead`: called when this member leads and the time of the log is ahead of its clock.
         """
         super().__init__(queue, wake, publish, commits)
         self.admission = LinkAdmission(commits, wake)
@@ -248,16 +239,16 @@ class QuorumInLog(QuorumInMemory):
         self._early = 0
         """Entries up to this one were carried out before they were committed (`catch_up`)."""
         self._done: list[tuple[int, dict[tuple[int, int], int]]] = []
-        """While that is so: how far the letters of nodes were carried out, by entry."""
+        """How far the letters of nodes were carried out meanwhile, by entry."""
         self._wanted: list[int] = []
-        """Members that get the state when it is so no more."""
+        """Members that get the state afterwards."""
         self._failed = False
         self._leads = False
         self._late = self._hurries = False
         """Committed entries are applied later; or soon, because of their size."""
         self._late_bytes = 0
         self._looked = 0
-        """Index of the last entry with a result for selecting consumers."""
+        """The last entry with a result for selecting consumers."""
         self._waiting: list[QuorumCommand] = []
         self._waits_since_ms: int | None = None
         self._questions: list[tuple[int, list[QuorumCommand]]] = []
@@ -440,7 +431,7 @@ class QuorumInLog(QuorumInMemory):
             self._on_lead(False)
 
     def ahead_ms(self, now_ms: int) -> int:
-        """Return by how much the log's time is ahead of this node's clock; 0 if it does not lead."""
+        """Return by how much the log's time is ahead of this node's clock."""
         return self._time.ahead_ms(now_ms) if self._leads and not self.queue.deleted else 0
 
     def _lead(self, now_ms: int) -> None:
@@ -568,7 +559,7 @@ class QuorumInLog(QuorumInMemory):
 
     @property
     def ahead(self) -> bool:
-        """Whether something was carried out that is not committed: nobody may hear of it yet."""
+        """Whether something was carried out that is not committed, and must not be sent yet."""
         return self._early > self._committed and not self.queue.deleted
 
     def done(self, node: int, incarnation: int) -> int:

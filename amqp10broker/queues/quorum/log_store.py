@@ -143,7 +143,6 @@ SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
 
 STAGED_BYTES: Final = 768 * 1024
-"""Contents of messages in one record of a state that is sent."""
 
 FOUNDER: Final = 1 << 32
 """The member of a group of one on a node that is in no cluster (`raft.ids.member_id(1)`)."""
@@ -170,13 +169,13 @@ class LogEntry:
 
 
 _NO_ENTRIES: Final[deque[LogEntry]] = deque()
-"""Shared by queues at rest, since an empty deque takes 600 bytes. It stays empty."""
+"""Shared by queues at rest, since an empty deque takes 600 bytes."""
 
 
 class QuorumStore:
     """One member's part of the journal. `on_compact`: called with the index up to which entries cannot be
-    read any more. `compact_max`: upper bound for `on_compact`, while entries are applied before the group has
-    committed them, which it does not read since it is alone; None: no bound.
+    read any more. `compact_max`: upper bound for it, while entries are applied before the group has committed
+    them.
     """
 
     __slots__ = (
@@ -203,8 +202,7 @@ class QuorumStore:
         incarnation: int = 1,
     ) -> None:
         """Create the store of a new or existing queue. `joins`: it is added to a group, and gets its state
-        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone
-        (`recovered`).
+        from the leader. `incarnation`: of this start of the node; sessions of earlier ones are gone.
         """
         self.group = group
         self.me = me
@@ -224,7 +222,7 @@ class QuorumStore:
         self._mine = not joins
         """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
-        """File of the record with which the member begins."""
+        """File of the `BEGINS` record."""
         self.on_installed: Callable[[QuorumQueue], None] = lambda queue: None
         self._staged: JournalBodies | None = None
         """Messages of a state that is being received."""
@@ -274,7 +272,7 @@ class QuorumStore:
 
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
         """Encode commands, at least one, as the next entry, without any change; it has no index and term yet.
-        `now_ms`: this node's clock; the time of an entry is never before that of the last one.
+        The time of an entry is never before that of the last one.
         """
         now_ms = max(now_ms, self.now_ms)
         version = self.version
@@ -371,9 +369,7 @@ class QuorumStore:
         self._write_soon()
 
     def staged(self, transfer: int, state: bytes) -> bytes:
-        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine` if this
-        broker cannot read it.
-        """
+        """Complete a transfer; returns the data of `Ready.snapshot` for it. Raises `NewerMachine`."""
         version = version_of(state)
         try:
             machine_version.check(version)
@@ -451,9 +447,8 @@ class QuorumStore:
         return runs
 
     def apply(self, committed: int) -> LogEntry | None:
-        """Let the queue apply the next entry of the log; the queue holds the effects. Returns the entry; None
-        if none is committed, or its machine version is newer (`newer`): applying it might lead to another
-        state than on other members.
+        """Let the queue apply the next entry of the log. Returns the entry; None if none is committed, or its
+        machine version is newer: applying it might lead to another state than on other members.
         """
         if not self.tail or self.tail[0].index > committed or self.newer:
             return None
@@ -565,10 +560,9 @@ class QuorumStore:
         self._queue = None
 
     def abandon(self) -> None:
-        """Give up the queue's state, and leave the journal's records to the next start. Its live records are
-        not known any more, so no file with records of it may be cleaned. In a group of one, an entry that the
-        queue failed at, and those behind it, are replaced by empty ones, since the next start would fail,
-        too; their senders are notified that they were not applied.
+        """Give up the queue's state, and leave the journal's records to the next start: no file with records
+        of it may be cleaned. In a group of one, an entry that the queue failed at, and those behind it, are
+        replaced by empty ones, since the next start would fail, too.
         """
         entry, self._failing = self._failing, None
         if entry is not None and self.alone:
