@@ -137,6 +137,10 @@ class SessionContext(EndpointContext):
         """Return the flow settings for a link of this client with this address."""
         return self.config.flow_for(self.container_id, address)
 
+    def transacts(self, queue: DeclaredQueue) -> bool:
+        """Return whether a queue may take part in a commit."""
+        return self.commits is not None and self.commits.takes(queue.handle)
+
 
 class ClientLog(Protocol):
     """The log of a connection for its sessions and channels; it adds the connection, and bounds the rate."""
@@ -180,7 +184,7 @@ class Outlet(Protocol):
         """Write bytes, in pieces; `transfer_bytes` of them are of transfers."""
 
     def want(self) -> None:
-        """Request one `WriterReady` as soon as there is room."""
+        """Request one `Notice.WRITER_READY` as soon as there is room."""
 
 
 class SessionEndpoint(ABC):

@@ -109,8 +109,9 @@ class PublishOne(BackgroundJob):
         message = (head, body)
         queues = routes.queues(route, extra_keys, lambda: routing_headers(message))
         self.routed = bool(queues)
-        route.exchange.count(1, routed=self.routed)
+        route.exchange.published += 1
         if not self.routed:
+            route.exchange.unroutable += 1
             route.exchange.returned += 1
         for queue in queues:
             ref = reply_to.publisher()

@@ -8,6 +8,7 @@ record after it was sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Protocol
 
 from amqp10broker.config import Config
@@ -26,9 +27,15 @@ class Frames:
     items: Sequence[object]
 
 
-@dataclass(frozen=True, slots=True)
-class WriterReady:
+class Notice(Enum):
+    """The messages without content."""
+
+    WRITER_READY = auto()
     """The writer has room again for transfers of this session. At most one is under way."""
+    ACCESS_CHANGED = auto()
+    """The user's permissions in the virtual host have changed."""
+    TRANSACTIONS_DUE = auto()
+    """A transaction has been open for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +48,6 @@ class AlarmChanged:
     """Publishers are to be held back, or may continue."""
 
     on: bool
-
-
-@dataclass(frozen=True, slots=True)
-class AccessChanged:
-    """The user's permissions in the virtual host have changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,6 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionsDue:
-    """A transaction has been open for too long."""
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """Settle what is decided, return everything else, and end. `error` goes into an end frame.
 
@@ -85,22 +82,16 @@ class Stop:
     error: AmqpError | None = None
 
 
-WRITER_READY = WriterReady()
-ACCESS_CHANGED = AccessChanged()
-TRANSACTIONS_DUE = TransactionsDue()
-
 SessionMessage = (
     Frames
     | list[Effect]
     | Decided
-    | WriterReady
+    | Notice
     | ConfigChanged
     | AlarmChanged
-    | AccessChanged
     | LinkStolen
     | LinkFree
     | Committed
-    | TransactionsDue
     | Stop
 )
 ToSession = Callable[[SessionMessage], object]

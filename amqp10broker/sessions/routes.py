@@ -162,11 +162,11 @@ class Judge:
         self._fates: dict[bytes, Fate] = {}
 
     def fates(self, messages: Iterable[Message]) -> Iterator[tuple[Fate, list[Message]]]:
-        """Iterate over messages by fate, in order; empty without the exchange or a bound queue."""
+        """Count messages, and iterate over them by fate, in order."""
         for head, run in groupby(messages, _HEAD):
             fate = self._fates.get(head)
             if fate is not None:
-                yield fate, [(fate.head, content) for _, content in run]
+                yield self._counted(fate, [(fate.head, content) for _, content in run])
                 continue
             dead = self._dying.of(head)
             letters = [(dead.head, content) for _, content in run]
@@ -175,10 +175,17 @@ class Judge:
                 if len(self._fates) >= REMEMBERED_MAX:
                     self._fates.clear()
                 self._fates[head] = fate
-                yield fate, letters
+                yield self._counted(fate, letters)
                 continue
             for letter in letters:
-                yield self._fate(dead, letter)[0], [letter]
+                yield self._counted(self._fate(dead, letter)[0], [letter])
+
+    def _counted(self, fate: Fate, letters: list[Message]) -> tuple[Fate, list[Message]]:
+        if self.exchange is not None:
+            self.exchange.published += len(letters)
+            if not fate.queues:
+                self.exchange.unroutable += len(letters)
+        return fate, letters
 
     def _fate(self, dead: DeadLettered, letter: Message) -> tuple[Fate, bool]:
         if self.exchange is None:
@@ -210,7 +217,6 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     to: dict[DeclaredQueue, list[Message]] = {}
     dropped: dict[str, None] = {}
     for fate, run in judge.fates(letters.messages):
-        judge.exchange.count(len(run), routed=bool(fate.queues))
         for target in fate.queues:
             messages = to.get(target)
             if messages is None:
@@ -382,8 +388,6 @@ class Forwarding:
                 judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
             ((fate, (letter,)),) = judge.fates((message,))
             self.unrouted += not fate.queues and not each.taken
-            if judge.exchange is not None:
-                judge.exchange.count(1, routed=bool(fate.queues))
             each.due_ms, each.routed_at = now_ms + self.retry_ms, vhost.version
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))

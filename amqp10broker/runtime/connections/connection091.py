@@ -50,7 +50,7 @@ from amqp10broker.sessions.amqp10.open import login_refused, server_properties
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.diagnosis.waits import Wait, WaitContext
 from amqp10broker.sessions.diagnosis.why_channel import channel_view
-from amqp10broker.sessions.messages import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionMessage
+from amqp10broker.sessions.messages import AlarmChanged, ConfigChanged, Frames, Notice, SessionMessage
 
 FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
@@ -237,7 +237,7 @@ class ConnectionTask091(ClientConnection[ConnectionEvent, Amqp091Error, ChannelT
                 self.engine.unblocked()
                 self.flush()
 
-    def tell(self, message: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+    def tell(self, message: AlarmChanged | ConfigChanged | Notice) -> None:
         if not isinstance(message, AlarmChanged):
             super().tell(message)
         elif not message.on and self.no_alarm is not None:

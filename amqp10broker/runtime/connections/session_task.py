@@ -29,7 +29,7 @@ from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
-from amqp10broker.sessions.messages import WRITER_READY, Frames, SessionMessage
+from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
@@ -80,7 +80,7 @@ class OutputBuffer:
         # By a message even when the bytes have gone out at once: the other tasks get their turn between.
         if self._wanted and self.room > 0 and self._inbox is not None:
             self._wanted = False
-            self._inbox.put(WRITER_READY)
+            self._inbox.put(Notice.WRITER_READY)
 
     def count(self, write: Write, total_bytes: int) -> None:
         self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)

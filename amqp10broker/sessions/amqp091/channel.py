@@ -54,17 +54,15 @@ from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditR
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
-    AccessChanged,
     AlarmChanged,
     Committed,
     ConfigChanged,
     Frames,
     LinkFree,
     LinkStolen,
+    Notice,
     SessionMessage,
     Stop,
-    TransactionsDue,
-    WriterReady,
 )
 
 T = TypeVar("T")
@@ -126,11 +124,11 @@ class BrokerChannel(ChannelBase):
                 self.on_decided(message)
             case Frames():
                 self.receive(message.items)
-            case WriterReady() | AlarmChanged():
+            case Notice.WRITER_READY | AlarmChanged():
                 return
             case ConfigChanged():
                 self.context.config = message.config
-            case AccessChanged():
+            case Notice.ACCESS_CHANGED:
                 self.on_access_changed()
             case Stop():
                 self.stopping = True
@@ -138,7 +136,7 @@ class BrokerChannel(ChannelBase):
                 raise AssertionError("a channel has no links")
             case Committed():
                 self.modes.on_ready(message.ref)
-            case TransactionsDue():
+            case Notice.TRANSACTIONS_DUE:
                 raise AssertionError("a channel's transaction may be open for ever")
             case _:
                 assert_never(message)

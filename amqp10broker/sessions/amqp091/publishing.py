@@ -293,11 +293,12 @@ class Publishing:
             return
         count = len(messages)
         self._counters.published += count
-        exchange.count(count, routed=bool(queues))
+        exchange.published += count
         ids: Sequence[int] = range(self.next_seq, self.next_seq + count)
         self.next_seq += count
         if not queues:
             self._counters.unroutable += count
+            exchange.unroutable += count
             self._context.on_unroutable(messages)
             if mandatory:
                 self._counters.returned += count

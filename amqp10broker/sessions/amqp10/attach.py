@@ -50,7 +50,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
-from amqp10broker.queues.commands import DeliveryOutcome
 from amqp10broker.queues.selecting import fault_of
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
@@ -65,7 +64,6 @@ from amqp10broker.routing.address import (
     topic_address,
 )
 from amqp10broker.routing.exchange import stripped
-from amqp10broker.sessions.amqp10.link_owner import default_delivery_outcome
 from amqp10broker.sessions.context import SessionContext
 
 T = TypeVar("T")
@@ -128,7 +126,6 @@ class SourcePlan:
 
     queue: DeclaredQueue
     source: Source
-    default_delivery_outcome: DeliveryOutcome
     dynamic: bool
     priority: int
     timeout_ms: int | None
@@ -172,7 +169,6 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
         )
     assert isinstance(source, Source)
     outcomes = outcomes_of(source)
-    delivery_outcome = default_delivery_outcome(source.default_outcome)
     # Checked before a queue is made, which a refusal would leave behind.
     priority = whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
@@ -222,7 +218,7 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     timed = stream and ENQUEUED_TIME in (attach.desired_capabilities or ())
     offered = (*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES
     plan = SourcePlan(
-        *(queue, reply, delivery_outcome, dynamic, priority, _timeout(attach, queue)),
+        *(queue, reply, dynamic, priority, _timeout(attach, queue)),
         filters=None if filter_set is None else filter_set.filters,
         capabilities=offered if stream else None,
         enqueued_time=timed,
@@ -564,7 +560,7 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
 
 
 def _subscribe(attach: Attach, source: Source, topic: str, context: SessionContext) -> Steps[SourcePlan]:
-    outcomes, delivery_outcome = outcomes_of(source), default_delivery_outcome(source.default_outcome)
+    outcomes = outcomes_of(source)
     priority = whole_number(attach, PRIORITY) or 0
     selector, no_local = _selector_and_no_local(source)
     wanted = _wanted(attach, source, topic, context)
@@ -599,7 +595,6 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
     return SourcePlan(
         queue,
         reply,
-        delivery_outcome,
         dynamic=wanted.name is None,
         priority=priority,
         timeout_ms=None,
@@ -685,7 +680,8 @@ def _come_back(
         **_STAYS,
     )
     return SourcePlan(
-        *(queue, reply, default_delivery_outcome(None)),
+        queue,
+        reply,
         dynamic=False,
         priority=whole_number(attach, PRIORITY) or 0,
         timeout_ms=None,

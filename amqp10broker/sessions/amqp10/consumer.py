@@ -22,12 +22,22 @@ from amqp10broker.dataclass import dataclass
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
+from amqp10broker.metadata.queue_requests import Subscription
 from amqp10broker.protocols.amqp10.credit import Grant, SenderCredit
 from amqp10broker.protocols.amqp10.delivery import Parts, Resume, ResumedDelivery, SenderPlan
 from amqp10broker.protocols.amqp10.encoder import encode
 from amqp10broker.protocols.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.protocols.amqp10.link import DeliveriesUpdated, SenderLink
-from amqp10broker.protocols.amqp10.performatives import Declared, Flow, Modified, Received, TransactionalState
+from amqp10broker.protocols.amqp10.performatives import (
+    Accepted,
+    Declared,
+    Flow,
+    Modified,
+    Received,
+    Rejected,
+    Released,
+    TransactionalState,
+)
 from amqp10broker.protocols.amqp10.session import Session
 from amqp10broker.protocols.amqp10.settling import RELEASED, Outcome
 from amqp10broker.protocols.amqp10.types import Symbol
@@ -41,25 +51,34 @@ from amqp10broker.queues.commands import (
     Settled,
     TimedOut,
 )
-from amqp10broker.sessions.amqp10.attach import SourcePlan
-from amqp10broker.sessions.amqp10.link_owner import (
-    ANSWERS_OWED_MAX,
-    TXN_ID,
-    SenderOwner,
-    to_outcome,
-)
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import ResumableConsumer
-from amqp10broker.sessions.amqp10.transactions import (
-    Aborted,
-    Acquisition,
-    ConflictError,
-    Retired,
-    Transactions,
-)
-from amqp10broker.sessions.context import ClientLog
+from amqp10broker.sessions.amqp10.transactions import Aborted, Acquisition, ConflictError, Retired
+from amqp10broker.sessions.context import SessionContext
 from amqp10broker.sessions.counters import Moment
 from amqp10broker.sessions.credit import AutoLimit, QueueCredit
 from amqp10broker.sessions.messages import no_part_text
+
+TXN_ID: Final = Symbol("txn-id")
+
+
+def to_outcome(state: Any) -> DeliveryOutcome | None:
+    """Translate a delivery state; None when it is not an outcome."""
+    match state:
+        case Accepted():
+            return DeliveryOutcome.ACCEPT
+        case Rejected():
+            # "delivery-count is incremented" (3.4.2): the consumer of the dead letter sees it.
+            return DeliveryOutcome.DISCARD_FAILED
+        case Released():
+            return DeliveryOutcome.REQUEUE
+        case Modified(undeliverable_here=True):
+            # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
+            return DeliveryOutcome.DISCARD_FAILED if state.delivery_failed else DeliveryOutcome.DISCARD
+        case Modified():
+            return DeliveryOutcome.REQUEUE_FAILED if state.delivery_failed else DeliveryOutcome.REQUEUE
+        case _:
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +121,9 @@ def transaction_named(flow: Flow) -> bytes | None:
         raise AmqpLinkError(Condition.INVALID_FIELD, text)
     return txn_id
 
+
+ANSWERS_OWED_MAX: Final = 256
+"""The most unanswered flows with echo or drain per link or pair; further ones get no answer of their own."""
 
 ACTIVE: Final = Symbol("rabbitmq:active")
 """Link state property that states whether a client is the single active consumer."""
@@ -158,13 +180,16 @@ class ConsumerTimes:
 
 
 @dataclass(eq=False, slots=True)
-class LinkConsumer(SenderOwner):
+class LinkConsumer(LinkOwner):
     """One consuming link.
 
     Attributes:
         address: as the client gave it; the queue's, if it was made for the link.
         resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         closed: the client has closed its link, so nothing of it survives the detach.
+        browse: it takes no message from its queue.
+        selects: it gets only messages that match its filter.
+        dynamic: its queue was made for the link, and ends with it.
         _drop: removes the consumer from its session after its link has ended, and makes it `leave`.
         resumable: its state that survives this end of the link; None if none does.
         queue_credit: the most that it requests of its queue at a time.
@@ -174,17 +199,19 @@ class LinkConsumer(SenderOwner):
     _session: Session
     link: SenderLink
     credit: QueueCredit
-    plan: SourcePlan
+    address: str
     settings: FlowSettings
+    _context: SessionContext
     _drop: Callable[[LinkConsumer, Sequence[tuple[int, Parts]]], None]
-    _moment: Moment
-    _log: ClientLog
-    _transactions: Transactions
-    _transacts: Callable[[DeclaredQueue], bool]
     resumable: ResumableConsumer | None
     resuming: bool
+    default_delivery_outcome: DeliveryOutcome
+    browse: bool
+    selects: bool
+    dynamic: bool
+    exclusive: bool
+    subscription: Subscription | None
     queue: DeclaredQueue = field(init=False)
-    address: str = field(init=False)
     queue_credit: int = field(init=False)
     auto_limit: AutoLimit | None = None
     _counted: int = 0  # by `auto_limit`: deliveries that were written
@@ -213,11 +240,10 @@ class LinkConsumer(SenderOwner):
 
     def __post_init__(self) -> None:
         queue = self.queue = self.credit.queue
-        self.address = self.plan.source.address
         self.queue_credit = self.settings.queue_credit
         self._since = self.credit.epoch
-        self.times = ConsumerTimes(self._moment)
-        single = queue.effective.settings.single_active_consumer and not self.plan.browse
+        self.times = ConsumerTimes(self._context.moment)
+        single = queue.effective.settings.single_active_consumer and not self.browse
         self.tells_active = queue.kind.tells_active and single
 
     @property
@@ -229,7 +255,7 @@ class LinkConsumer(SenderOwner):
         """The number of messages that the queue could deliver now, as of its last answer. For a stream those
         behind this consumer's position; for a queue that it browses none if it has seen all.
         """
-        if self.credit.kind.replays or self.plan.browse or self.plan.selects:
+        if self.credit.kind.replays or self.browse or self.selects:
             return self.credit.available
         return self.queue.handle.ready
 
@@ -256,22 +282,23 @@ class LinkConsumer(SenderOwner):
             if self._acquisition is not None:
                 self._acquisition.leave()
             return
-        transaction = self._transactions.find(txn_id)
+        transactions = self._context.transactions
+        transaction = transactions.find(txn_id)
         why = None
         if self.link.settled:
             why = "its deliveries are sent settled"
-        elif self.plan.browse or self.queue.kind.replays:
+        elif self.browse or self.queue.kind.replays:
             why = "it takes none from its queue"
         elif self.resumable is not None:
             why = "it outlives its session"
         if why is not None:
             text = f"link '{self.link.name}' cannot acquire messages in a transaction: {why}"
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
-        if not self._transacts(self.queue):
+        if not self._context.transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         if self._acquisition is None:
             self._acquisition = Acquisition(self._session.outbound, self.link, self.give_up)
-        self._transactions.work(transaction)
+        transactions.work(transaction)
         self._acquisition.enter(transaction)
 
     def give_up(self, ids: Sequence[int]) -> None:
@@ -297,9 +324,10 @@ class LinkConsumer(SenderOwner):
         if isinstance(event.state, TransactionalState):
             self._decide_within(event.state, event)
             return
-        if self._transactions.open:
-            self._transactions.decided_outside(self.ref, event.keys)
-        decision = decide(event.state, settled=event.settled, default=self.plan.default_delivery_outcome)
+        transactions = self._context.transactions
+        if transactions.open:
+            transactions.decided_outside(self.ref, event.keys)
+        decision = decide(event.state, settled=event.settled, default=self.default_delivery_outcome)
         if decision is None:
             return
         kind = self.credit.kind
@@ -312,7 +340,7 @@ class LinkConsumer(SenderOwner):
                 # command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         self.credit.counters.settled(decision.delivery_outcome, len(keys))
-        self.times.settled_ms = self._moment.ms
+        self.times.settled_ms = self._context.moment.ms
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
             annotations = decision.annotations if kind.keeps_annotations else b""
@@ -330,16 +358,17 @@ class LinkConsumer(SenderOwner):
 
     def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
         # The decision takes effect with the commit (part 4, section 4.4.2).
-        transaction = self._transactions.find(state.txn_id)
+        transactions = self._context.transactions
+        transaction = transactions.find(state.txn_id)
         if state.outcome is None and not event.settled:
             return
-        if not self._transacts(self.queue):
+        if not self._context.transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
-        decision = decide(outcome, settled=event.settled, default=self.plan.default_delivery_outcome)
+        decision = decide(outcome, settled=event.settled, default=self.default_delivery_outcome)
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
-        other = self._transactions.decided_elsewhere(transaction, self.ref, event.keys)
+        other = transactions.decided_elsewhere(transaction, self.ref, event.keys)
         if other is None and self._acquisition is not None:
             within = {self._acquisition.transaction_of(number) for number in event.delivery_ids}
             other = next(iter(within - {None, transaction}), None)
@@ -355,7 +384,7 @@ class LinkConsumer(SenderOwner):
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         for key, number in zip(keys, ids, strict=True):
             retired = Retired(self, number, decision.delivery_outcome, outcome, event.settled, annotations)
-            self._transactions.retire(transaction, key, retired)
+            transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
         # Separates expired deliveries from those on which the client decides. The key of a delivery that went
@@ -372,13 +401,9 @@ class LinkConsumer(SenderOwner):
     def _taken_back(self) -> str:
         return f"a delivery of link '{self.link.name}' was held for too long, and is another consumer's"
 
-    @property
-    def default_delivery_outcome(self) -> DeliveryOutcome:
-        return self.plan.default_delivery_outcome
-
     def decided(self, delivery_outcome: DeliveryOutcome, ids: Sequence[int], outcome: Outcome | None) -> None:
         self.credit.counters.settled(delivery_outcome, 1)
-        self.times.settled_ms = self._moment.ms
+        self.times.settled_ms = self._context.moment.ms
         unsettled = self._session.outbound.unsettled
         self._settle([number for number in ids if number in unsettled], outcome)
 
@@ -400,7 +425,7 @@ class LinkConsumer(SenderOwner):
     def on_deliver(self, effect: Deliver) -> None:
         credit = self.credit
         if not credit.waiting:
-            self.times.unsent_ms = self._moment.ms
+            self.times.unsent_ms = self._context.moment.ms
         if not credit.on_deliver(effect):
             return
         keys, messages = effect.keys, effect.messages
@@ -429,7 +454,7 @@ class LinkConsumer(SenderOwner):
         # A queue in the same process answers at once; one of another node a round trip later. Until then no
         # delivery comes if the last request is used up. Only a request smaller than what the queue had and
         # the client could take holds the link up.
-        now_ms, asked_ms = self._moment.ms, self.times.request_ms
+        now_ms, asked_ms = self._context.moment.ms, self.times.request_ms
         held_up = not reply.credit and reply.available > 0 and self._wanted > self.credit.waiting
         if held_up and now_ms > asked_ms:
             auto.resumed(now_ms, now_ms - asked_ms)
@@ -464,7 +489,7 @@ class LinkConsumer(SenderOwner):
 
     def _on_timed_out(self, keys: Sequence[int]) -> None:
         expired = frozenset(keys)
-        self.last_error = self._log.warning(
+        self.last_error = self._context.log.warning(
             "deliveries taken back: the consumer held them for too long",
             link=self.link.name,
             address=self.address,
@@ -474,7 +499,7 @@ class LinkConsumer(SenderOwner):
         )
         told = self._session.settling.tell_sent(self.link, expired, RELEASED)
         self._expired = {*(self._expired or ()), *told}
-        if self._transactions.taken_back(self.ref, keys, self._taken_back):
+        if self._context.transactions.taken_back(self.ref, keys, self._taken_back):
             # The client has decided on some, and sends nothing more about those that it has settled.
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
         if self.resumable is not None:
@@ -558,7 +583,7 @@ class LinkConsumer(SenderOwner):
 
     def _on_requested(self) -> None:
         # The request covers all flows so far.
-        self.times.request_ms = self._moment.ms
+        self.times.request_ms = self._context.moment.ms
         self._unasked = False
         self._answers_asked += self._answers_owed
         self._answers_owed = 0
@@ -615,7 +640,7 @@ class LinkConsumer(SenderOwner):
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
         # The client is notified that the broker has settled the delivery.
-        decision = decide(state, settled=True, default=self.plan.default_delivery_outcome)
+        decision = decide(state, settled=True, default=self.default_delivery_outcome)
         assert decision is not None
         assert self.resumable is not None
         self.resumable.forget((key,))
@@ -642,24 +667,25 @@ class LinkConsumer(SenderOwner):
         """Suspend a link: unsent deliveries go back, the others stay acquired."""
         resumable = self.resumable
         assert resumable is not None
-        if self._transactions.open:
-            self._transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
+        transactions = self._context.transactions
+        if transactions.open:
+            transactions.lost(self.ref, f"link '{self.link.name}', which is kept, was suspended")
         self._return(unsent)
         stale = len(self._undurable or ()) + len(self._resumed)
-        resumable.suspended(self.credit, self.plan.default_delivery_outcome, stale)
+        resumable.suspended(self.credit, self.default_delivery_outcome, stale)
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         self._drop(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """Leave the queue; what is held goes back or gets the default outcome, as failed if `lost`."""
-        delivery_outcome = self.plan.default_delivery_outcome
-        bound = self._transactions.bound(self.ref)
+        delivery_outcome = self.default_delivery_outcome
+        bound = self._context.transactions.bound(self.ref)
         if bound and self.resumable is None:
             self._leave_later(unsent, bound, delivery_outcome)
             return
         if bound:
-            self._transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
+            self._context.transactions.lost(self.ref, f"link '{self.link.name}', which was kept, has ended")
         if lost and delivery_outcome is DeliveryOutcome.REQUEUE and self.credit.kind.counts_lost_as_failed:
             delivery_outcome = DeliveryOutcome.REQUEUE_FAILED
         self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], delivery_outcome)
@@ -673,4 +699,4 @@ class LinkConsumer(SenderOwner):
         if left:
             self.credit.post(Settle(self.ref, left, delivery_outcome))
         self.credit.cancel()
-        self._transactions.leaves(self.ref, lambda: self.credit.leave((), (), delivery_outcome))
+        self._context.transactions.leaves(self.ref, lambda: self.credit.leave((), (), delivery_outcome))

@@ -19,7 +19,6 @@ from amqp10broker.protocols.amqp10.performatives import (
     Declare,
     Declared,
     Discharge,
-    Flow,
     Rejected,
     as_composite,
 )
@@ -30,7 +29,7 @@ from amqp10broker.protocols.amqp10.settling import ACCEPTED, State, to_error
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.sessions.amqp10.attach import rcv_settle_mode
-from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
 from amqp10broker.sessions.messages import NotYet, QueueCommits
@@ -59,7 +58,7 @@ _Outcome = tuple[RequestRef | None, State, Transaction | None]
 
 
 @dataclass(eq=False, slots=True)
-class CoordinatorLink(ReceiverOwner):
+class CoordinatorLink(LinkOwner):
     """One control link of a client."""
 
     _session: Session
@@ -231,8 +230,6 @@ class CoordinatorLink(ReceiverOwner):
     @property
     def over(self) -> bool:
         return not self.link.attached and not self._waiting
-
-    def on_flow(self, flow: Flow) -> None: ...
 
     def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
         parked = {ref for ref, _ in self._parked}

@@ -38,6 +38,7 @@ from amqp10broker.queues.commands import (
     DELETE,
     ConsumerRef,
     Delete,
+    DeliveryOutcome,
     Effect,
     PublisherRef,
     QueueDeleted,
@@ -56,7 +57,7 @@ from amqp10broker.sessions.amqp10.attach import (
     plan_target,
     rcv_settle_mode,
 )
-from amqp10broker.sessions.amqp10.consumer import LinkConsumer
+from amqp10broker.sessions.amqp10.consumer import LinkConsumer, to_outcome
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
 from amqp10broker.sessions.amqp10.publisher import LinkPublisher
 from amqp10broker.sessions.amqp10.resumable_links import (
@@ -214,17 +215,20 @@ class ClientLinks:
             self._session,
             link,
             credit,
-            plan,
+            address,
             self._context.flow_for(address),
+            self._context,
             self.drop_consumer,
-            self._context.moment,
-            self._context.log,
-            self._context.transactions,
-            self.transacts,
             resumable,
             resuming=incomplete,
+            default_delivery_outcome=to_outcome(source.default_outcome) or DeliveryOutcome.REQUEUE,
+            browse=plan.browse,
+            selects=plan.selects,
+            dynamic=plan.dynamic,
+            exclusive=plan.exclusive,
+            subscription=plan.subscription,
         )
-        self._owners.senders[link] = consumer
+        self._owners[link] = consumer
         self.consumers[ref] = consumer
         self._set_queue_credit(consumer)
         if before is not None:
@@ -257,10 +261,6 @@ class ClientLinks:
                 ),
             )
         )
-
-    def transacts(self, queue: DeclaredQueue) -> bool:
-        commits = self._context.commits
-        return commits is not None and commits.takes(queue.handle)
 
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
         assert self._context.commits is not None, "its queues were asked whether they transact"
@@ -317,7 +317,7 @@ class ClientLinks:
             max_message_size=self._context.config.max_message_size_bytes,
             unsettled=unsettled,
         )
-        self._owners.receivers[link] = publisher
+        self._owners[link] = publisher
         self.publishers[ref] = publisher
         self._set_credit_limit(publisher)
         self._resize_window()
@@ -338,7 +338,7 @@ class ClientLinks:
         there = self._resumable(link)
         if there is None or there.link is None:
             return False
-        if self._owners.find(there.link) is not None:
+        if there.link in self._owners:
             self.on_stolen(there.link)
             return False
         self.claimed[link] = attach
@@ -442,7 +442,7 @@ class ClientLinks:
 
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
         """Note that the client detaches a link without closing it. The caller ends the link next."""
-        owner = self._owners.find(link)
+        owner = self._owners.get(link)
         resumable = owner.resumable if isinstance(owner, LinkPublisher | LinkConsumer) else None
         if resumable is not None:
             resumable.stays = True
@@ -524,7 +524,7 @@ class ClientLinks:
         asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
             (consumer.link, access.read, "queue", consumer.queue.name)
             for consumer in self.consumers.values()
-            if not consumer.plan.dynamic and not consumer.queue.kind.volatile
+            if not consumer.dynamic and not consumer.queue.kind.volatile
         ]
         asked += [
             (each.link, access.write, "exchange", "" if each.exchange is None else each.exchange.exchange)
@@ -538,7 +538,7 @@ class ClientLinks:
                 self.detach(link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description))
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        if self._owners.find(link) is not None and not self._session.ended:
+        if link in self._owners and not self._session.ended:
             resumable = self._resumable(link)
             elsewhere = resumable is not None and resumable.link is link
             whose = "container" if elsewhere else "connection"
@@ -550,14 +550,14 @@ class ClientLinks:
 
     def on_closed(self, link: SenderLink | ReceiverLink) -> None:
         """Note that the client closes a link. The caller ends the link next."""
-        owner = self._owners.find(link)
+        owner = self._owners.get(link)
         if isinstance(owner, LinkConsumer):
             owner.closed = True
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """Detach a link from our side; what it held goes back to its queue."""
         unsent = self._end(link, fault)
-        owner = self._owners.take(link)
+        owner = self._owners.pop(link, None)
         if owner is not None:
             owner.on_detached(unsent)
 
@@ -612,7 +612,7 @@ class ClientLinks:
         self._let_go(consumer)
         self._end_resumable(consumer.resumable)
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
-        subscription = consumer.plan.subscription
+        subscription = consumer.subscription
         if effect.why is Refusal.NO_LEADER:
             fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
         elif subscription is not None:
@@ -648,14 +648,14 @@ class ClientLinks:
             consumer.leave(unsent, lost=lost)
         if resumable is not None:
             self._leave_resumable(resumable, lost=lost)
-        plan, queue = consumer.plan, consumer.queue
-        if plan.dynamic:
+        queue, subscription = consumer.queue, consumer.subscription
+        if consumer.dynamic:
             self._delete(queue)
-        elif consumer.closed and plan.exclusive:
+        elif consumer.closed and consumer.exclusive:
             queue.ended = True
             gone = QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True)
             self._context.catalog.see_to(gone)
-        elif consumer.closed and plan.subscription is not None and plan.subscription.durable:
+        elif consumer.closed and subscription is not None and subscription.durable:
             # Unless others share it; the answer is not needed.
             self._to_queue((queue.handle, Delete(self._context.reply_to.request(), if_unused=True)))
 
@@ -674,7 +674,7 @@ class ClientLinks:
             self._delete(made)
 
     def _let_go(self, end: LinkConsumer | LinkPublisher) -> None:
-        self._owners.take(end.link)
+        self._owners.pop(end.link, None)
         if isinstance(end, LinkConsumer):
             self._accept.pop(end.ref, None)
             end.end_acquisition()

@@ -68,7 +68,7 @@ from amqp10broker.sessions.amqp10.attach import (
     to_amqp_error,
     to_declare,
 )
-from amqp10broker.sessions.amqp10.link_owner import ReceiverOwner
+from amqp10broker.sessions.amqp10.link_owner import LinkOwner
 from amqp10broker.sessions.amqp10.resumable_links import Entry, ResumablePublisher, Tally, refusal_of
 from amqp10broker.sessions.amqp10.transactions import Transaction
 from amqp10broker.sessions.context import SessionContext, ToQueue
@@ -137,9 +137,6 @@ class PublisherLinks(Protocol):
     def drop_publisher(self, publisher: LinkPublisher) -> None:
         """Remove a publisher after its link has ended, and make it `leave`."""
 
-    def transacts(self, queue: DeclaredQueue) -> bool:
-        """Return whether a queue may take part in a commit."""
-
     def commit(self, parts: Sequence[Part], also: Callable[[], None]) -> str | None:
         """Carry out parts in one step, behind all that was posted; see `sessions.messages.Commits`."""
 
@@ -165,7 +162,7 @@ class Way(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class LinkPublisher(ReceiverOwner):
+class LinkPublisher(LinkOwner):
     """One publishing link.
 
     Attributes:
@@ -337,7 +334,7 @@ class LinkPublisher(ReceiverOwner):
             self.counters.published += len(ids)
             if settled:
                 self.counters.published_settled += len(ids)
-            self._default_exchange.count(len(ids), routed=True)
+            self._default_exchange.published += len(ids)
             if self.resumable is None:
                 self._to_queue((self.queue.handle, Publish(self.ref, ids, messages, settled)))
             else:
@@ -405,11 +402,12 @@ class LinkPublisher(ReceiverOwner):
         self.counters.published += len(ids)
         if settled:
             self.counters.published_settled += len(ids)
-        exchange.count(len(ids), routed=bool(queues))
-        if not queues and topic:
-            self._answer(ids, None if settled else ACCEPTED)
-            return
+        exchange.published += len(ids)
         if not queues:
+            exchange.unroutable += len(ids)
+            if topic:
+                self._answer(ids, None if settled else ACCEPTED)
+                return
             self.counters.unroutable += len(ids)
             self._context.on_unroutable(messages)
             if self._posting is not None and settled:
@@ -440,7 +438,7 @@ class LinkPublisher(ReceiverOwner):
     ) -> None:
         # For a link that is kept: what survives a restart is one commit with the messages.
         parts = [(queue.handle, Publish(self.ref, ids, messages, settled)) for queue in queues]
-        if resumable.keeps_unsettled and not settled and all(map(self._links.transacts, queues)):
+        if resumable.keeps_unsettled and not settled and all(map(self._context.transacts, queues)):
             refusal = self._links.commit(parts, partial(resumable.noted, self.ref, ids))
             if isinstance(refusal, NoRoom) and len(ids) > 1:
                 for number, message in zip(ids, messages, strict=True):
@@ -697,7 +695,6 @@ class LinkPublisher(ReceiverOwner):
         return self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
 
     def on_resumed(self, event: DeliveryResumed) -> None:
-        """Handle a delivery resumed from before the link was suspended (part 2, section 2.6.13)."""
         resumable = self.resumable
         entry = None if resumable is None else resumable.entries.get(event.tag)
         if resumable is None or entry is None:

@@ -68,17 +68,15 @@ from amqp10broker.sessions.amqp10.transactions import ConflictError
 from amqp10broker.sessions.context import ClientLog, SessionContext, SessionEndpoint
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
-    AccessChanged,
     AlarmChanged,
     Committed,
     ConfigChanged,
     Frames,
     LinkFree,
     LinkStolen,
+    Notice,
     SessionMessage,
     Stop,
-    TransactionsDue,
-    WriterReady,
 )
 
 T = TypeVar("T")
@@ -121,7 +119,7 @@ class BrokerSession(SessionEndpoint):
         self._window_open = True
         self._stopped = self.over = False
         self._note_window()
-        self._owners = LinkOwners()
+        self._owners: LinkOwners = {}
         self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
         # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach before it for a failure of the request.
@@ -148,14 +146,14 @@ class BrokerSession(SessionEndpoint):
                 self.on_effects(message)
             case Decided():
                 self.on_decided(message)
-            case WriterReady():
+            case Notice.WRITER_READY:
                 return
             case AlarmChanged():
                 self.on_alarm(on=message.on)
             case ConfigChanged():
                 self.context.config = message.config  # for grants from now on
                 self.links.on_config()
-            case AccessChanged():
+            case Notice.ACCESS_CHANGED:
                 self.links.on_access_changed()
                 self._resume()
             case LinkStolen():
@@ -165,7 +163,7 @@ class BrokerSession(SessionEndpoint):
                 self._on_free(message.link)
             case Committed():
                 self._on_committed(message.ref)
-            case TransactionsDue():
+            case Notice.TRANSACTIONS_DUE:
                 self._end_overdue()
             case Stop():
                 if message.tell:
@@ -200,7 +198,7 @@ class BrokerSession(SessionEndpoint):
         queues: set[DeclaredQueue] = set()
         for handle in handles:
             link = session.links.by_remote.get(handle)
-            owner = self._owners.receivers.get(link) if isinstance(link, ReceiverLink) else None
+            owner = None if link is None else self._owners.get(link)
             queue = owner.only_queue if isinstance(owner, LinkPublisher) else None
             if queue is None or queue in queues:
                 return items
@@ -385,15 +383,15 @@ class BrokerSession(SessionEndpoint):
     def _on_event(self, event: SessionEvent) -> None:
         match event:
             case DeliveriesReceived():
-                receiver = self._owners.receivers.get(event.link)
-                if receiver is not None:
-                    self._tell(event.link, receiver.on_deliveries, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_deliveries, event)
             case DeliveriesUpdated():
-                sender = self._owners.senders.get(event.link)
-                if sender is not None:
-                    self._tell(event.link, sender.on_updated, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_updated, event)
             case LinkFlowed():
-                owner = self._owners.find(event.link)
+                owner = self._owners.get(event.link)
                 if owner is not None:
                     self._tell(event.link, owner.on_flow, event.flow)
             case LinkAttaching():
@@ -403,17 +401,17 @@ class BrokerSession(SessionEndpoint):
             case DeliveriesSettled():
                 # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
                 # has removed it, and for a link that is not kept nothing more is to be done.
-                receiver = self._owners.receivers.get(event.link)
-                if event.settled and isinstance(receiver, LinkPublisher):
-                    receiver.on_settled(event.delivery_ids)
+                owner = self._owners.get(event.link)
+                if event.settled and owner is not None:
+                    owner.on_settled(event.delivery_ids)
             case DeliveryResumed():
-                receiver = self._owners.receivers.get(event.link)
-                if isinstance(receiver, LinkPublisher):
-                    self._tell(event.link, receiver.on_resumed, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_resumed, event)
             case DeliveryBegun():
-                receiver = self._owners.receivers.get(event.link)
-                if isinstance(receiver, LinkPublisher):
-                    self._tell(event.link, receiver.on_begun, event)
+                owner = self._owners.get(event.link)
+                if owner is not None:
+                    self._tell(event.link, owner.on_begun, event)
             case LinkAttached():
                 raise AssertionError("the broker attaches no links of its own")
             case SessionEnded():
@@ -426,9 +424,9 @@ class BrokerSession(SessionEndpoint):
     def _on_pump_event(self, event: PumpEvent) -> None:
         match event:
             case DeliveriesSent():
-                self._owners.senders[event.link].on_sent(event.deliveries)
+                self._owners[event.link].on_sent(event.deliveries)
             case MarkerReached():
-                self._owners.senders[event.link].act_on(event.marker)
+                self._owners[event.link].act_on(event.marker)
             case LinkDetached():
                 self._on_detached(event)
             case _:
@@ -466,7 +464,7 @@ class BrokerSession(SessionEndpoint):
             self._half_posted,
         )
         owner.accept(attach)
-        self._owners.receivers[link] = owner
+        self._owners[link] = owner
         self._control_links.append(owner)
 
     def _half_posted(self, txn_id: bytes) -> bool:
@@ -514,7 +512,7 @@ class BrokerSession(SessionEndpoint):
             else:
                 self.links.on_left(event.link)
             unsent = self.session.links.detach(event.link, closed=event.closed)
-        owner = self._owners.take(event.link)
+        owner = self._owners.pop(event.link, None)
         if owner is not None:
             owner.on_detached(unsent)
 
