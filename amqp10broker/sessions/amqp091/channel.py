@@ -50,7 +50,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.sessions.amqp091.base import DECLARING, ChannelBase, Modes, Subscribing, to_amqp091_error
 from amqp10broker.sessions.amqp091.consuming import ChannelConsumers, ChannelTap
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditReceiver, Publishing
+from amqp10broker.sessions.amqp091.publishing import CreditFlow, Publishing
 from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import (
@@ -81,7 +81,7 @@ class ChannelState(Enum):
 
 class BrokerChannel(ChannelBase):
     """One channel of one client. `in_hand`: the present or last method; of contents and acknowledgements the
-    kind only. `backlog`: what waits behind it. `received`: the contents for which the reader gets new credit.
+    kind only. `backlog`: what waits behind it. `credit`: of the connection's reader for contents.
     `unwanted`: an incomplete content that is or will be refused, so that it need not be stored.
     """
 
@@ -94,8 +94,7 @@ class BrokerChannel(ChannelBase):
         self.unwanted: ContentOpened | None = None
         self.in_hand: Method | type[Method] = methods.ChannelOpen
         self._counters = ClientCounters()
-        flow = CreditFlowSettings.of(context.config)
-        self.received = CreditReceiver(flow)
+        self.credit = CreditFlow(context.config)
         self._reset()
 
     def _reset(self) -> None:
@@ -225,7 +224,7 @@ class BrokerChannel(ChannelBase):
             return
         self._opened = None
         if type(item) is PublishRun:
-            self.received.unreturned += len(item.bodies)
+            self.credit.unreturned += len(item.bodies)
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
             self._guarded(self.modes.acks, item.tags)
@@ -235,7 +234,7 @@ class BrokerChannel(ChannelBase):
                 raise _not_for_a_server(item.method)
             self._guarded(handler, self, item.method)
         elif type(item) is ContentTooLarge:
-            self.received.unreturned += 1
+            self.credit.unreturned += 1
             self._guarded(self._on_too_large, item)
         elif type(item) is ContentOpened:
             self._opened = item
@@ -282,9 +281,9 @@ class BrokerChannel(ChannelBase):
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
-            self.received.unreturned += len(item.bodies)
+            self.credit.unreturned += len(item.bodies)
         elif type(item) is ContentTooLarge:
-            self.received.unreturned += 1
+            self.credit.unreturned += 1
         elif type(item) is ContentOpened and self.state is not ChannelState.UNOPENED:
             self.unwanted = item
         method = item.method if type(item) is MethodFrame else None

@@ -32,28 +32,21 @@ from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.routes import Route, Routes
 
 
-@dataclass(frozen=True, slots=True)
-class CreditFlowSettings:
-    """The numbers of messages in `credit_flow_default_credit` of RabbitMQ. `more_after`: the receiver returns
-    so much after handling as many; not more than `initial`, or a sender would wait for ever.
+class CreditFlow:
+    """One pair of a sender and a receiver.
+
+    Attributes:
+        credit: what the sender may send; below 0 when it had to finish what it had begun.
+        unreturned: messages that the receiver has handled, and whose credit is not returned.
     """
 
-    initial: int = 400
-    more_after: int = 200
+    __slots__ = ("credit", "more_after", "unreturned")
 
-    @classmethod
-    def of(cls, config: Config) -> CreditFlowSettings:
-        initial = config.credit_flow_initial
-        return cls(initial, min(config.credit_flow_more_after, initial))
-
-
-class CreditSender:
-    """The sending end of one pair; `credit` is below 0 when it had to finish what it had begun."""
-
-    __slots__ = ("credit",)
-
-    def __init__(self, settings: CreditFlowSettings) -> None:
-        self.credit = settings.initial
+    def __init__(self, config: Config) -> None:
+        self.credit = config.credit_flow_initial
+        # Not more than all credit, or the sender would wait for ever.
+        self.more_after = min(config.credit_flow_more_after, self.credit)
+        self.unreturned = 0
 
     @property
     def blocked(self) -> bool:
@@ -71,23 +64,13 @@ class CreditSender:
         self.credit = 0
         return now, rest
 
-
-class CreditReceiver:
-    """The receiving end of one pair. `unreturned`: messages that were handled, and whose credit is not
-    returned to the sender.
-    """
-
-    __slots__ = ("more_after", "unreturned")
-
-    def __init__(self, settings: CreditFlowSettings) -> None:
-        self.more_after = settings.more_after
-        self.unreturned = 0
-
-    def take_grant(self) -> int:
-        """Return the credit to grant now, in whole portions. Must not be called while held up."""
-        portions = self.unreturned // self.more_after
-        self.unreturned -= portions * self.more_after
-        return portions * self.more_after
+    def give_back(self) -> None:
+        """Return credit to the sender, in whole portions. Must not be called while the receiver is held
+        up.
+        """
+        returned = self.unreturned - self.unreturned % self.more_after
+        self.unreturned -= returned
+        self.credit += returned
 
 
 def contents_of(item: Item) -> int:
@@ -114,20 +97,17 @@ left it is twice their number: a fan-out to thousands of queues looks through th
 _Head = tuple[bytes, Sequence[str]]
 
 
-class QueueOutlet:
-    """One queue to which this channel publishes.
-
-    Attributes:
-        receiver: the queue's end. The queue reports by `Confirmed`, so it is counted here.
+class QueueOutlet(CreditFlow):
+    """One queue to which this channel publishes. The queue reports by `Confirmed`, so that the channel counts
+    for it.
     """
 
-    __slots__ = ("outstanding", "queue", "receiver", "ref", "sender")
+    __slots__ = ("outstanding", "queue", "ref")
 
-    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
+    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, config: Config) -> None:
+        super().__init__(config)
         self.queue = queue
         self.ref = reply_to.publisher()
-        self.sender = CreditSender(settings)
-        self.receiver = CreditReceiver(settings)
         self.outstanding = 0
 
 
@@ -154,7 +134,6 @@ class Publishing:
     _give_back: Callable[[Message], None]
     _reply_address: Callable[[], str | None]
     _counters: ClientCounters
-    _flow: CreditFlowSettings = field(init=False)
     _routes: Routes = field(init=False)
     _outlets: dict[DeclaredQueue, QueueOutlet] = field(default_factory=dict)
     _outlets_max: int = OUTLETS_MAX
@@ -171,7 +150,6 @@ class Publishing:
     commit_failed: bool = False
 
     def __post_init__(self) -> None:
-        self._flow = CreditFlowSettings.of(self._context.config)
         self._routes = Routes(self._context.vhost, self._context.access)
 
     @property
@@ -324,9 +302,8 @@ class Publishing:
         if outlet is None:
             outlet = self._open_outlet(queue)
         outlet.outstanding += len(messages)
-        sender = outlet.sender
-        sender.credit -= len(messages)
-        if sender.credit <= 0:
+        outlet.credit -= len(messages)
+        if outlet.credit <= 0:
             self._held_by.add(outlet)
         self._to_queue((queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming)))
 
@@ -338,7 +315,7 @@ class Publishing:
                 del self._outlets[outlet.queue]
                 del self._by_ref[outlet.ref]
             self._outlets_max = max(OUTLETS_MAX, 2 * len(self._outlets))
-        outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._flow)
+        outlet = self._outlets[queue] = QueueOutlet(queue, self._context.reply_to, self._context.config)
         self._by_ref[outlet.ref] = outlet
         return outlet
 
@@ -352,11 +329,10 @@ class Publishing:
         if outlet is None:
             return  # published before the channel was closed and opened again
         outlet.outstanding -= len(ids)
-        receiver = outlet.receiver
-        receiver.unreturned += len(ids)
-        if receiver.unreturned >= receiver.more_after:
-            outlet.sender.credit += receiver.take_grant()
-            if outlet.sender.credit > 0:
+        outlet.unreturned += len(ids)
+        if outlet.unreturned >= outlet.more_after:
+            outlet.give_back()
+            if outlet.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
             (self.tracker.rejected if failed else self.tracker.confirmed)(ids)

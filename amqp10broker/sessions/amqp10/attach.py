@@ -1,13 +1,14 @@
 """Resolution of an attach: termini, topics and subscriptions, agreed modes, and refusals.
 
-The functions read the peer's attach and either return a plan or raise the `AmqpLinkError` with which the link
-is refused (part 2, section 2.6.3; part 3, section 3.5); they do not touch a link. Where a queue must be
-declared first, they yield the request and are sent its decision, at once or later.
+The functions read the peer's attach and either return a plan or raise the error with which the link is
+refused (part 2, section 2.6.3; part 3, section 3.5): `AmqpLinkError`, or a `RefusedError` for
+`to_amqp_error`. They do not touch a link. Where a queue must be declared first, they yield the request and
+are sent its decision, at once or later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any, Final, TypeGuard, TypeVar
 
@@ -157,7 +158,7 @@ class TargetPlan:
 
 
 def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a receiver. Raises `AmqpLinkError`, or `AmqpSessionError` without permission."""
+    """Resolve the source of a receiver."""
     source = attach.source
     if source is None:
         # As for an attach that resumes a link (2.6.3). Qpid JMS ends subscriptions so, and expects
@@ -188,18 +189,18 @@ def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
                 f"Attach refused: {source.address!r} is no source: bind a queue to the exchange and consume "
                 "from /queues/:queue",
             )
-        _allowed(lambda: context.access.read("queue", address.queue))
+        context.access.read("queue", address.queue)
         filter_set = _filters(source, _kind(address, context), f"queue '{address.queue}'", context)
         if to_declare(address, context):
             yield from _declared(address, context)
             # Checked again because the declaration may have taken its time.
-            _allowed(lambda: context.access.read("queue", address.queue))
-        queue = _allowed(lambda: context.vhost.lookup(address.queue))
+            context.access.read("queue", address.queue)
+        queue = context.vhost.lookup(address.queue)
         if queue.type == VOLATILE:
             raise AmqpLinkError(
                 Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
             )
-        _allowed(lambda: context.vhost.for_connection(queue, context.connection))
+        context.vhost.for_connection(queue, context.connection)
     stream = queue.type == QueueType.STREAM
     browse = source.distribution_mode == COPY and not stream
     made = (VOLATILE_QUEUE if queue.type == VOLATILE else TEMPORARY_QUEUE,)
@@ -249,7 +250,6 @@ def _filter_set(source: Source, kind: QueueKind, context: SessionContext) -> Fil
 
 
 def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
-    """Resolve the target of a sender. Raises as `plan_source`."""
     target = attach.target
     if isinstance(target, Coordinator):
         raise AmqpLinkError(Condition.NOT_IMPLEMENTED, "Transactions not supported")
@@ -273,7 +273,7 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
     address = resolve(target.address, target.capabilities, context)
     if isinstance(address, TopicAddress):
         _check_exchange(TOPIC_EXCHANGE, context)
-        temporary = _allowed(lambda: temporary_topic(context.vhost, address.topic))
+        temporary = temporary_topic(context.vhost, address.topic)
         capabilities = of_topic(target.capabilities, temporary)
         reply = Target(address=target.address, capabilities=capabilities, **KEPT)
         return TargetPlan(None, as_exchange(address), reply, dynamic=False, topic=True, temporary=temporary)
@@ -287,17 +287,17 @@ def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
 
 
 def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
-    """Return the queue of a publisher's address, declared if necessary. Raises as `plan_source`."""
-    _allowed(lambda: context.access.write("exchange", ""))
+    """Return the queue of a publisher's address, declared if necessary. Raises `RefusedError`."""
+    context.access.write("exchange", "")
     if to_declare(address, context):
         yield from _declared(address, context)
-        _allowed(lambda: context.access.write("exchange", ""))  # as above
-    return _allowed(lambda: context.vhost.lookup(address.queue))
+        context.access.write("exchange", "")  # as above
+    return context.vhost.lookup(address.queue)
 
 
 def _check_exchange(name: str, context: SessionContext) -> None:
-    _allowed(lambda: context.access.write("exchange", name))
-    exchange = _allowed(lambda: context.vhost.topology.lookup_exchange(name))
+    context.access.write("exchange", name)
+    exchange = context.vhost.topology.lookup_exchange(name)
     if exchange.internal:
         raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, internal_exchange_text(name, context.vhost.name))
 
@@ -351,13 +351,6 @@ def to_amqp_error(error: RefusedError) -> AmqpError:
     return kind(condition, error.description)
 
 
-def _allowed(check: Callable[[], T]) -> T:
-    try:
-        return check()
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
-
-
 def outcomes_of(source: Source) -> tuple[Symbol, ...]:
     """Return the outcomes of a source; raise `AmqpLinkError` if one is unknown."""
     if source.outcomes is None:
@@ -393,13 +386,13 @@ def as_exchange(address: TopicAddress) -> ExchangeAddress:
 def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
     vhost = context.vhost
     name = address.queue
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     arguments = {JMS_PRIORITY: True} if context.of_jms else {}
-    decided = yield DeclareQueue(_allowed(vhost.named), name, arguments=arguments)
+    decided = yield DeclareQueue(vhost.named(), name, arguments=arguments)
     # The declaration may be refused because another client has meanwhile made the queue, perhaps with other
     # arguments. Then it is there.
     if decided.refusal is not None and vhost.find(name) is None:
-        raise to_amqp_error(decided.refusal) from decided.refusal
+        raise decided.refusal
 
 
 def to_declare(address: QueueAddress, context: SessionContext) -> bool:
@@ -430,7 +423,7 @@ def _kind(address: QueueAddress, context: SessionContext) -> QueueKind:
     # Also for a queue that the attach would make.
     if to_declare(address, context):
         return KINDS[context.vhost.default_type()]
-    return _allowed(lambda: context.vhost.lookup(address.queue)).kind
+    return context.vhost.lookup(address.queue).kind
 
 
 def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
@@ -453,13 +446,13 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
             "Dynamic target not supported: set no address for a temporary topic",
         )
     name = OF_TEMPORARY_TOPICS + context.new_id()
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     _check_exchange(TOPIC_EXCHANGE, context)
     request = DeclareQueue(
-        _allowed(context.vhost.named), name, durable=False, owner=context.connection, internal=True
+        context.vhost.named(), name, durable=False, owner=context.connection, internal=True
     )
     decided = yield request
-    _allowed(decided.result)
+    decided.result()
     address = topic_address(name)
     reply = Target(
         address=TOPICS + name,
@@ -468,7 +461,7 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
         capabilities=(TEMPORARY_TOPIC,),
         **KEPT,
     )
-    queue = _allowed(lambda: context.vhost.lookup(name))
+    queue = context.vhost.lookup(name)
     return TargetPlan(None, as_exchange(address), reply, dynamic=True, topic=True, temporary=queue)
 
 
@@ -485,16 +478,16 @@ def _temporary_queue(
     name = stripped(f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}")
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
-    _allowed(lambda: context.access.configure("queue", name))
+    context.access.configure("queue", name)
     # Checked before there is a queue that a refusal would leave behind.
     if end == "source":
-        _allowed(lambda: context.access.read("queue", name))
+        context.access.read("queue", name)
     else:
-        _allowed(lambda: context.access.write("exchange", ""))
+        context.access.write("exchange", "")
     owner = context.connection
-    decided = yield DeclareQueue(_allowed(context.vhost.named), name, owner=owner, internal=True)
-    _allowed(decided.result)
-    return _allowed(lambda: context.vhost.lookup(name))
+    decided = yield DeclareQueue(context.vhost.named(), name, owner=owner, internal=True)
+    decided.result()
+    return context.vhost.lookup(name)
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
@@ -513,8 +506,8 @@ def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> 
         )
 
     def may(name: str) -> None:
-        _allowed(lambda: context.access.configure("queue", name))
-        _allowed(lambda: context.access.read("queue", name))
+        context.access.configure("queue", name)
+        context.access.read("queue", name)
 
     return context.volatile(context.vhost, context.connection, may)
 
@@ -540,7 +533,7 @@ _STAYS: Final[dict[str, Any]] = {
 
 
 def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
-    """Resolve the source of a receiver, topics and subscriptions included. Raises as `plan_source`.
+    """Resolve the source of a receiver, topics and subscriptions included.
 
     A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link
     alone, durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the
@@ -563,26 +556,22 @@ def _subscribe(attach: Attach, source: Source, topic: str, context: SessionConte
     outcomes = outcomes_of(source)
     priority = whole_number(attach, PRIORITY) or 0
     selector, no_local = _selector_and_no_local(source)
-    wanted = _wanted(attach, source, topic, context)
-    wanted = replace(wanted, selector=selector)
+    wanted = replace(_wanted(attach, source, topic, context), selector=selector)
     if no_local and not wanted.shared:
         wanted = replace(wanted, container=context.container_id, no_local=True)
     name = wanted.queue_name(context.new_id())
-    try:
-        vhost = context.vhost.named()
-        _check_rights(context, name, topic)
-        temporary = temporary_topic(context.vhost, topic)
-        if temporary is not None:
-            context.vhost.for_connection(temporary, context.connection)
-        there = context.vhost.find(name)
-        if there is not None and (there.ended or _is_another(wanted, there, context, attach)):
-            (yield DeleteQueue(vhost, name)).result()
-        (yield wanted.request(vhost, name, context.connection)).result()
-        _check_rights(context, name, topic)  # the declaration may have taken its time
-        queue = context.vhost.lookup(name)
-        context.vhost.for_connection(queue, context.connection)
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
+    vhost = context.vhost.named()
+    _check_rights(context, name, topic)
+    temporary = temporary_topic(context.vhost, topic)
+    if temporary is not None:
+        context.vhost.for_connection(temporary, context.connection)
+    there = context.vhost.find(name)
+    if there is not None and (there.ended or _is_another(wanted, there, context, attach)):
+        (yield DeleteQueue(vhost, name)).result()
+    (yield wanted.request(vhost, name, context.connection)).result()
+    _check_rights(context, name, topic)  # the declaration may have taken its time
+    queue = context.vhost.lookup(name)
+    context.vhost.for_connection(queue, context.connection)
     reply = Source(
         address=source.address,
         distribution_mode=COPY,
@@ -665,11 +654,8 @@ def _come_back(
 ) -> Steps[SourcePlan]:
     # Mostly in order to end the subscription, for which no other link may consume from it.
     yield from ()
-    try:
-        _check_rights(context, queue.name, subscription.topic)
-        context.vhost.for_connection(queue, context.connection)
-    except RefusedError as error:
-        raise to_amqp_error(error) from error
+    _check_rights(context, queue.name, subscription.topic)
+    context.vhost.for_connection(queue, context.connection)
     reply = Source(
         address=TOPICS + subscription.topic,
         distribution_mode=COPY,

@@ -1,13 +1,10 @@
 """A client that consumes: couples a sender link with the credit of its queue.
 
-There are two credit states. The client's is the engine's (`link.credit`). The queue gets at most
-`max_queue_credit` of it at a time (`sessions/credit.py`), so that a client that grants four thousand
-million and closes its window cannot fill the broker's memory. Both have a delivery-count; they differ after a
-drain, because the client's is advanced by all its credit and the queue's by one batch only.
-
-A flow that comes while a request to the queue is open is remembered and applied when the queue has answered.
-Answers to the client are written when every delivery that the queue made before its
-answer has been written, so that a flow never overtakes a transfer.
+The client's credit is the engine's (`link.credit`), of which the queue gets a part at a time
+(`sessions/credit.py`). After a drain their delivery-counts differ: the client's is advanced by all its
+credit, the queue's by one batch. A flow that comes while a request to the queue is open is applied when the
+queue has answered. The client is answered when every delivery before the queue's answer has been written, so
+that a flow never overtakes a transfer.
 """
 
 from __future__ import annotations
@@ -63,7 +60,6 @@ TXN_ID: Final = Symbol("txn-id")
 
 
 def to_outcome(state: Any) -> DeliveryOutcome | None:
-    """Translate a delivery state; None when it is not an outcome."""
     match state:
         case Accepted():
             return DeliveryOutcome.ACCEPT
@@ -81,21 +77,15 @@ def to_outcome(state: Any) -> DeliveryOutcome | None:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A decision; `annotations` is an encoded map for the message-annotations, or empty."""
-
-    delivery_outcome: DeliveryOutcome
-    annotations: bytes = b""
-
-
-def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision | None:
-    """Translate a client's disposition. `state`: of the delivery; None if the client did not set it. Returns
-    None when the disposition contains no decision. Raises `AmqpLinkError` if annotations that clients may not
-    set, and `AmqpSessionError` if the state is not one that a receiver may set.
+def decide(
+    state: Any, *, settled: bool, default: DeliveryOutcome, annotates: bool
+) -> tuple[DeliveryOutcome, bytes] | None:
+    """Translate a client's disposition, which may have no state, to the decision and an encoded map for the
+    message-annotations, empty unless `annotates`; None when it contains no decision. Raises `AmqpLinkError`
+    for annotations that clients may not set, and `AmqpSessionError` for a state that receivers may not set.
     """
     if state is None:
-        return Decision(default) if settled else None
+        return (default, b"") if settled else None
     annotations = b""
     if isinstance(state, Modified) and state.message_annotations:
         if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):
@@ -104,22 +94,14 @@ def decide(state: Any, *, settled: bool, default: DeliveryOutcome) -> Decision |
                 "reserved_annotation_key: message-annotations of modified must have symbol keys that start "
                 "with x-",
             )
-        annotations = encode(state.message_annotations)
+        if annotates:
+            annotations = encode(state.message_annotations)
     delivery_outcome = to_outcome(state)
     if delivery_outcome is None:
         raise AmqpSessionError(
             Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
         )
-    return Decision(delivery_outcome, annotations)
-
-
-def transaction_named(flow: Flow) -> bytes | None:
-    """Return the id of the transaction in which a client wants to acquire. Raises `AmqpLinkError`."""
-    txn_id = None if flow.properties is None else flow.properties.get(TXN_ID)
-    if txn_id is not None and not isinstance(txn_id, bytes):
-        text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
-        raise AmqpLinkError(Condition.INVALID_FIELD, text)
-    return txn_id
+    return delivery_outcome, annotations
 
 
 ANSWERS_OWED_MAX: Final = 256
@@ -131,10 +113,9 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 
 @dataclass(eq=False, slots=True)
 class ConsumerTimes:
-    """The times of a link on which a client receives. `granted_ms`: the last flow that left credit; None:
-    there was none. `settled_ms`: the client's last decision on deliveries; None: there was none.
-    `unsent_ms`: the first delivery that waits to be written; `request_ms`: the last request to the queue.
-    The consumer sets these three.
+    """The times of a link on which a client receives; None: not yet. `granted_ms`: the last flow that left
+    credit. The consumer sets `settled_ms`, the client's last decision, `unsent_ms`, the first delivery that
+    waits to be written, and `request_ms`, the last request to the queue.
     """
 
     _moment: Moment
@@ -222,9 +203,9 @@ class LinkConsumer(LinkOwner):
     # Deliveries that are resumed when a quorum queue has made the decisions on them durable.
     _resumed: deque[ResumedDelivery] = field(default_factory=deque)
     times: ConsumerTimes = field(init=False)
-    # Decisions that a quorum queue has yet to make durable, in the order in which it received them, which is
-    # that of its answers; and deliveries that the queue has taken back after a timeout, on which the client
-    # may still decide. Made on demand: few links ever have any, and empty ones take 800 bytes.
+    # Decisions that a quorum queue has yet to make durable, in the order of its answers; and deliveries that
+    # the queue has taken back after a timeout, on which the client may still decide. Made on demand: few
+    # links ever have any, and empty ones take 800 bytes.
     _undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
     _expired: set[int] | None = None
     # Made when a flow names a transaction.
@@ -232,8 +213,8 @@ class LinkConsumer(LinkOwner):
     # Whether the client is told whether it is the single active consumer, and what it was told last.
     tells_active: bool = field(init=False)
     _active_told: bool | None = None
-    # Whether a flow came since the last request to the queue; and flows that are to be answered: covered by
-    # the last request, and later ones.
+    # A flow came since the last request to the queue; flows to be answered that the last request covers, and
+    # later ones.
     _unasked: bool = False
     _answers_asked: int = 0
     _answers_owed: int = 0
@@ -252,16 +233,14 @@ class LinkConsumer(LinkOwner):
 
     @property
     def ready(self) -> int:
-        """The number of messages that the queue could deliver now, as of its last answer. For a stream those
-        behind this consumer's position; for a queue that it browses none if it has seen all.
-        """
+        """The number of messages that the queue could deliver to it now, as of its last answer."""
         if self.credit.kind.replays or self.browse or self.selects:
             return self.credit.available
         return self.queue.handle.ready
 
     def on_flow(self, flow: Flow) -> None:
         if flow.properties is not None:
-            self._acquire_in(transaction_named(flow))
+            self._acquire_in(flow.properties.get(TXN_ID))
         if flow.link_credit is None and not flow.echo:
             return
         self.times.on_flow(self.link.credit)
@@ -275,9 +254,12 @@ class LinkConsumer(LinkOwner):
         else:
             self._request()
 
-    def _acquire_in(self, txn_id: bytes | None) -> None:
+    def _acquire_in(self, txn_id: object) -> None:
         # The properties of a flow replace all of the link's: without a transaction, they end acquisition
         # (part 4, section 4.4.3).
+        if txn_id is not None and not isinstance(txn_id, bytes):
+            text = f"property txn-id of a flow must be binary, and is {txn_id!r}"
+            raise AmqpLinkError(Condition.INVALID_FIELD, text)
         if txn_id is None:
             if self._acquisition is not None:
                 self._acquisition.leave()
@@ -313,11 +295,8 @@ class LinkConsumer(LinkOwner):
         self._settle([number for number in ids if number != half], RELEASED)
 
     def on_updated(self, event: DeliveriesUpdated) -> None:
-        """Apply the client's decisions on deliveries; its credit does not change.
-
-        A client that has not settled them waits until the broker has: at once, or when a quorum queue has
-        made the decision durable. Raises `AmqpLinkError` if the client may not make this decision, and
-        `AmqpSessionError` if the state is not a decision.
+        """Apply the client's decisions on deliveries. Those that it has not settled the broker settles: at
+        once, or when a quorum queue has made the decision durable. Raises as `decide`.
         """
         if event.settled and self.resumable is not None:
             self.resumable.forget(event.keys)
@@ -327,10 +306,10 @@ class LinkConsumer(LinkOwner):
         transactions = self._context.transactions
         if transactions.open:
             transactions.decided_outside(self.ref, event.keys)
-        decision = decide(event.state, settled=event.settled, default=self.default_delivery_outcome)
+        decision = self._decide(event.state, settled=event.settled)
         if decision is None:
             return
-        kind = self.credit.kind
+        delivery_outcome, annotations = decision
         keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             if not event.settled:
@@ -339,15 +318,12 @@ class LinkConsumer(LinkOwner):
                 # The queue does not wait for any of them; but it delivers nothing more until it receives a
                 # command.
                 self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
-        self.credit.counters.settled(decision.delivery_outcome, len(keys))
+        self.credit.counters.settled(delivery_outcome, len(keys))
         self.times.settled_ms = self._context.moment.ms
-        answer = kind.answers_settlements and not event.settled and bool(keys)
+        answer = self.credit.kind.answers_settlements and not event.settled and bool(keys)
         if keys:
-            annotations = decision.annotations if kind.keeps_annotations else b""
             self.credit.post(
-                Settle(
-                    self.credit.ref, keys, decision.delivery_outcome, annotations=annotations, answer=answer
-                )
+                Settle(self.credit.ref, keys, delivery_outcome, annotations=annotations, answer=answer)
             )
         if answer:
             if self._undurable is None:
@@ -355,6 +331,10 @@ class LinkConsumer(LinkOwner):
             self._undurable.append((ids, event.state))
         elif not event.settled:
             self._settle(ids, event.state)
+
+    def _decide(self, state: Any, *, settled: bool) -> tuple[DeliveryOutcome, bytes] | None:
+        default, annotates = self.default_delivery_outcome, self.credit.kind.keeps_annotations
+        return decide(state, settled=settled, default=default, annotates=annotates)
 
     def _decide_within(self, state: TransactionalState, event: DeliveriesUpdated) -> None:
         # The decision takes effect with the commit (part 4, section 4.4.2).
@@ -365,7 +345,7 @@ class LinkConsumer(LinkOwner):
         if not self._context.transacts(self.queue):
             raise AmqpLinkError(Condition.NOT_IMPLEMENTED, no_part_text(self.queue))
         outcome = state.outcome
-        decision = decide(outcome, settled=event.settled, default=self.default_delivery_outcome)
+        decision = self._decide(outcome, settled=event.settled)
         assert decision is not None
         assert not isinstance(outcome, Declared), "it is no decision, and was refused"
         other = transactions.decided_elsewhere(transaction, self.ref, event.keys)
@@ -375,21 +355,20 @@ class LinkConsumer(LinkOwner):
         if other is not None:
             other_id = other.id.hex()
             raise ConflictError(transaction, f"a delivery belongs to transaction 0x{other_id} already")
-        annotations = decision.annotations if self.credit.kind.keeps_annotations else b""
         keys, ids, expired = self._without_expired(event.keys, event.delivery_ids)
         if expired:
             transaction.fail(self._taken_back)
             if not event.settled:
                 self._settle(expired, RELEASED)
             self.credit.post(Settle(self.credit.ref, (), DeliveryOutcome.ACCEPT))
+        delivery_outcome, annotations = decision
         for key, number in zip(keys, ids, strict=True):
-            retired = Retired(self, number, decision.delivery_outcome, outcome, event.settled, annotations)
+            retired = Retired(self, number, delivery_outcome, outcome, event.settled, annotations)
             transactions.retire(transaction, key, retired)
 
     def _without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
-        # Separates expired deliveries from those on which the client decides. The key of a delivery that went
-        # back to the queue may be reused by another one. Returns keys and ids of those that still count, and
-        # ids of the others, which are removed here.
+        # Returns keys and ids of deliveries that still count, and ids of the expired, which are removed here:
+        # the key of a delivery that went back to the queue may be reused by another one.
         if not self._expired:
             return keys, ids, []
         valid = [(key, number) for key, number in zip(keys, ids, strict=True) if number not in self._expired]
@@ -442,7 +421,6 @@ class LinkConsumer(LinkOwner):
                 self._request()
 
     def on_reply(self, reply: CreditReply) -> None:
-        """Handle an answer of the queue, after everything before it has been written."""
         if reply.epoch < self._since:
             return
         self.credit.on_reply(reply)
@@ -470,7 +448,10 @@ class LinkConsumer(LinkOwner):
                     self.resumable.stale -= 1
                     return
                 if self._resumed:
-                    self._resume_durable()
+                    # A quorum queue has made the client's decision on a resumed delivery durable.
+                    self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
+                    if not self._resumed:
+                        self._request_next()
                     return
                 assert self._undurable is not None
                 ids, state = self._undurable.popleft()
@@ -569,7 +550,7 @@ class LinkConsumer(LinkOwner):
 
     @property
     def _room(self) -> int:
-        # Deliveries that are resumed use the client's credit first.
+        # Resumed deliveries use the client's credit first.
         return max(0, self.link.credit.link_credit - self.link.resuming)
 
     @property
@@ -640,24 +621,15 @@ class LinkConsumer(LinkOwner):
 
     def _decide_resumed(self, key: int, state: Any, resumed: list[ResumedDelivery]) -> None:
         # The client is notified that the broker has settled the delivery.
-        decision = decide(state, settled=True, default=self.default_delivery_outcome)
+        decision = self._decide(state, settled=True)
         assert decision is not None
         assert self.resumable is not None
         self.resumable.forget((key,))
-        kind = self.credit.kind
-        self.credit.counters.settled(decision.delivery_outcome, 1)
-        annotations = decision.annotations if kind.keeps_annotations else b""
-        answer = kind.answers_settlements
-        self.credit.post(
-            Settle(self.ref, [key], decision.delivery_outcome, annotations=annotations, answer=answer)
-        )
+        delivery_outcome, annotations = decision
+        self.credit.counters.settled(delivery_outcome, 1)
+        answer = self.credit.kind.answers_settlements
+        self.credit.post(Settle(self.ref, [key], delivery_outcome, annotations=annotations, answer=answer))
         (self._resumed if answer else resumed).append(ResumedDelivery(key, state=state, settled=True))
-
-    def _resume_durable(self) -> None:
-        # A quorum queue has made the client's decision on a resumed delivery durable.
-        self._session.outbound.queue_resumed(self.link, [self._resumed.popleft()])
-        if not self._resumed:
-            self._request_next()
 
     def end_acquisition(self) -> None:
         if self._acquisition is not None:

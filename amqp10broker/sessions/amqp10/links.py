@@ -56,6 +56,7 @@ from amqp10broker.sessions.amqp10.attach import (
     plan_receiver,
     plan_target,
     rcv_settle_mode,
+    to_amqp_error,
 )
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer, to_outcome
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
@@ -141,6 +142,8 @@ class ClientLinks:
                 request = steps.send(decided)
         except StopIteration:
             return
+        except RefusedError as refusal:
+            raise to_amqp_error(refusal) from refusal
 
     def propose(
         self, link: SenderLink | ReceiverLink, request: CatalogRequest[Any], then: Callable[[Decided], None]

@@ -299,7 +299,7 @@ class LinkPublisher(LinkOwner):
         self._posting = posting = self._context.transactions.find(event.txn_id)
         try:
             yield
-        except AmqpError as error:
+        except (AmqpError, RefusedError) as error:
             if event.settled:
                 posting.fail(f"a message for link '{self.link.name}' was refused: {error.description}")
             raise
@@ -329,8 +329,10 @@ class LinkPublisher(LinkOwner):
         if not messages:
             return
         if self.queue is not None and not self._reader.has_extra_keys and self._posting is None:
-            if self._permitted_at != self._context.access.changes.version:
-                self._check_permission()
+            access = self._context.access
+            if self._permitted_at != access.changes.version:
+                access.write("exchange", "")
+                self._permitted_at = access.changes.version
             self.counters.published += len(ids)
             if settled:
                 self.counters.published_settled += len(ids)
@@ -349,11 +351,11 @@ class LinkPublisher(LinkOwner):
             routing_key = self.queue.name
         try:
             route = self._routes.find(exchange, routing_key)
-        except NotFound as error:
+        except NotFound:
             self._answer(ids, None if settled else RELEASED)
-            raise to_amqp_error(error) from error
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
+            raise
+        except PermissionDenied:
+            raise
         except AccessRefused as error:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
@@ -372,15 +374,6 @@ class LinkPublisher(LinkOwner):
             text = f"temporary topic '{temporary.name}' in vhost '{vhost.name}' was deleted"
             raise AmqpLinkError(Condition.RESOURCE_DELETED, text)
 
-    def _check_permission(self) -> None:
-        # Permissions have changed since the link was attached to a queue.
-        access = self._context.access
-        try:
-            access.write("exchange", "")
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
-        self._permitted_at = access.changes.version
-
     def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
     ) -> Sequence[DeclaredQueue]:
@@ -392,10 +385,7 @@ class LinkPublisher(LinkOwner):
         except AmqpLinkError:
             self._answer([delivery_id], None if settled else RELEASED)
             raise
-        try:
-            return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
-        except RefusedError as error:
-            raise to_amqp_error(error) from error
+        return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
 
     def _to_queues(self, way: Way, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
         exchange, queues, topic = way
@@ -545,8 +535,8 @@ class LinkPublisher(LinkOwner):
             return self._routes.find(exchange, routing_key)
         except NotFound as error:
             raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
-        except PermissionDenied as error:
-            raise to_amqp_error(error) from error
+        except PermissionDenied:
+            raise
         except AccessRefused as error:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
@@ -599,14 +589,12 @@ class LinkPublisher(LinkOwner):
 
     def _declare(self, address: QueueAddress) -> None:
         steps = target_queue(address, self._context)
-        try:
-            request = next(steps)
-        except AmqpLinkError as error:
-            raise AmqpDeliveryError(error.condition, error.description) from error
+        request = _advance(steps, None)
+        assert request is not None, "the queue does not exist"
         decided = self._links.propose(self.link, request, partial(self._on_decided, steps))
         if decided is None:
             raise Undecided
-        _finish(steps, decided)
+        _advance(steps, decided)
 
     def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
         # The queue of the first held message is there, or refused.
@@ -615,7 +603,7 @@ class LinkPublisher(LinkOwner):
             return  # the link has ended
         first = held[0]
         try:
-            _finish(steps, decided)
+            _advance(steps, decided)
         except AmqpDeliveryError as error:
             with self._within(first):
                 self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
@@ -731,13 +719,16 @@ class LinkPublisher(LinkOwner):
             self._to_queue((self.queue.handle, DetachPublisher(self.ref)))
 
 
-def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
+def _advance(steps: Steps[DeclaredQueue], decided: Decided | None) -> CatalogRequest[Any] | None:
+    # Returns None when the queue is there.
     try:
-        steps.send(decided)
+        return next(steps) if decided is None else steps.send(decided)
     except StopIteration:
-        return
-    except AmqpLinkError as error:
-        raise AmqpDeliveryError(error.condition, error.description) from error
+        return None
+    except PermissionDenied:
+        raise
+    except RefusedError as refusal:
+        raise AmqpDeliveryError(to_amqp_error(refusal).condition, refusal.description) from refusal
 
 
 def _is_same(one: Way, other: Way) -> bool:

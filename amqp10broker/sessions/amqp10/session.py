@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, assert_never, cast
 
+from amqp10broker.errors import RefusedError
 from amqp10broker.metadata.catalog import Decided
 from amqp10broker.metadata.queue import DeclaredQueue, LastError
 from amqp10broker.operations.node import Caller
@@ -58,6 +59,7 @@ from amqp10broker.queues.commands import (
     Unconfirmed,
 )
 from amqp10broker.routing.address import BadAddress, QueueAddress, parse
+from amqp10broker.sessions.amqp10.attach import to_amqp_error
 from amqp10broker.sessions.amqp10.consumer import LinkConsumer
 from amqp10broker.sessions.amqp10.coordinator import CoordinatorLink as ControlLink
 from amqp10broker.sessions.amqp10.link_owner import LinkOwners
@@ -493,9 +495,12 @@ class BrokerSession(SessionEndpoint):
         transactions.watch()
 
     def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], argument: T) -> None:
-        # The owner is made if the link has none. The link or the session ends with an error that is raised.
+        # The link or the session ends with an error that is raised.
         try:
-            method(argument)
+            try:
+                method(argument)
+            except RefusedError as refusal:
+                raise to_amqp_error(refusal) from refusal
         except AmqpLinkError as error:
             self.links.detach(link, error)
         except ConflictError as error:
