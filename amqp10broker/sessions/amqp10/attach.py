@@ -70,7 +70,7 @@ from amqp10broker.sessions.context import SessionContext
 T = TypeVar("T")
 
 Steps = Generator[CatalogRequest[Any], Decided, T]
-"""A generator that yields declarations of queues, is sent the decision on each, and returns a plan."""
+"""Yields declarations of queues, is sent the decision on each, and returns a plan."""
 
 OUTCOMES: Final = (
     Symbol("amqp:accepted:list"),
@@ -86,14 +86,10 @@ VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
-"""The extensions for filters of AMQP 1.0 that a link from a stream offers."""
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
-"""A receiver that desires this capability of a stream is offered it, and gets each message with the
-annotation ``x-opt-enqueued-time``: the time when it was written. This is an extension of amqp10broker.
-"""
+"""An extension: a receiver of a stream that desires it gets each message with ``x-opt-enqueued-time``."""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
-"""The link property with which a consumer sets its timeout."""
 
 # The first entry that matches counts.
 _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
@@ -117,12 +113,8 @@ _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """The parameters of a link on which a client consumes.
-
-    Attributes:
-        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
-        filters: select messages, and set where a stream begins; None selects all.
-        exclusive: no other consumer is allowed; the attach is answered when the queue has agreed.
+    """The parameters of a link on which a client consumes. `exclusive`: no other consumer is allowed; the
+    attach is answered when the queue has agreed.
     """
 
     queue: DeclaredQueue
@@ -144,9 +136,8 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """The parameters of a link on which a client publishes. `exchange`: the fixed target if it is an
-    exchange, with the routing key; None for an anonymous terminus, too. `topic`: the exchange and routing key
-    are those of a topic; unroutable messages are accepted.
+    """The parameters of a link on which a client publishes. Neither `queue` nor `exchange`: an anonymous
+    terminus. `topic`: unroutable messages are accepted.
     """
 
     queue: DeclaredQueue | None
@@ -307,12 +298,11 @@ def internal_exchange_text(exchange: str, vhost: str) -> str:
 
 
 def rcv_settle_mode(attach: Attach) -> int:
-    """Return the receiver settle mode that the client requested; both modes are supported."""
     return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
 
 
 def whole_number(attach: Attach, name: str) -> int | None:
-    """Return a link property that is a signed 64-bit integer; None if unset. Raises `AmqpLinkError`."""
+    """Return a link property that is a signed 64-bit integer; None if unset."""
     value = (attach.properties or {}).get(name)
     if value is None:
         return None
@@ -343,7 +333,7 @@ def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
 
 
 def to_amqp_error(error: RefusedError) -> AmqpError:
-    """Convert a refusal to an AMQP 1.0 error: a missing permission ends the session, any other the link."""
+    """Convert a refusal: a missing permission ends the session, any other the link."""
     condition = next(
         (condition for kind, condition in _CONDITIONS if isinstance(error, kind)), Condition.INTERNAL_ERROR
     )
@@ -352,7 +342,6 @@ def to_amqp_error(error: RefusedError) -> AmqpError:
 
 
 def outcomes_of(source: Source) -> tuple[Symbol, ...]:
-    """Return the outcomes of a source; raise `AmqpLinkError` if one is unknown."""
     if source.outcomes is None:
         return OUTCOMES
     unknown = [outcome for outcome in source.outcomes if outcome not in OUTCOMES]
@@ -365,7 +354,7 @@ def outcomes_of(source: Source) -> tuple[Symbol, ...]:
 
 
 def resolve(address: Any, capabilities: tuple[Symbol, ...] | None, context: SessionContext) -> Address:
-    """Parse an address; a bare name is a topic only with that capability. Raises `AmqpLinkError`."""
+    """Parse an address; a bare name is a topic only with that capability."""
     if not isinstance(address, str):
         raise AmqpLinkError(
             Condition.INVALID_FIELD, f"Attach refused: bad address {address!r}: it must be a string"
@@ -396,15 +385,13 @@ def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
 
 
 def to_declare(address: QueueAddress, context: SessionContext) -> bool:
-    """Return whether an attach to this address declares the queue because it does not exist yet."""
     declare = address.declare and context.config.declare_on_attach
     return declare and context.vhost.find(address.queue) is None
 
 
 def _filters(source: Source, kind: QueueKind, queue: str, context: SessionContext) -> FilterSet | None:
-    # What a kind of queue cannot do is refused. The answer would show it, too (distribution-mode move, no
-    # filter), but some clients do not check it: Qpid JMS would empty a queue that it browses, and consume
-    # messages that it did not select.
+    # What a kind of queue cannot do is refused. The answer would show it, too, but some clients do not check
+    # it: Qpid JMS would empty a queue that it browses.
     filter_set = _filter_set(source, kind, context) if kind.replays or source.filter else None
     selects = filter_set is not None and filter_set.filters.messages is not None
     browses = source.distribution_mode == COPY
@@ -434,7 +421,6 @@ def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tup
 def of_topic(
     asked: tuple[Symbol, ...] | None, temporary: DeclaredQueue | None, *more: Symbol
 ) -> tuple[Symbol, ...] | None:
-    """Return the capabilities that the client requested and that a topic has, plus `more`; None if empty."""
     true = {TOPIC, *more} if temporary is None else {TOPIC, TEMPORARY_TOPIC, *more}
     return tuple(each for each in asked or () if each in true) or None
 
@@ -468,8 +454,8 @@ def _temporary_topic(target: Target, context: SessionContext) -> Steps[TargetPla
 def _temporary_queue(
     attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
 ) -> Steps[DeclaredQueue]:
-    # A client that requests other capabilities without temporary-queue wants another kind of node. One that
-    # requests none, as proton's own request/response examples do, is served: it can only mean this kind.
+    # A client that requests other capabilities wants another kind of node. One that requests none, as
+    # proton's request/response examples do, can only mean this kind.
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
@@ -536,9 +522,8 @@ def plan_receiver(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     """Resolve the source of a receiver, topics and subscriptions included.
 
     A subscriber consumes from a queue that is bound to the topic and is made by its attach: for the link
-    alone, durable, or shared by several links (`metadata.queue_requests`). It needs the permissions of the
-    three steps: to configure that queue, to bind it (write to it, read `amq.topic` and the topic), and to
-    read it.
+    alone, durable, or shared (`metadata.queue_requests`). It needs the permissions to configure that queue,
+    to bind it (write to it, read `amq.topic` and the topic), and to read it.
     """
     source = attach.source
     if source is None:
@@ -611,7 +596,7 @@ def _wanted(attach: Attach, source: Source, topic: str, context: SessionContext)
 
 
 def _is_another(wanted: Subscription, queue: DeclaredQueue, context: SessionContext, attach: Attach) -> bool:
-    # Raises if the subscription of this name cannot be deleted, or if the queue is not a subscription.
+    # Raises if the queue cannot be replaced, or is not a subscription.
     there = Subscription.of(queue)
     if there == wanted:
         return False
