@@ -78,7 +78,7 @@ from amqp10broker.sessions.routes import Routes
 TakeCommands = Callable[[], list[QueueCommand]]
 KEPT_CREDIT_MAX: Final = UNSETTLED_ENTRIES_MAX * 2 // 3
 """The automatic credit of a link that may be resumed. Half as much again can be unconfirmed, and all of it
-fits into the unsettled map with which its client comes back.
+fits into its client's unsettled map.
 """
 
 
@@ -92,9 +92,8 @@ class WaitingAttach(NamedTuple):
 class ClientLinks:
     """The links of one session on which its client publishes and consumes.
 
-    A link that must wait is held in the engine (`protocols.amqp10.session`): one with a queue that is to be
-    declared, and one with an attach that is answered when its queue has reported whether it is the active
-    consumer.
+    A link that waits for the declaration of its queue, or for the queue's report whether it is the active
+    consumer, is held in the engine (`protocols.amqp10.session`).
     """
 
     _session: Session
@@ -116,7 +115,6 @@ class ClientLinks:
         self._routes = Routes(self._context.vhost, self._context.access, self._context.container_id)
 
     def counted(self) -> ClientCounters:
-        """Return the counters of all links, including those that are gone."""
         publishers = (publisher.counters for publisher in self.publishers.values())
         total = ClientCounters.sum_of(chain([self._gone], publishers))
         return total.consumed(consumer.credit for consumer in self.consumers.values())
@@ -124,7 +122,7 @@ class ClientLinks:
     # --- attach -----------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept a link, now or when its queue is there. Raises `AmqpLinkError`, `AmqpSessionError`."""
+        """Accept a link, now or when its queue is there."""
         if isinstance(link, SenderLink):
             self._go_on(link, self._attach_consumer(link, attach))
         else:
@@ -238,8 +236,8 @@ class ClientLinks:
             consumer.resume(resume_as_sender(dict.fromkeys(keys), theirs, incomplete=incomplete), keys)
             return
         if consumer.tells_active or plan.exclusive:
-            # The queue answers a `Subscribe` with that, or with an error if the consumer is exclusive. The
-            # attach carries the state, so the client has it as soon as it is attached.
+            # The queue answers a `Subscribe` with that, or refuses an exclusive consumer. The client has the
+            # state as soon as it is attached.
             self._accept[ref] = accept
             self._session.held.hold(link)
         else:
@@ -419,7 +417,7 @@ class ClientLinks:
                 self._to_queue((handle, command))
 
     def on_late(self, effect: Effect) -> None:
-        """Pass an effect for an end that has gone to its link, if that is kept."""
+        """Pass an effect for an end that has gone to its link, if that survives."""
         links = self._context.resumable_links
         resumable = None if links is None else links.of(effect)
         if resumable is not None:
@@ -429,7 +427,6 @@ class ClientLinks:
             self._context.transactions.taken_back(effect.consumer, effect.keys, why)
 
     def _leave_resumable(self, resumable: ResumableLink, *, lost: bool) -> None:
-        # The link is suspended, or ends with its end.
         links = self._context.resumable_links
         assert links is not None
         if not resumable.outlives(lost=lost):
@@ -444,7 +441,7 @@ class ClientLinks:
         links.suspend(resumable, lingers)
 
     def on_left(self, link: SenderLink | ReceiverLink) -> None:
-        """Note that the client detaches a link without closing it. The caller ends the link next."""
+        """Note that the client detaches a link without closing it."""
         owner = self._owners.get(link)
         resumable = owner.resumable if isinstance(owner, LinkPublisher | LinkConsumer) else None
         if resumable is not None:
@@ -506,8 +503,8 @@ class ClientLinks:
                 consumer.queue_credit = consumer.auto_limit.limit
 
     def _resize_window(self) -> None:
-        # The smallest window that the settings of this session and of its links request. An automatic one is
-        # twice the credit that all links may have, so that it does not hold up any of them.
+        # The smallest that the settings of this session and its links request. An automatic one is twice the
+        # credit that all links may have, so that it does not hold up any of them.
         context, publishers = self._context, self.publishers.values()
         asked = [context.flow_for(None), *(publisher.settings for publisher in publishers)]
         sizes = [each.max_incoming_window for each in asked if isinstance(each.max_incoming_window, int)]
@@ -519,9 +516,8 @@ class ClientLinks:
             self._session.incoming.resize(size)
 
     def on_access_changed(self) -> None:
-        """Detach links to what the user may no longer read or write.
-
-        A queue that was made for a link belongs to it, and was not checked.
+        """Detach links to what the user may no longer read or write. A queue made for a link belongs to
+        it.
         """
         access = self._context.access
         asked: list[tuple[SenderLink | ReceiverLink, Callable[[Kind, str], None], Kind, str]] = [
@@ -552,7 +548,7 @@ class ClientLinks:
     # --- detach -----------------------------------------------------------------------------------
 
     def on_closed(self, link: SenderLink | ReceiverLink) -> None:
-        """Note that the client closes a link. The caller ends the link next."""
+        """Note that the client closes a link."""
         owner = self._owners.get(link)
         if isinstance(owner, LinkConsumer):
             owner.closed = True
@@ -565,7 +561,6 @@ class ClientLinks:
             owner.on_detached(unsent)
 
     def _end(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> Sequence[tuple[int, Parts]]:
-        # Returns keys and messages of deliveries that were not sent.
         if link.state is LinkState.ATTACHED:
             return self._session.links.detach(link, fault)
         if link.state is LinkState.ATTACH_RECEIVED:
@@ -577,8 +572,7 @@ class ClientLinks:
             request = waiting.request
             made = request.queue if isinstance(request, DeclareSubscription) else request
             if isinstance(made, DeclareQueue) and made.internal:
-                # The declaration will be carried out for a link that is gone; the proposal behind it deletes
-                # the queue.
+                # The declaration will be carried out for a link that is gone.
                 gone = DeleteQueue(made.vhost, made.name)
                 self._context.propose(gone, self._context.reply_to.request())
         self.waiting.clear()
@@ -591,7 +585,11 @@ class ClientLinks:
             self._context.resumable_links.let_run(self)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
-        ref = effect.ref
+        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
+        self._lose(effect.ref, effect, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+
+    def _lose(self, ref: ConsumerRef | PublisherRef, effect: Effect, fault: AmqpLinkError) -> None:
+        # Ends a link that its queue has ended.
         end: LinkConsumer | LinkPublisher | None
         end = (
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
@@ -603,19 +601,13 @@ class ClientLinks:
         if isinstance(end, LinkPublisher):
             end.release_unsettled()
         self._end_resumable(end.resumable)
-        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
-        self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+        self._end(end.link, fault)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
         """Detach a consumer that its queue refused: another one is exclusive, or the queue has no leader."""
-        consumer = self.consumers.pop(effect.consumer, None)
-        if consumer is None:
-            self.on_late(effect)
-            return
-        self._let_go(consumer)
-        self._end_resumable(consumer.resumable)
+        consumer = self.consumers.get(effect.consumer)
+        subscription = None if consumer is None else consumer.subscription
         queue = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}'"
-        subscription = consumer.subscription
         if effect.why is Refusal.NO_LEADER:
             fault = AmqpLinkError(Condition.INTERNAL_ERROR, f"timed out consuming from quorum {queue}")
         elif subscription is not None:
@@ -623,19 +615,13 @@ class ClientLinks:
             fault = AmqpLinkError(Condition.RESOURCE_LOCKED, text)
         else:
             fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, f"{queue} in exclusive use")
-        self._end(consumer.link, fault)
+        self._lose(effect.consumer, effect, fault)
 
     def on_queue_down(self, effect: QueueDown) -> None:
-        consumer = self.consumers.pop(effect.consumer, None)
-        if consumer is None:
-            self.on_late(effect)
-            return
-        self._let_go(consumer)
-        self._end_resumable(consumer.resumable)
         text = (
             f"queue '{effect.queue}' in vhost '{self._context.vhost.name}': its node is down or inaccessible"
         )
-        self._end(consumer.link, AmqpLinkError(Condition.ILLEGAL_STATE, text))
+        self._lose(effect.consumer, effect, AmqpLinkError(Condition.ILLEGAL_STATE, text))
 
     def drop_consumer(
         self, consumer: LinkConsumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False

@@ -1,9 +1,7 @@
-"""The broker's side of one AMQP 1.0 session. Pure: frames and effects of queues go in, frames and commands to
-queues come out.
+"""The broker's side of one AMQP 1.0 session: frames and effects of queues go in, frames and commands to
+queues come out, in the steps of `sessions/context.py`.
 
-Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links
-(`link_owner.py`): each `LinkPublisher` and `LinkConsumer`, and both ends of each pair of management links.
-The steps in which it runs are defined in `sessions/context.py`.
+Drives the engine (`protocols.amqp10.session.Session`) and dispatches its events to the owners of links.
 """
 
 from __future__ import annotations
@@ -84,11 +82,11 @@ from amqp10broker.sessions.messages import (
 T = TypeVar("T")
 
 IN_TURNS_MIN: Final = 4
-"""The number of runs of transfers from which on interleaving of links is looked for."""
+"""From so many runs of transfers on interleaving of links is looked for."""
 
 
 class BrokerSession(SessionEndpoint):
-    """One session of one client. `over`: it has ended or was ordered to stop, so that no step follows."""
+    """One session of one client. `over`: no step follows."""
 
     def __init__(
         self,
@@ -123,8 +121,8 @@ class BrokerSession(SessionEndpoint):
         self._note_window()
         self._owners: LinkOwners = {}
         self.links = ClientLinks(self.session, context, self._owners, self.to_queue, self.take_commands)
-        # Links of a queue that this session deletes end after the answer, if it can be written: RabbitMQ's
-        # client for Python takes a detach before it for a failure of the request.
+        # Links of a queue that this session deletes end after the answer: RabbitMQ's client for Python takes
+        # a detach before it for a failure of the request.
         self._deleted: list[QueueDeleted] = []
         # Attaches to addresses that do not exist, while a declaration of this session is not decided.
         self._early: list[LinkAttaching] = []
@@ -175,7 +173,6 @@ class BrokerSession(SessionEndpoint):
                 assert_never(message)
 
     def receive(self, items: Sequence[object]) -> None:
-        """Handle frames of the client. Raises `AmqpConnectionError`."""
         if len(items) >= IN_TURNS_MIN:
             items = self._by_link(items)
         for event in self.session.receive_each(items):
@@ -188,9 +185,9 @@ class BrokerSession(SessionEndpoint):
                 publisher.times.note_part(publisher.link.partial)
 
     def _by_link(self, items: Sequence[object]) -> Sequence[object]:
-        # Groups interleaved transfers by link, if that cannot be observed: transfers on one link have an
-        # order, and so have messages for one queue. A run costs as much as some tens of messages, and
-        # go-amqp's senders alternate with each.
+        # Groups interleaved transfers by link, if that cannot be observed: those on one link, or for one
+        # queue, have an order. A run costs as much as some tens of messages, and go-amqp's senders alternate
+        # with each.
         handles = handles_of(items)
         if handles is None or 2 * len(handles) > len(items):
             return items
@@ -281,7 +278,6 @@ class BrokerSession(SessionEndpoint):
                 self.links.on_late(effect)
 
     def on_decided(self, decided: Decided) -> None:
-        """Handle the decision on a requested change of the catalog. Raises `AmqpConnectionError`."""
         waiting = self.links.waiting.pop(decided.ref, None)
         if waiting is not None:
             self._tell(waiting.link, waiting.then, decided)
@@ -310,7 +306,7 @@ class BrokerSession(SessionEndpoint):
             self._resume()
 
     def on_alarm(self, *, on: bool) -> None:
-        """Hold publishers back while memory or disk is short. Consumers are not affected."""
+        """Hold publishers back while memory or disk is short."""
         if self.session.ended:
             return
         self.alarm_ms = self.moment.ms
@@ -323,7 +319,6 @@ class BrokerSession(SessionEndpoint):
     # --- output -----------------------------------------------------------------------------------
 
     def pump(self, budget_bytes: int) -> int:
-        """Write deliveries within the budget; return their bytes. Raises `AmqpConnectionError`."""
         written = 0
         session = self.session
         while session.outbound.turns:
@@ -361,7 +356,6 @@ class BrokerSession(SessionEndpoint):
         return self.links.counted()
 
     def end(self, error: AmqpError | None = None) -> None:
-        """End the session from our side, because the broker stops or the connection closes."""
         self.close()
         if not self.session.ended:
             self.session.end(error)
@@ -402,7 +396,7 @@ class BrokerSession(SessionEndpoint):
                 self._on_detached(event)
             case DeliveriesSettled():
                 # The client settles what was answered (rcv-settle-mode second), or what was not: the engine
-                # has removed it, and for a link that is not kept nothing more is to be done.
+                # has removed it.
                 owner = self._owners.get(event.link)
                 if event.settled and owner is not None:
                     owner.on_settled(event.delivery_ids)
@@ -484,7 +478,6 @@ class BrokerSession(SessionEndpoint):
         self._control_links = [control for control in self._control_links if not control.over]
 
     def _end_overdue(self) -> None:
-        # Control links with transactions that are open for too long are detached (4.4, timeout).
         transactions = self.context.transactions
         for transaction in transactions.overdue():
             text = (
@@ -562,7 +555,6 @@ class BrokerSession(SessionEndpoint):
 
 
 def _log_operation(log: ClientLog, operation: str, subject: str, refusal: str | None) -> None:
-    """Log an operation that a client requested of the management node (see `operations.node.Report`)."""
     details = {"operation": operation, "object": subject, "by": "/management"}
     if refusal is None:
         log.info("operation", **details)
