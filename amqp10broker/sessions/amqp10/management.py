@@ -1,13 +1,11 @@
 """The management node's links in one session: pairs of links, requests in, responses out, in order.
 
 A client that manages attaches two links of one name: a sender to ``/management`` for requests and a receiver
-from it for responses. `operations.amqp_node` handles the requests; this module has the pairs, their credit,
-and the order of responses, which is that of requests even where a queue must answer first.
+from it for responses. `operations.amqp_node` handles the requests.
 
-Response credit is the client's. It is counted down when a request comes, not when its response is written: a
-request without credit is refused by ending the session, so that responses never pile up here. A request
-counts as finished, and may be replaced by another one, when its response has been written: a client that
-closes its window and continues to send requests runs out of credit.
+Response credit is counted down when a request comes: one without credit ends the session, so that responses
+never pile up here. A request is finished when its response has been written, so that a client that closes its
+window runs out of credit.
 """
 
 from __future__ import annotations
@@ -42,7 +40,6 @@ from amqp10broker.sessions.amqp10.link_owner import LinkOwner, LinkOwners
 from amqp10broker.sessions.context import ToQueue
 
 REQUEST_CREDIT: Final = 8
-"""Granted to the requesting half, again when half of it is left."""
 
 _PAIRED: Final = Symbol("paired")
 
@@ -159,7 +156,6 @@ class RequestEnd(LinkOwner):
     pair: Pair
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
-        """Handle requests; those before a fault are answered. Raises `AmqpSessionError`, `AmqpLinkError`."""
         try:
             if not event.settled:
                 raise AmqpSessionError(
@@ -200,7 +196,7 @@ class ManagementLinks:
     # --- links ------------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
-        """Accept one half of a pair. Raises `AmqpLinkError`."""
+        """Accept one half of a pair."""
         _check(attach)
         terminus = getattr(attach.target if attach.role else attach.source, "address", None)
         pair = self._pairs.get(link.name)
@@ -234,10 +230,8 @@ class ManagementLinks:
             self._owners[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
-        """Finish the unanswered requests of a pair without a half for responses.
-
-        Those that are held for a decision are not carried out any more: a client could attach again, and have
-        ever more of them held.
+        """Finish the unanswered requests of a pair. Those that are held for a decision are not carried out: a
+        client could attach again, and have ever more of them held.
         """
         pair.responses = None
         self._held = deque(held for held in self._held if held[0] is not pair)
@@ -302,7 +296,7 @@ class ManagementLinks:
         pair.hand_over()
 
     def on_decided(self, decided: Decided) -> None:
-        """Carry out the requests behind a decided one. Raises `AmqpSessionError`."""
+        """Carry out the requests behind a decided one."""
         asked = self._asked.pop(decided.ref, None)
         if asked is None:
             return
