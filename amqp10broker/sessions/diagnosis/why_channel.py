@@ -97,7 +97,7 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
         why += storage_text(queue.handle.progress(), now_ms)
     if method.NAME == "tx.commit":
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
-        if channel.modes.waits_for_queues:
+        if channel.modes.parked is not None:
             why = f"{method.NAME} waits for a queue that was declared just now, or is read after a start"
     behind = len(channel.backlog)
     if behind:
