@@ -158,35 +158,23 @@ def parse_file(document: Mapping[str, Any], path: str) -> dict[str, Given]:
         elif key == "fault":
             given["fault_injection"] = Given(_faults(value, path), source)
         elif key in _TABLES:
-            field, read = _TABLES[key]
-            rows = _tables(value, source)
-            made = tuple(read(row, f"{path}: [[{key}]] number {at}") for at, row in enumerate(rows, 1))
-            given[field] = Given(made, source)
+            field, record, known, required = _TABLES[key]
+            made = []
+            for at, row in enumerate(_tables(value, source), 1):
+                where = f"{path}: [[{key}]] number {at}"
+                _check_keys(row, where, known, required)
+                made.append(_made(where, record, **row))
+            given[field] = Given(tuple(made), source)
         else:
             raise _unknown(source, key, [*SETTINGS, "loopback_users", "fault", *_TABLES])
     return given
 
 
-def _override(row: Mapping[str, Any], source: str) -> FlowOverride:
-    _check_keys(row, source, OVERRIDE_SETTINGS)
-    return _made(source, lambda: FlowOverride(**row))
-
-
-def _user(row: Mapping[str, Any], source: str) -> User:
-    _check_keys(row, source, ("name", "password"), required=("name", "password"))
-    return _made(source, lambda: User(**row))
-
-
-def _queue(row: Mapping[str, Any], source: str) -> QueueDeclaration:
-    _check_keys(row, source, ("name", "durable", "arguments"), required=("name",))
-    return _made(source, lambda: QueueDeclaration(**row))
-
-
-# TOML array of tables -> (field of Config, reader of one row)
-_TABLES: Final[dict[str, tuple[str, Callable[[Mapping[str, Any], str], Any]]]] = {
-    "override": ("overrides", _override),
-    "user": ("users", _user),
-    "queue": ("queues", _queue),
+# TOML array of tables -> field of Config, record of one row, its keys, and those that must be given
+_TABLES: Final[dict[str, tuple[str, Callable[..., Any], Iterable[str], tuple[str, ...]]]] = {
+    "override": ("overrides", FlowOverride, OVERRIDE_SETTINGS, ()),
+    "user": ("users", User, ("name", "password"), ("name", "password")),
+    "queue": ("queues", QueueDeclaration, ("name", "durable", "arguments"), ("name",)),
 }
 
 
@@ -199,7 +187,7 @@ def _faults(value: object, path: str) -> FaultInjection:
     delays: list[tuple[str, int]] = []
     for at, row in enumerate(_tables(value.get("confirm_delay", []), f"{path}: fault.confirm_delay"), 1):
         source = f"{path}: [[fault.confirm_delay]] number {at}"
-        _check_keys(row, source, ("queue", "ms"), required=("queue", "ms"))
+        _check_keys(row, source, ("queue", "ms"), ("queue", "ms"))
         QUEUE_PATTERN.check(row["queue"], f"{source}, queue")
         CONFIRM_DELAY.check(row["ms"], f"{source}, ms")
         delays.append((row["queue"], row["ms"]))
@@ -208,15 +196,15 @@ def _faults(value: object, path: str) -> FaultInjection:
     return FaultInjection(tuple(delays), sync_delay_ms)
 
 
-def _made(source: str, make: Callable[[], T]) -> T:
+def _made(source: str, record: Callable[..., T], **values: Any) -> T:
     try:
-        return make()
+        return record(**values)
     except ConfigError as error:
         _, _, key = error.source.partition(".")
         raise ConfigError(f"{source}, {key}" if key else source, error.problem, error.allowed) from None
 
 
-def _check_keys(row: Mapping[str, Any], source: str, known: Any, *, required: tuple[str, ...] = ()) -> None:
+def _check_keys(row: Mapping[str, Any], source: str, known: Any, required: tuple[str, ...] = ()) -> None:
     for key in row:
         if key not in known:
             raise _unknown(f"{source}, {key}", key, list(known))
@@ -248,7 +236,7 @@ def _user_of(written: str) -> User:
     if not colon or not name or not password:
         # The text may contain a password: it is not repeated.
         raise ConfigError("flag --user", "is not NAME:PASSWORD", "must give both, separated by a colon")
-    return _made("flag --user", lambda: User(name, password))
+    return _made("flag --user", User, name=name, password=password)
 
 
 def _confirm_delay_of(written: str) -> tuple[str, int]:
