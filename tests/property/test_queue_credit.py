@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.sessions.credit import QueueCredit
-from amqp10broker.spark.queue.link import MESSAGE_COST_BYTES, CreditPacing
+from amqp10broker.spark.queue_source import MESSAGE_COST_BYTES, CreditPacing
 from tests.support.askers import new_asker
 from tests.support.credit_loop import BASE, Conditions, CreditLoop
 
