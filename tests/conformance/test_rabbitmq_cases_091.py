@@ -25,13 +25,7 @@ from amqp10broker.protocols.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.queues.commands import DELETE
-from tests.support.channel_world import (
-    World,
-    WorldChannel,
-    bodies,
-    contents,
-    properties_of,
-)
+from tests.support.channel_world import World, WorldChannel, bodies, contents, properties_of
 from tests.support.declaring import set_permission
 
 

@@ -12,9 +12,7 @@ import aiormq
 import pytest
 from aio_pika import Message
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
-from aio_pika.exceptions import (
-    MessageProcessError,
-)
+from aio_pika.exceptions import MessageProcessError
 from aio_pika.patterns import RPC
 
 from tests.support.broker_process import BrokerProcess

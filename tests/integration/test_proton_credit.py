@@ -76,8 +76,7 @@ def test_slow_target_does_not_delay_a_fast_one_on_the_same_session(
         slow.transfer(Message(body=number))
     client.flush()
     broker.wait_until(
-        lambda: broker.links("slow-queue")[0]["waits"] == "credit-withheld",
-        "the slow link out of credit",
+        lambda: broker.links("slow-queue")[0]["waits"] == "credit-withheld", "the slow link out of credit"
     )
     tags = [fast.transfer(Message(body=number)) for number in range(1700)]
     for tag in tags:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from proton import (
-    Delivery,
-    Message,
-)
+from proton import Delivery, Message
 
 from amqp10broker.protocols.amqp10.codec import encode
 from amqp10broker.protocols.amqp10.sections import locate

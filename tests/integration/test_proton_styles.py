@@ -9,9 +9,7 @@ import pytest
 from proton import Delivery, Message, Timeout
 from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
-from proton.utils import (
-    BlockingConnection,
-)
+from proton.utils import BlockingConnection
 
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.cluster_process import free_ports

@@ -14,11 +14,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from amqp10broker.client.blocking import connect
 from amqp10broker.spark import sink as sink
-from amqp10broker.spark.errors import (
-    BrokerUnreachable,
-    NotDelivered,
-    SparkSourceError,
-)
+from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, SparkSourceError
 from amqp10broker.spark.options import SinkOptions, parse_sink
 from amqp10broker.spark.sink import Sent, SinkStreamWriter, SinkWriter
 from tests.support.broker_process import BrokerProcess, StartBroker

@@ -97,8 +97,7 @@ class Model:
 def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Message:
     forged = Death("a", "expired", 7, 1, 1, "ex", ("k",))
     properties = BasicProperties(
-        headers={"CC": cc, "x-death": [forged.to_table()]},
-        expiration=None if ttl_ms is None else str(ttl_ms),
+        headers={"CC": cc, "x-death": [forged.to_table()]}, expiration=None if ttl_ms is None else str(ttl_ms)
     )
     message = (amqp091.make_head("ex", key, encode_properties(properties)), b"a")
     return to_amqp10(message) if in_10 else message

@@ -84,8 +84,7 @@ def of_cluster(path: Path) -> None:
         store = SystemStore(data.catalog_log)
         store.write(
             ready(
-                hard=Hard(4, member_id(1), 1),
-                entries=(run_of(2, 4, Kind.COMMAND, (transaction.encode(),)),),
+                hard=Hard(4, member_id(1), 1), entries=(run_of(2, 4, Kind.COMMAND, (transaction.encode(),)),)
             ),
             lambda: None,
         )

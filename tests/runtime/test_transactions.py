@@ -56,15 +56,7 @@ from tests.support.rawframes import (
     message,
     transfer,
 )
-from tests.support.transacting import (
-    CONTROL,
-    Session,
-    control,
-    declare_queues,
-    request,
-    start,
-    transacting,
-)
+from tests.support.transacting import CONTROL, Session, control, declare_queues, request, start, transacting
 from tests.support.trioclient import connect, eventually, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 from tests.support.trioclient091 import message as content

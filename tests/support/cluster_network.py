@@ -72,12 +72,7 @@ class CutCluster(ClusterProcess):
     network: ClusterNetwork
 
     def __init__(
-        self,
-        directory: Path,
-        nodes: int = 3,
-        options: Iterable[str] = (),
-        *,
-        small_disks: bool = False,
+        self, directory: Path, nodes: int = 3, options: Iterable[str] = (), *, small_disks: bool = False
     ) -> None:
         self._small_disks = small_disks
         super().__init__(directory, nodes, options)

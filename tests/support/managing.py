@@ -27,14 +27,7 @@ from amqp10broker.protocols.amqp10.codec import decode, encode
 from amqp10broker.protocols.amqp10.performatives import Properties, decode_composite
 from amqp10broker.protocols.amqp10.types import Described, ULong
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import (
-    Answer,
-    Command,
-    Effect,
-    PeerId,
-    Publish,
-    Subscribe,
-)
+from amqp10broker.queues.commands import Answer, Command, Effect, PeerId, Publish, Subscribe
 from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission
 from tests.support.handles import MachineHandle

@@ -86,10 +86,7 @@ QUORUM: Final = Kind(
     arguments=(("x-delivery-limit", 1_000_000),),
 )
 STREAM: Final = Kind(
-    "stream",
-    keeps_transient=True,
-    keeps_all=True,
-    arguments=(("x-stream-max-segment-size-bytes", 1500),),
+    "stream", keeps_transient=True, keeps_all=True, arguments=(("x-stream-max-segment-size-bytes", 1500),)
 )
 KINDS: Final = (CLASSIC, QUORUM, STREAM)
 

@@ -40,12 +40,7 @@ def run_rhea(program: str, *arguments: str, ca: str | None = None) -> dict[str, 
     command, environment = _command(program, *arguments)
     known = {} if ca is None else {"NODE_EXTRA_CA_CERTS": ca}
     done = subprocess.run(
-        command,
-        env={**environment, **known},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_WAIT_S,
+        command, env={**environment, **known}, capture_output=True, text=True, check=False, timeout=_WAIT_S
     )
     assert done.returncode == 0, done
     return dict(line.split("\t") for line in done.stdout.splitlines())

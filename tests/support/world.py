@@ -76,13 +76,7 @@ from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LinkNames
 from amqp10broker.sessions.diagnosis.waits import WaitContext
 from amqp10broker.sessions.diagnosis.why_link import session_view
-from amqp10broker.sessions.messages import (
-    WRITER_READY,
-    AlarmChanged,
-    ConfigChanged,
-    Frames,
-    SessionMessage,
-)
+from amqp10broker.sessions.messages import WRITER_READY, AlarmChanged, ConfigChanged, Frames, SessionMessage
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.handles import MachineHandle
@@ -574,10 +568,7 @@ class World:
         running = self.queues[name] = WorldQueue(
             self,
             ClassicQueue(
-                name,
-                durable=queue.durable,
-                settings=queue.settings,
-                selector=selector_in(queue.arguments),
+                name, durable=queue.durable, settings=queue.settings, selector=selector_in(queue.arguments)
             ),
         )
         return running

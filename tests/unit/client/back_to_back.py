@@ -58,9 +58,7 @@ class BrokerEnd:
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
             case Open():
                 fault = check_open(
-                    vhost_of(event, "/"),
-                    CatalogGrants(self.catalog.users, "guest"),
-                    self.catalog,
+                    vhost_of(event, "/"), CatalogGrants(self.catalog.users, "guest"), self.catalog
                 )
                 if fault is not None:
                     self.engine.fail(fault)

@@ -493,9 +493,7 @@ def test_an_older_broker_cannot_read_what_the_next_writes(monkeypatch: pytest.Mo
 ALL = selector("JMSPriority IS NOT NULL")
 
 
-def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(
-    next_broker: None,
-) -> None:
+def test_what_comes_first_in_a_new_queue_is_of_the_version_that_the_cluster_uses(next_broker: None) -> None:
     """A queue begins with version 1; what is asked of it before anything else may need a newer one."""
     world = World(10)
     leader = opened(world, 1)

@@ -186,13 +186,7 @@ def test_who_works_is_the_limit_and_what_waits_then_is_told() -> None:
 )
 @settings(max_examples=15)
 def test_no_run_breaks_its_bounds_consuming(
-    credit: int,
-    trip_ms: int,
-    own_ms: float,
-    supply_ms: float,
-    renew_at: float,
-    bound: float,
-    by_finish: bool,
+    credit: int, trip_ms: int, own_ms: float, supply_ms: float, renew_at: float, bound: float, by_finish: bool
 ) -> None:
     """Faster than neither side, and no more than its credit a round trip; more credit never slows down."""
     habits = ConsumerModel(own_ms / 1000, supply_ms / 1000, renew_at, bound, by_finish, (1,))

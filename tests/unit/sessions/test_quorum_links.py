@@ -160,10 +160,7 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
 )
 @pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject", "released")
 @pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
-@pytest.mark.parametrize(
-    ("state", "attempts"),
-    [("released", 0), ("modified", 0), ("modified(failed)", 1)],
-)
+@pytest.mark.parametrize(("state", "attempts"), [("released", 0), ("modified", 0), ("modified(failed)", 1)])
 def test_failed_attempts_are_counted(state: str, attempts: int) -> None:
     """released and modified without delivery-failed count no attempt."""
     scene = QuorumScene()
