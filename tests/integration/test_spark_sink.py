@@ -76,7 +76,6 @@ def taken(broker: BrokerProcess, queue: str) -> list[tuple[str | None, bytes]]:
         receiver = client.receiver(f"/queues/{queue}", credit=0)
         while deliveries := receiver.fetch(1000, timeout_s=0):
             for message in (delivery.message() for delivery in deliveries):
-                assert message.properties is not None
                 found.append((message.properties.message_id, message.body))
             receiver.accept(deliveries)
     return found

@@ -105,7 +105,6 @@ class Peer:
 
     def hear(self) -> list[object]:
         bodies = self.script.world.clients["C"].bodies
-        assert bodies is not None
         arrived = bodies[self.heard : self.life.hears]
         self.heard += len(arrived)
         return [decode_composite(body)[0] for body in arrived]
@@ -275,7 +274,6 @@ class Receiver(Peer):
     def _take(self, frame: Transfer) -> None:
         tag, delivery_id = frame.delivery_tag, frame.delivery_id
         assert tag is not None
-        assert delivery_id is not None
         self.ids[delivery_id] = tag
         if frame.resume:
             known = self.unsettled.get(tag, NotOurs.ABSENT)

@@ -50,9 +50,8 @@ from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
-from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
-from tests.support.surroundings import make_catalog
+from tests.support.surroundings import ClientLog, make_catalog
 
 BUDGET_BYTES = 65_536
 ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})

@@ -13,12 +13,12 @@ import h11
 import trio
 from trio.testing import memory_stream_pair
 
+from amqp10broker.api.live import Difference
 from amqp10broker.auth.login import Peer
 from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker
 from amqp10broker.runtime.http.http_listener import HttpListener
 from tests.support.declaring import add_user, set_permission
-from tests.support.live import applied
 
 PEER = "127.0.0.1:50000"
 
@@ -177,3 +177,22 @@ async def http_user(
         async with ours:
             yield HttpUser(ours, login, prefix)
         nursery.cancel_scope.cancel()
+
+
+def applied(value: Any, change: Difference) -> Any:
+    """Apply a difference to a value, which is not changed: the page does the same."""
+    if "to" in change:
+        return change["to"]
+    if "rows" in change:
+        rows = (
+            list(value)
+            if "order" not in change
+            else [each[0] if isinstance(each, list) else value[each] for each in change["order"]]
+        )
+        for place, inner in change["rows"].items():
+            rows[int(place)] = applied(rows[int(place)], inner)
+        return rows
+    made = {name: each for name, each in value.items() if name not in change["gone"]}
+    for name, inner in change["members"].items():
+        made[name] = applied(value.get(name), inner)
+    return made

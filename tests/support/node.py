@@ -301,7 +301,6 @@ class Node:
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()
-            assert broker.journal_task is not None
             journal = broker.journal_task.journal
             if journal.durable == journal.ticket:
                 # In order, and the disk was not full: all that was decided is durable.

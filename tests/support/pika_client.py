@@ -142,7 +142,6 @@ def get_all(channel: BlockingChannel, queue: str) -> list[str]:
         method, _, body = channel.basic_get(queue, auto_ack=True)
         if method is None:
             return texts
-        assert body is not None
         texts.append(body.decode())
 
 

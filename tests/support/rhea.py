@@ -53,8 +53,6 @@ class AskedRhea:
         command, environment = _command("asked.cjs")
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def __call__(self, javascript: str) -> Any:

@@ -516,7 +516,6 @@ def test_another_leader_looks_on_where_the_one_before_was() -> None:
     old.work(Credit(ref, 2, 5, False, 2))
     world.settle_down(lambda: not old.leads and world.leader() not in (None, old))
     leader = world.leader()
-    assert leader is not None
     leader.work(Credit(ref, 2, 5, False, 2))
     world.settle_down(lambda: len(world.keys) == 4)
     world.heal(old.number)

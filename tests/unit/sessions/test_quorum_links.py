@@ -38,7 +38,6 @@ class QuorumScene(Scene):
         return running
 
     def wait(self, ms: int) -> list[str]:
-        assert self.clocked is not None
         self.clocked.wait(ms)
         self.world.queues["q"]._take_effects()
         self.world.settle()
@@ -248,7 +247,6 @@ def test_a_closed_window_leaves_messages_in_the_queue() -> None:
 def asked_of(scene: QuorumScene) -> list[int]:
     """Credit of each request that the queue is going to take; it is asked for as long as it takes them."""
     asked: list[int] = []
-    assert scene.clocked is not None
     queue, apply = scene.clocked, scene.clocked.apply
 
     def note(command: Command, now_ms: int) -> None:

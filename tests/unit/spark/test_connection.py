@@ -39,7 +39,27 @@ from amqp10broker.spark.sink import Sending
 from amqp10broker.spark.stream import range as stream_range
 from amqp10broker.spark.stream.range import StreamRange, read_range
 from tests.support.certificates import Certificates, certificates
-from tests.support.sleeping_clock import SleepingClock
+
+
+class SleepingClock:
+    """Time that passes in `sleep`, and when a test says so.
+
+    Attributes:
+        now: seconds.
+        pauses: what was asked of `sleep`.
+    """
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
 
 OPTIONS = ConnectionOptions(
     host="broker",
