@@ -140,12 +140,7 @@ def _name(state: State) -> str:
 
 @dataclass
 class Sender(Peer):
-    """Sends messages, and forgets one when its outcome is known and settled.
-
-    Attributes:
-        waiting: messages that are to be sent.
-        done: those whose outcome is known.
-    """
+    """Sends messages, and forgets one when its outcome is known and settled."""
 
     waiting: list[int] = field(default_factory=list)
     done: list[int] = field(default_factory=list)

@@ -29,12 +29,7 @@ STEPS = (
 
 @dataclass
 class Client:
-    """What the client has done.
-
-    Attributes:
-        sent: deliveries of its own.
-        taken: those that it has settled.
-    """
+    """What the client has sent, and which deliveries it has settled."""
 
     sent: int = 0
     taken: int = 0

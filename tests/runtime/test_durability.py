@@ -50,13 +50,7 @@ LIFE_S = 90.0
 
 
 class Client:
-    """Posts to one queue, as a session does.
-
-    Attributes:
-        confirmed: numbers.
-        refused: numbers of publishes that were not taken.
-        got: deliveries by key.
-    """
+    """Posts to one queue, as a session does; notes publishes confirmed and refused, and deliveries by key."""
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[SessionMessage] = Mailbox()

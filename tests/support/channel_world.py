@@ -74,12 +74,7 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
 
 
 class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters.
-
-    Attributes:
-        letters: put and not worked off.
-        stalled: `World.rest` leaves its letters where they are.
-    """
+    """A queue and its letters that are not worked off; `World.rest` leaves those of a `stalled` one."""
 
     def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
         super().__init__(

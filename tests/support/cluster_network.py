@@ -63,11 +63,7 @@ class ClusterNetwork:
 
 
 class CutCluster(ClusterProcess):
-    """A cluster on such a network; there is no ``run-cluster`` above its nodes.
-
-    Attributes:
-        network: between them.
-    """
+    """A cluster on such a network; there is no ``run-cluster`` above its nodes."""
 
     network: ClusterNetwork
 

@@ -25,13 +25,7 @@ PEER = "127.0.0.1:50000"
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An answer.
-
-    Attributes:
-        status: of HTTP.
-        headers: names in lower case.
-        body: bytes.
-    """
+    """An answer; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -104,12 +98,7 @@ class HttpUser:
 
 
 class Events:
-    """Server-sent events, as they come.
-
-    Attributes:
-        values: what stands at each path, put together of what came.
-        comments: how many came.
-    """
+    """Server-sent events, put together at each path as they come."""
 
     def __init__(self, stream: trio.abc.Stream, engine: h11.Connection) -> None:
         self._stream = stream

@@ -120,11 +120,7 @@ class NotedNode:
 
 
 class Broker:
-    """A catalog, its queues, and callers.
-
-    Attributes:
-        node: what operations ask of the running broker.
-    """
+    """A catalog, its queues, and callers; `node` is what operations need of the running broker."""
 
     def __init__(self) -> None:
         self.node: Any = NotedNode()

@@ -88,12 +88,7 @@ class Delivered:
 
 
 class Inbox:
-    """A consumer that keeps what it is given.
-
-    Attributes:
-        tag: its consumer tag.
-        messages: all of them, in order.
-    """
+    """A consumer that keeps the messages that it is given, in order."""
 
     def __init__(self, channel: BlockingChannel, queue: str, **options: Any) -> None:
         self.channel = channel

@@ -22,13 +22,7 @@ from tests.support.surroundings import make_catalog, make_context
 
 
 class BrokerEnd:
-    """One connection of a broker with its sessions and queues.
-
-    Attributes:
-        engine: the connection.
-        sessions: by the client's channel.
-        silent: nothing that arrives is handled, as if the broker hung.
-    """
+    """One connection of a broker with its sessions and queues; a `silent` one hangs: it handles nothing."""
 
     def __init__(self, config: Config, mechanisms: tuple[str, ...]) -> None:
         self.config = config

@@ -42,12 +42,7 @@ from tests.support.certificates import Certificates, certificates
 
 
 class SleepingClock:
-    """Time that passes in `sleep`, and when a test says so.
-
-    Attributes:
-        now: seconds.
-        pauses: what was asked of `sleep`.
-    """
+    """Seconds that pass in `sleep`, and when a test says so; `pauses` has the argument of each call."""
 
     def __init__(self) -> None:
         self.now = 100.0
