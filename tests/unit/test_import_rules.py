@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def _load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("check_imports", ROOT / ".ci" / "check_imports.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up there
