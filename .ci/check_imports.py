@@ -140,7 +140,7 @@ REPLACED: Final[Mapping[str, str]] = {"dataclasses.dataclass": "import it from a
 
 # Packages from outside the standard library, and the files and folders that may import them.
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
-    "trio": ("runtime/", "client/trio.py", "testing/in_process.py", "cli/serve.py"),
+    "trio": ("runtime/", "client/trio.py", "testing/server.py", "cli/serve.py"),
     "pytest": ("testing/plugin.py",),
     "argon2": ("auth/passwords.py",),
     "shtab": ("cli/completion.py",),
@@ -193,7 +193,7 @@ CHANGES_OF_CATALOG: Final[Mapping[str, tuple[str, ...]]] = {
     **{
         f"{verb}_{noun}": (CATALOG,)
         for verb in ("put", "drop")
-        for noun in ("binding", "exchange", "permission", "policy", "queue", "topic_permission", "user")
+        for noun in ("binding", "entry", "exchange", "policy", "queue")
     },
     "catalog.apply": (
         *("metadata/definitions.py", "metadata/catalog.py"),

@@ -565,10 +565,10 @@ def run_server(given: Sequence[str]) -> int:
     ``RABBITMQ_CONFIG_FILE`` and ``RABBITMQ_CONFIG_FILES``. As in RabbitMQ's image, clients may connect from
     everywhere, guest too. Raises `ConfigError` if a file cannot be read or has an invalid value.
     """
-    from amqp10broker.config.rabbitmq_conf import ROWS, load
+    from amqp10broker.config.load import RABBITMQ_KEYS, load_rabbitmq
 
     if given == ["--keys"]:
-        for row in ROWS:
+        for row in RABBITMQ_KEYS:
             print(f"{row.key:<70} {row.setting or f'no equal: {row.note}'}")
         return EXIT_OK
     if given:
@@ -579,7 +579,7 @@ def run_server(given: Sequence[str]) -> int:
         )
     from amqp10broker.cli import serve as serving  # Trio and structlog
 
-    config, warnings = load(_files(), os.environ, {})
+    config, warnings = load_rabbitmq(_files(), os.environ)
     config = replace(
         config,
         http_port=HTTP_PORT if config.http_port is None else config.http_port,

@@ -194,8 +194,7 @@ def test_the_table_of_commands_is_what_the_files_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
-    [("list_queues", "queue list"), ("set-policy", "policy set"), ("polcy set", "policy")],
+    ("typed", "meant"), [("list_queues", "queue list"), ("set-policy", "policy set"), ("polcy set", "policy")]
 )
 def test_an_unknown_command_names_the_one_that_is_meant(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
