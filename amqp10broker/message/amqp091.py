@@ -64,16 +64,13 @@ def make_head(
     delivery_count: int = 0,
     death_times: bytes = b"",
 ) -> bytes:
-    prefix = _prefix(exchange, routing_key)
-    if redelivered or delivery_count or death_times:
-        return join_head(
-            prefix[_NAMES_AT:],
-            properties,
-            redelivered=redelivered,
-            delivery_count=delivery_count,
-            death_times=death_times,
-        )
-    return prefix + properties
+    return join_head(
+        _prefix(exchange, routing_key)[_NAMES_AT:],
+        properties,
+        redelivered=redelivered,
+        delivery_count=delivery_count,
+        death_times=death_times,
+    )
 
 
 def join_head(

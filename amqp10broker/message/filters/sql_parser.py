@@ -571,12 +571,11 @@ class _Parser:
 
 def _combine(operator: _Operator, left: _Operand, right: Expression, dialect: Dialect) -> Expression:
     # The level distinguishes a chain from one in parentheses, which stays a separate tree.
-    if operator.level == _OR:
-        chain = left.node.operands if isinstance(left.node, Or) and left.level == _OR else (left.node,)
-        return Or((*chain, right))
-    if operator.level == _AND:
-        chain = left.node.operands if isinstance(left.node, And) and left.level == _AND else (left.node,)
-        return And((*chain, right))
+    if operator.level in (_OR, _AND):
+        kind = Or if operator.level == _OR else And
+        chained = isinstance(left.node, kind) and left.level == operator.level
+        before = children(left.node) if chained else (left.node,)
+        return kind((*before, right))
     if operator.level == _COMPARISON:
         return Comparison(operator.text, left.node, right)
     return Arithmetic(dialect.divide if operator.text == "/" else operator.text, left.node, right)
