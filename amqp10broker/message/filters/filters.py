@@ -9,7 +9,7 @@ basic.consume. For a stream at another node they become an encoded filter-set.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from uuid import UUID
 
 from amqp10broker.dataclass import dataclass
@@ -20,12 +20,10 @@ from amqp10broker.message.filters.sql_parser import KINDS, TEXT
 from amqp10broker.message.filters.stream import (
     AtTime,
     BloomFilter,
-    First,
     Interval,
-    Last,
-    Next,
     Offset,
     OffsetSpec,
+    OffsetWord,
 )
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.amqp10.codec import decode, encode
@@ -275,7 +273,7 @@ class MessageFilter:
 @dataclass(frozen=True, slots=True)
 class Filters:
     offset: OffsetSpec | None = None
-    """None stands for `Next`."""
+    """None stands for `OffsetWord.NEXT`."""
     bloom: BloomFilter | None = None
     messages: MessageFilter | None = None
     end: int | None = None
@@ -319,8 +317,7 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
             parsed[sort] = _PARSERS[sort](value.value)
             in_place[name] = value
         except FilterError as error:
-            selects = isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
-            refused.append(RefusedFilter(str(name)[:100], str(error), selects))
+            refused.append(RefusedFilter(str(name)[:100], str(error), is_selector(value)))
     messages: MessageFilter | None = None
     tests: dict[MessageField, FieldTest] = {}
     for sort, content in parsed.items():
@@ -338,6 +335,10 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None, *, of_stream: bool =
     bloom = None if values is None else BloomFilter(values, parsed.get(MATCH_UNFILTERED, False))
     filters = Filters(parsed.get(OFFSET_SPEC), bloom, messages, parsed.get(END_OFFSET))
     return FilterSet(filters, in_place, tuple(refused))
+
+
+def is_selector(value: object) -> TypeGuard[Described]:
+    return isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE)
 
 
 def _checked_sort(name: Any, value: Any, before: Collection[str], *, of_stream: bool) -> str:
@@ -441,12 +442,8 @@ def _add(entries: dict[Symbol, Any], sort: str, value: Any) -> None:
 
 def _offset(spec: OffsetSpec) -> Any:
     match spec:
-        case First():
-            return "first"
-        case Last():
-            return "last"
-        case Next():
-            return "next"
+        case OffsetWord():
+            return spec.value
         case Offset(offset):
             return ULong(offset)
         case AtTime(time_ms):

@@ -6,6 +6,8 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from enum import StrEnum
 from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
@@ -37,18 +39,12 @@ from amqp10broker.protocols.amqp10.types import Long, Symbol, Timestamp
 # The opener of the stream resolves an interval.
 
 
-@dataclass(frozen=True, slots=True)
-class First:
+class OffsetWord(StrEnum):
+    FIRST = "first"
     """The first message that the stream still has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
+    LAST = "last"
     """The first message of the last chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
+    NEXT = "next"
     """The first message that is published from now on."""
 
 
@@ -71,9 +67,7 @@ class Interval:
     duration_ms: int
 
 
-OffsetSpec: TypeAlias = First | Last | Next | Offset | AtTime | Interval
-
-_WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
+OffsetSpec: TypeAlias = OffsetWord | Offset | AtTime | Interval
 
 # Without a bound a text of megabytes would be read as a number.
 _INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
@@ -144,9 +138,8 @@ def from_amqp091(value: Any, type_name: Callable[[object], str]) -> OffsetSpec:
 
 
 def _from_text(text: str) -> OffsetSpec | None:
-    word = _WORDS.get(text)
-    if word is not None:
-        return word
+    with suppress(ValueError):
+        return OffsetWord(text)
     found = _INTERVAL.fullmatch(text)
     return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
 
