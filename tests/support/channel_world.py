@@ -49,9 +49,8 @@ from amqp10broker.sessions.context import ChannelContext
 from amqp10broker.sessions.counters import ClientCounters
 from amqp10broker.sessions.messages import Frames, SessionMessage
 from tests.support.askers import new_asker
-from tests.support.client_log import ClientLog
 from tests.support.handles import MachineHandle
-from tests.support.surroundings import make_catalog
+from tests.support.surroundings import ClientLog, make_catalog
 
 BUDGET_BYTES = 65_536
 ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})
@@ -74,12 +73,7 @@ def deliver(effects: dict[PeerId, list[Effect]]) -> None:
 
 
 class QueueBox(MachineHandle[ClassicQueue]):
-    """A queue and its letters.
-
-    Attributes:
-        letters: put and not worked off.
-        stalled: `World.rest` leaves its letters where they are.
-    """
+    """A queue and its letters that are not worked off; `World.rest` leaves those of a `stalled` one."""
 
     def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
         super().__init__(

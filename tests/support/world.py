@@ -529,7 +529,6 @@ class Client:
         shown = show_message(content)
         session.received.append(shown.partition(" ")[0].removeprefix("body="))
         if not frame.settled:
-            assert frame.delivery_id is not None
             session.unsettled.append(frame.delivery_id)
         self.note(channel, f"{line} last part: {shown}" if begun else f"{line} {shown}")
 
@@ -575,10 +574,7 @@ class World:
         running = self.queues[name] = WorldQueue(
             self,
             ClassicQueue(
-                name,
-                durable=queue.durable,
-                settings=queue.settings,
-                selector=selector_in(queue.arguments),
+                name, durable=queue.durable, settings=queue.settings, selector=selector_in(queue.arguments)
             ),
         )
         return running
