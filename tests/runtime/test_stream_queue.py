@@ -14,7 +14,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from amqp10broker.errors import DamagedFile
-from amqp10broker.message.filters.stream import First
+from amqp10broker.message.filters.stream import OffsetWord
 from amqp10broker.queues.commands import (
     DELETE,
     Answer,
@@ -109,7 +109,8 @@ class Running:
 
     def read(self, credit: int = 100) -> ConsumerRef:
         ref = self.address.consumer()
-        commands: list[Command] = [Subscribe(ref, True, position=First()), Credit(ref, 0, credit, False, 0)]
+        subscribe = Subscribe(ref, True, position=OffsetWord.FIRST)
+        commands: list[Command] = [subscribe, Credit(ref, 0, credit, False, 0)]
         self.stream.post_all(commands)
         return ref
 
