@@ -7,10 +7,11 @@ one raises it with 400.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from http import HTTPStatus
-from typing import Any, Final, Never, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from amqp10broker.dataclass import dataclass
@@ -44,6 +45,7 @@ def fault(error: Exception) -> RequestRefused:
 
 
 _QUERY_FIELDS_MAX: Final = 100
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
@@ -155,8 +157,24 @@ def not_authorised(reason: str) -> RequestRefused:
 
 
 def json_text(value: Any) -> str:
-    """Encode a value as JSON. Raises `ValueError` or `TypeError` if the value has no JSON form."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    """Encode a value as JSON, a number that is not finite as text. Raises `TypeError` if the value has no
+    JSON form.
+    """
+    try:
+        return _JSON.encode(value)
+    except ValueError:
+        return _JSON.encode(finite(value))
+
+
+def finite(value: Any) -> Any:
+    """Return a value of a document with its numbers that are not finite, which JSON lacks, as texts."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return list(map(finite, value))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(float(value))
+    return value
 
 
 def json_bytes(value: Any) -> bytes:
@@ -199,9 +217,10 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        value = json.loads(body.decode(), parse_constant=_no_constant)
-        # A half of a surrogate pair has no UTF-8 form: it could be stored but never shown again.
-        json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(body.decode())
+        # Refuses what could be stored but never shown again: a half of a surrogate pair has no UTF-8 form,
+        # and NaN, Infinity and 1e999 are no numbers of JSON.
+        _JSON.encode(value).encode()
     except (ValueError, RecursionError):
         raise bad_request("not_json") from None
     if not isinstance(value, dict):
@@ -254,7 +273,3 @@ def table(given: Mapping[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise bad_request(f"'{key}' must be an object")
     return value
-
-
-def _no_constant(name: str) -> Never:
-    raise ValueError(f"{name} is no JSON")

@@ -31,6 +31,7 @@ from typing import Any, Final
 import trio
 
 from amqp10broker import portable
+from amqp10broker.api.messages import finite
 from amqp10broker.errors import (
     AdminSocketError,
     BadRequest,
@@ -348,7 +349,7 @@ def _is_text(request: dict[str, Any]) -> bool:
 
 
 def _encoded(response: dict[str, Any]) -> bytes:
-    return json.dumps(response, default=_plain).encode() + b"\n"
+    return json.dumps(finite(response), default=_plain).encode() + b"\n"
 
 
 def _plain(value: object) -> object:
