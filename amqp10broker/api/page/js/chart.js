@@ -73,7 +73,6 @@ export function sparkline(history, key, label) {
  * @param {History} history
  * @param {{label: string, curves: {key: string, label: string}[], format?: (value: number) => string,
  *   axis?: (value: number) => string}} options `format` of values, `axis` of the numbers beside the lines
- * @returns {{element: HTMLElement, draw: () => void}} `draw` when the history has changed
  */
 export function chart(history, { label, curves, format = count, axis = short }) {
   const picture = s("svg", { class: "chart", role: "img", "aria-label": label });

@@ -292,13 +292,13 @@ export function picture(timeline, told) {
     }
   };
 
-  /** A curve that holds each value until the next one; it has a gap where there is none. */
-  const stairs = (paint, curve, places, span, y, end) => {
+  /** A curve that holds each value until the next one; where there is none, it has a gap, or `none`. */
+  const stairs = (paint, curve, places, span, y, end, none = null) => {
     paint.beginPath();
     let before = null;
     for (const place of places) {
       const px = x(Math.max(curve.times[place], span.from), span);
-      const value = curve.values[place];
+      const value = curve.values[place] ?? none;
       if (before !== null) paint.lineTo(px, before);
       if (typeof value !== "number") {
         before = null;
@@ -458,7 +458,7 @@ export function picture(timeline, told) {
       const top = Math.max(1, extent(main, whole)?.[1] ?? 1);
       paint.strokeStyle = inks.of("--flow-0");
       paint.lineWidth = 1.25;
-      stairs(paint, main, drawn(main, whole, columns), whole, (value) => BRUSH - 6 - (value / top) * (BRUSH - 12), timeline.now);
+      stairs(paint, main, drawn(main, whole, columns), whole, (value) => BRUSH - 6 - (value / top) * (BRUSH - 12), timeline.now, 0);
     }
   };
 

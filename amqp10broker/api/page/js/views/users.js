@@ -100,15 +100,7 @@ function patternOf(pattern) {
   return pattern === "" ? muted("nothing") : h("bdi", { class: "code" }, name(pattern));
 }
 
-/**
- * Limits with their buttons.
- *
- * @param {Object<string, string>} known labels by name of the limit
- * @param {Object<string, number>} values
- * @param {(key: string) => string} where the path of a limit
- * @param {import("../main.js").Context} context
- * @returns {HTMLElement}
- */
+/** Limits with their buttons: `known` has labels by their names, `where` gives the path of one. */
 export function limitsPanel(known, values, where, context) {
   const change = (key) =>
     ask({
