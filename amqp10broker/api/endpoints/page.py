@@ -18,7 +18,7 @@ from amqp10broker.api.messages import HttpRequest, HttpResponse, PageFile, not_f
 from amqp10broker.observe.metrics import TYPES, Form, wanted
 
 INDEX: Final = "index.html"
-FOLDERS: Final = ("", "css/", "js/", "js/views/")
+FOLDERS: Final = ("", "js/", "js/views/")
 KINDS: Final = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
