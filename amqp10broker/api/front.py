@@ -356,8 +356,8 @@ def too_large(limit: int) -> RequestRefused:
     return bad_request(f"the body exceeded the size limit of {limit} bytes: send less")
 
 
-def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> None:
-    """Check how a body is announced, before any of it is received.
+def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit: int) -> bool:
+    """Check how a body is announced, before any of it is received; return whether it comes in chunks.
 
     Args:
         limit: bytes of a body.
@@ -367,11 +367,13 @@ def check_framing(headers: Iterable[tuple[bytes, bytes]], version: bytes, limit:
             take for a request what is a body here (RFC 9112, section 6.1).
     """
     told = {name: value for name, value in headers if name in (b"content-length", b"transfer-encoding")}
-    if b"transfer-encoding" in told and (len(told) > 1 or version < b"1.1"):
+    chunked = b"transfer-encoding" in told
+    if chunked and (len(told) > 1 or version < b"1.1"):
         reason = "the length of the body is told in two ways: send content-length or transfer-encoding"
         raise bad_request(reason)
     if int(told.get(b"content-length", b"0")) > limit:
         raise too_large(limit)
+    return chunked
 
 
 def takes(accept: str | None, types: Collection[str] = JSON_TYPES) -> bool:

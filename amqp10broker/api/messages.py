@@ -47,6 +47,9 @@ _QUERY_FIELDS_MAX: Final = 100
 
 Send: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a body to the client; returns when it is written."""
+ReadBody: TypeAlias = Callable[[int | None], Awaitable[bytes]]
+"""Reads the request's body, which counts until the request is answered. It is given how many bytes that of a
+client that is not logged in may have; None for others."""
 
 
 @dataclass(frozen=True, slots=True)

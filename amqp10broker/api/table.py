@@ -67,9 +67,8 @@ class Looks:
         self._broker_api = broker_api
         self._asked: dict[str, tuple[Grants, int]] = {}
 
-    def asked(self, grants: Grants) -> bool:
+    def asked(self, grants: Grants, now_ms: int) -> bool:
         """Note a user's request; return whether sampling is to begin."""
-        now_ms = self._broker_api.now_ms()
         begins = not self._wanted_at(now_ms)
         self._asked.pop(grants.user, None)
         self._asked[grants.user] = grants, now_ms

@@ -3,7 +3,7 @@
 The parts that belong to the process are here: the garbage collector, the exit code, and the log: structlog to
 standard error, for people or as one JSON object a line. An entry below the level costs one call of an empty
 method. Texts that clients choose (container-ids, addresses, descriptions) are escaped, so that they can
-neither forge a line nor move a terminal's cursor. `amqp10broker.runtime.run` handles signals.
+neither forge a line nor move a terminal's cursor. `amqp10broker.runtime.broker` handles signals.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from amqp10broker.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.run import run_broker
+from amqp10broker.runtime.broker import Broker, run_broker
 
 if TYPE_CHECKING:
     from amqp10broker.runtime.broker import Broker

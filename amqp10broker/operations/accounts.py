@@ -343,7 +343,7 @@ def put_vhost(
 
     Raises `InvalidArgument` if the name is not allowed, or the type is not a kind of queue.
     """
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     try:
         facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
     except ConfigError as error:
@@ -368,7 +368,7 @@ def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
 
     Raises `NotFound` if it does not exist, and `PreconditionFailed` if it is protected from deletion.
     """
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     if there is not None and there.facts.metadata.get(PROTECTED):
         raise PreconditionFailed(
             f"vhost '{name}'",

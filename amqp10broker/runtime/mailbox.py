@@ -1,15 +1,13 @@
 """A task's mailbox, taken from in batches, and the steps that tasks run inline.
 
-The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its
-own. Where the protocol gives no bound (credit, windows), a counter at the sender's end does: in
-`session_task.py` `Bound` for the reader, `OutputBuffer` for sessions (table in README.md).
+The mailbox itself has no bound, because a task has one mailbox and many senders, each with a bound of its own
+(table in README.md).
 
-A task that waits for messages is woken by the scheduler a turn later, and the message of a client that waits
-for each confirm goes through four such turns: reader, session, queue, session. Each costs as much as its
-work. So a reader that read little calls `Mailbox.deliver`: the owners that get a message by it, and wait for
-one, run inline: in the reader's turn, one after the other and never one within another. Bulk input, and input
-on many connections, goes by tasks, so that messages of many senders become one batch, and no connection waits
-for the work of a big batch for others.
+A task that waits is woken by the scheduler a turn later, and the message of a client that waits for each
+confirm goes through four such turns: reader, session, queue, session. Each costs as much as its work. So a
+reader that read little calls `Mailbox.deliver`: the owners that get a message by it run inline, one after the
+other and never one within another. Bulk input, and input on many connections, goes by tasks, so that messages
+of many senders become one batch.
 """
 
 from __future__ import annotations
@@ -22,22 +20,19 @@ import trio
 T = TypeVar("T")
 
 INLINE_STEPS_MAX: Final = 8
-"""Steps that run inline in one turn of a reader; later ones run in their own turn."""
+"""In one turn of a reader; later ones run in their own turn."""
 
 LITTLE_BYTES: Final = 2048
-"""A read of at most so much is delivered inline: a wave of some messages, a settlement, a flow."""
+"""A read of at most so much is delivered inline."""
 
 OTHERS_MAX: Final = 1
 """Reads of other connections between two of one: with more, tasks make batches of what all of them sent."""
 
 
 class InlineSteps:
-    """The mailboxes of a broker whose owners run inline next.
-
-    Attributes:
-        open: whether a message for an owner that waits has it run inline.
-        due: the mailboxes of those owners, each once.
-        reads: how many reads the connections of the broker have handled.
+    """The mailboxes of a broker whose owners run inline next. `open`: whether a message for an owner that
+    waits has it run inline. `due`: the mailboxes of those owners, each once. `reads`: how many reads the
+    connections of the broker have handled.
     """
 
     __slots__ = ("due", "open", "reads")
@@ -71,13 +66,8 @@ class InlineSteps:
 
 
 class Mailbox(Generic[T]):
-    """Messages for one task.
-
-    A list, and the task that waits for it. A memory channel of Trio does more, for many tasks and message by
-    message, and costs more.
-
-    Attributes:
-        most: the largest number of messages that ever waited; tests compare it with the table.
+    """Messages for one task: a list, and the task that waits for it. A memory channel of Trio does more, and
+    costs more. `most`: the largest number of messages that ever waited; tests compare it with the table.
     """
 
     __slots__ = ("_due", "_error", "_inline", "_messages", "_owner", "_step", "closed", "most")
@@ -127,14 +117,10 @@ class Mailbox(Generic[T]):
         return taken
 
     async def take_all(self, step: Callable[[list[T]], bool] | None = None) -> list[T]:
-        """Wait for a message, then take all that are there; none when cancelled.
-
-        Args:
-            step: handles messages inline while the owner waits. It returns False when the owner has to do
-                something that needs its task: then this returns, perhaps without messages. None: the owner
-                never runs inline.
-
-        Raises `trio.ClosedResourceError` if it is closed.
+        """Wait for a message, then take all that are there; none when cancelled. `step`: handles messages
+        inline while the owner waits; it returns False when the owner has to do something that needs its task:
+        then this returns, perhaps without messages. None: the owner never runs inline. Raises
+        `trio.ClosedResourceError` if it is closed.
         """
         if self.closed:
             raise trio.ClosedResourceError
@@ -150,7 +136,7 @@ class Mailbox(Generic[T]):
         return self.take_now()
 
     def take_now(self) -> list[T]:
-        """Take all messages without waiting, for a caller that works for the owner between its awaits."""
+        """Take all messages without waiting."""
         messages, self._messages = self._messages, []
         return messages
 

@@ -29,7 +29,7 @@ async def started(tmp_path: Path, nursery: trio.Nursery) -> Cluster:
     config = Config(node_name="b", cluster_secret_file=str(secret))
     broker = SimpleNamespace(
         config=config,
-        catalog=SimpleNamespace(node_name=str, find_vhost=lambda name: None),
+        catalog=SimpleNamespace(node_name=str, vhosts={}),
         resource_monitor=SimpleNamespace(),
         reply_registry=ReplyRegistry(node=2),
         clock=WallClock(),

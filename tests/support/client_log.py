@@ -8,7 +8,7 @@ from amqp10broker.metadata.queue import LastError
 
 
 class ClientLog:
-    """As `runtime.connections.connection_log.ConnectionLog`.
+    """As `runtime.log.ConnectionLog`.
 
     Attributes:
         entries: level, event and fields of each entry.

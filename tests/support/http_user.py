@@ -16,7 +16,7 @@ from trio.testing import memory_stream_pair
 from amqp10broker.auth.login import Peer
 from amqp10broker.metadata.users import Permission
 from amqp10broker.runtime.broker import Broker
-from amqp10broker.runtime.http.http_listener import HttpListener
+from amqp10broker.runtime.http.http_connection import HttpListener
 from tests.support.declaring import add_user, set_permission
 from tests.support.live import applied
 

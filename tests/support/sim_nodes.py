@@ -514,7 +514,7 @@ class Simulation:
         node, queue = rng.choice(nodes), rng.choice(queues)
         broker = node.serving
         assert broker is not None
-        vhost = broker.catalog.find_vhost("/")
+        vhost = broker.catalog.vhosts.get("/")
         declared = None if vhost is None else vhost.find(queue.name)
         if declared is None:
             return

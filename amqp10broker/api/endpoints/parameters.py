@@ -407,7 +407,7 @@ def _imported(report: dict[str, Any]) -> HttpResponse:
 
 
 def _vhost(call: EndpointCall) -> VirtualHost:
-    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
+    found = call.broker_api.catalog.vhosts.get(call.values["vhost"])
     if found is None:
         raise not_found()
     return found

@@ -292,7 +292,7 @@ async def _objects(
     asked = not without and (wanted is None or not STATIC.issuperset(wanted))
     rows: dict[tuple[str, str], Row] = {}
     for vhost in dict.fromkeys(item["vhost"] for item in items):
-        if call.broker_api.catalog.find_vhost(vhost) is None:
+        if call.broker_api.catalog.vhosts.get(vhost) is None:
             continue
         names = [item["name"] for item in items if item["vhost"] == vhost]
         for row in await call.administer("list-queues", vhost, names=names, counts=asked):

@@ -237,7 +237,7 @@ def _user(call: EndpointCall) -> User:
 
 def _both(call: EndpointCall) -> tuple[str, str]:
     user, vhost = call.values["user"], call.values["vhost"]
-    if user not in call.broker_api.catalog.users or call.broker_api.catalog.find_vhost(vhost) is None:
+    if user not in call.broker_api.catalog.users or call.broker_api.catalog.vhosts.get(vhost) is None:
         raise bad_request("vhost_or_user_not_found")
     return user, vhost
 
@@ -354,7 +354,7 @@ async def get_vhost(call: EndpointCall) -> HttpResponse:
 @route("PUT", "/vhosts/{vhost}", tag=Tag.ADMINISTRATOR)
 async def put_vhost(call: EndpointCall) -> HttpResponse:
     name, body = call.values["vhost"], call.body
-    there = call.broker_api.catalog.find_vhost(name)
+    there = call.broker_api.catalog.vhosts.get(name)
     metadata: dict[str, Any] = {} if there is None else dict(there.facts.metadata)
     if PROTECTED in body:
         metadata[PROTECTED] = flag(body, PROTECTED, False)
@@ -443,7 +443,7 @@ async def _protect(call: EndpointCall, protected: bool) -> HttpResponse:
 
 
 def _vhost(call: EndpointCall) -> VirtualHost:
-    found = call.broker_api.catalog.find_vhost(call.values["vhost"])
+    found = call.broker_api.catalog.vhosts.get(call.values["vhost"])
     if found is None:
         raise not_found()
     return found

@@ -241,7 +241,7 @@ class Cluster:
         reply_registry = node_context.reply_registry
         self.queues = NodeQueues(
             *(number, self.peers, reply_registry, node_context.clock.now_ms, self._catalog.node_name),
-            self._catalog.find_vhost,
+            self._catalog.vhosts.get,
         )
         self.queues.wait_ms = node_context.config.cluster_decide_ms
         config = node_context.config
@@ -316,7 +316,7 @@ class Cluster:
                 spec = replace(queue.spec, settings=queue.effective.settings)
                 self.queues.member_begun(group, handle, queues.start(spec), lambda: self._term(group))
         elif cast("QuorumInLog", handle.member.backend).member_id != mine:
-            if (vhost := self._catalog.find_vhost(queue.vhost)) is not None:
+            if (vhost := self._catalog.vhosts.get(queue.vhost)) is not None:
                 vhost.member_gone(queue)
             task = self.queues.member_gone(group, handle)
             assert task is not None
@@ -324,7 +324,7 @@ class Cluster:
 
             def ended() -> None:
                 self._ending.discard(group)
-                vhost = self._catalog.find_vhost(queue.vhost)
+                vhost = self._catalog.vhosts.get(queue.vhost)
                 if vhost is not None and vhost.find(queue.name) is queue:
                     self.members_changed(queue, queues)
 

@@ -52,9 +52,8 @@ from amqp10broker.raft.groups import Groups, Member
 from amqp10broker.raft.ids import SYSTEM_GROUP, node_of
 from amqp10broker.raft.messages import Add, ChangeRefused, NotLeader, NotReady, Promote, Remove
 from amqp10broker.runtime.admin.admin import run_operation
-from amqp10broker.runtime.admin.node import Administered
+from amqp10broker.runtime.admin.node import Administered, ServingNode, state_of
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.cluster.cluster_node import ServingNode, state_of
 from amqp10broker.runtime.cluster.system_node import now_ms
 from amqp10broker.runtime.journal.data import Afterwards
 from amqp10broker.runtime.log import Log

@@ -35,6 +35,7 @@ from amqp10broker.runtime.connections.sockets import (
     listen,
     open_sockets,
     peer_text,
+    tls_stream,
 )
 from amqp10broker.runtime.log import Log
 
@@ -114,12 +115,8 @@ class Wires:
         except BaseException:
             sock.close()
             raise
-        stream = trio.SSLStream(
-            trio.SocketStream(trio.socket.from_stdlib_socket(sock)),
-            self._tls.client if dials else self._tls.server,
-            server_side=not dials,
-            https_compatible=True,
-        )
+        context = self._tls.client if dials else self._tls.server
+        stream = tls_stream(sock, context, server_side=not dials)
         try:
             with trio.move_on_after(GREETING_S):
                 await stream.do_handshake()

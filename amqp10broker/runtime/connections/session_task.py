@@ -45,12 +45,9 @@ class Write:
 
 @dataclass(slots=True, eq=False)
 class OutputBuffer:
-    """One session's way to the writer (or the connection's own, for open and close).
-
-    Attributes:
-        room: bytes of transfers that may be made now.
-        waiting_bytes: bytes of transfers that are not sent.
-        overfull: whether the session must stop listening until the client has read its answers.
+    """One session's way to the writer (or the connection's own, for open and close). `room`: bytes of
+    transfers that may be made now. `waiting_bytes`: of transfers that are not sent. `overfull`: the session
+    must stop listening until the client has read its answers.
     """
 
     _writer: Writer
@@ -69,16 +66,17 @@ class OutputBuffer:
 
     def want(self) -> None:
         self._wanted = True
-        self._tell_if_wanted()
+        self._wake_session()
 
     def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
-        self._tell_if_wanted()
+        if self._wanted:
+            self._wake_session()
 
-    def _tell_if_wanted(self) -> None:
+    def _wake_session(self) -> None:
         # By a message even when the bytes have gone out at once: the other tasks get their turn between.
-        if self._wanted and self.room > 0 and self._inbox is not None:
+        if self.room > 0 and self._inbox is not None:
             self._wanted = False
             self._inbox.put(WRITER_READY)
 
@@ -88,7 +86,8 @@ class OutputBuffer:
     def written(self, write: Write, total_bytes: int) -> None:
         """The writer has sent a write it kept."""
         self._add(-write.transfer_bytes, write.transfer_bytes - total_bytes)
-        self._tell_if_wanted()
+        if self._wanted:
+            self._wake_session()
         if self._drained is not None and not self.overfull:
             self._drained.set()
             self._drained = None
@@ -105,7 +104,7 @@ class OutputBuffer:
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """The writer or session has ended: release all that wait."""
+        """Release all that wait: the writer or session has ended."""
         self._abandoned = True
         if self._drained is not None:
             self._drained.set()
@@ -141,8 +140,9 @@ class Writer:
 
     @property
     def waiting_since(self) -> float:
-        """When the socket took something last while bytes waited, by Trio's clock; if it never did, since
-        when they wait. Under TLS only whole sends count."""
+        """When the socket took something last while bytes waited, by Trio's clock, or since when they wait.
+        Under TLS only whole sends count.
+        """
         return self._waits_at if self._direct is None else max(self._waits_at, self._direct.moved_at)
 
     @property
@@ -151,10 +151,8 @@ class Writer:
         return self._blocked_s + (trio.current_time() - self._blocked_at if waits else 0.0)
 
     def put(self, write: Write) -> None:
-        """Take bytes to send.
-
-        When nothing waits they are sent from here, without waking the writer's task: for a client
-        with one message in flight that saves an eighth of the way.
+        """Take bytes to send. When nothing waits they are sent from here, without waking the writer's task:
+        for a client with one message in flight that saves an eighth of the way.
         """
         if self.broken:
             return
@@ -204,11 +202,7 @@ class Writer:
         self._mailbox.put((write, size))
 
     async def run(self) -> None:
-        """Send until `finish`.
-
-        Raises:
-            trio.BrokenResourceError: the socket failed.
-        """
+        """Send until `finish`. Raises `trio.BrokenResourceError` if the socket failed."""
         try:
             while True:
                 self._idle = True
@@ -272,16 +266,13 @@ _NOT_LIGHT: Final = _HEAVY_ITEMS | {MethodFrame}
 
 
 class ReadBudget:
-    """What a reader may hand over before others have their turn.
+    """How much a reader may hand over before others have their turn. `left`: of the present turn; at 0 or
+    below the reader lets other tasks run, and sets it to `PORTION`.
 
-    A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. It is
-    handed over in portions, and between two of them every other task of the broker runs once. So the wait of
-    others depends on a portion, not on the size of a client's input. Runs (transfers, publishes,
-    acknowledgements of one kind) are one item of any length, so normal traffic is one portion.
-
-    Attributes:
-        left: of the present turn. At 0 or below it is over: the reader lets other tasks run, and sets it to
-            `PORTION`.
+    A read of 64 KiB may be two thousand frames, and each may make a task, a link, or a declaration. Between
+    two portions every other task of the broker runs once, so that the wait of others does not depend on the
+    size of a client's input. Runs (transfers, publishes, acknowledgements of one kind) are one item of any
+    length, so normal traffic is one portion.
     """
 
     __slots__ = ("left",)
@@ -290,10 +281,8 @@ class ReadBudget:
         self.left = PORTION
 
     def portions(self, items: Sequence[T]) -> Iterable[Sequence[T]]:
-        """Cut items of one session or channel into portions; the turn ends between two of them.
-
-        Each is counted before it is yielded, so that the receiver can check `left` behind it. An input that
-        fits is returned without a copy.
+        """Cut items of one session or channel into portions; the turn ends between two of them. Each is
+        counted before it is yielded, so that the receiver can check `left` behind it.
         """
         if len(items) * HEAVY <= self.left:
             self.left -= len(items) * HEAVY
@@ -335,10 +324,7 @@ EndpointT = TypeVar("EndpointT", bound=SessionEndpoint)
 
 @dataclass(eq=False, slots=True)
 class Bound:
-    """One sender's share of a mailbox: waits when too many of its messages are not handled.
-
-    `full`: whether the next message has to wait.
-    """
+    """One sender's share of a mailbox. `full`: the next message has to wait until some are handled."""
 
     _limit: int
     outstanding: int = 0
@@ -363,12 +349,9 @@ class Bound:
 
 
 class EndpointTask(ABC, Generic[EndpointT]):
-    """A session or channel and its task.
-
-    Attributes:
-        on_wake: called at the end of each step, for observers; must not raise.
-        on_turn: called at the end of each step, for watchers of a link; likewise.
-        on_end: called when it is over, before what it holds goes back; likewise.
+    """A session or channel and its task. For observers, and must not raise: `on_wake` and, for watchers of a
+    link, `on_turn`, called at the end of each step; `on_end`, called when it is over, before what it holds
+    goes back.
     """
 
     def __init__(
@@ -398,10 +381,8 @@ class EndpointTask(ABC, Generic[EndpointT]):
             self.reads.done()
 
     async def run(self) -> None:
-        """Work until the session or channel is over.
-
-        Raises:
-            AmqpError: the connection must be closed; of a channel `Amqp091Error`.
+        """Work until it is over. Raises `AmqpError`, of a channel `Amqp091Error`, if the connection must be
+        closed.
         """
         service, output = self.service, self.output
         try:
@@ -473,7 +454,9 @@ class SessionTask(EndpointTask[BrokerSession]):
 
 
 class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: the contents that the reader may still give it."""
+    """An AMQP 0-9-1 channel and its task. `credit`: the contents that the reader may still give it.
+    `discard`: called with contents not to be read whole.
+    """
 
     def __init__(
         self,
@@ -484,7 +467,6 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         flow: CreditFlowSettings,
         discard: Callable[[ContentOpened], None],
     ) -> None:
-        """Create a task that is ready to run. `discard`: called with contents not to be read whole."""
         super().__init__(service, inbox, output, clock)
         self.credit = CreditSender(flow)
         self._granted: trio.Event | None = None

@@ -36,6 +36,7 @@ from amqp10broker.api.messages import (
     HttpRequest,
     HttpResponse,
     PageFile,
+    ReadBody,
     RequestRefused,
     Send,
     bad_request,
@@ -59,10 +60,8 @@ from amqp10broker.operations.snapshot import ConnectionView, view_of
 from amqp10broker.queues.commands import DeliveryOutcome, ReplyTo
 from amqp10broker.runtime.admin.admin import run_operation
 from amqp10broker.runtime.admin.node import Administered, certificates
-from amqp10broker.runtime.connections.connection_log import host_of
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
-from amqp10broker.runtime.http.http_connection import HttpLimits, ReadBody
 from amqp10broker.runtime.log import Log
 from amqp10broker.runtime.mailbox import Mailbox
 from amqp10broker.runtime.observe.metrics_source import source_of
@@ -378,7 +377,6 @@ class HttpApi(BrokerApi):
         self.connections_open = lambda: (connections.count, broker.config.connection_max)
         self.metrics = partial(text_of, broker)
         self._looks = Looks(self)
-        self.limits = HttpLimits(body_bytes=config.http_body_bytes_max)
         self._front = Front(
             Router(FOR_EVERYBODY if metrics else (*ROUTES, *METRICS, *PAGE)),
             Cors(tuple(each.strip() for each in config.http_cors_origins.split(",") if each.strip())),
@@ -477,22 +475,27 @@ class HttpApi(BrokerApi):
             if isinstance(found, HttpResponse):
                 return found
             grants = found
-        self._admit(visit, grants)  # and once more when the body is there, which may take a minute
+        user = self._admit(visit, grants)
+        version = None if grants is None else grants.changes.version
         if visit.endpoint.login is not form_credentials:
             visit = _with_body(visit, await read(0 if grants is None else None))
-        return await self._carried_out(visit, grants)
+        if grants is not None and grants.changes.version != version:
+            user = self._admit(visit, grants)  # the body may have taken a minute
+        return await self._carried_out(visit, grants, user)
 
     def _admit(self, visit: Visit, grants: Grants | None) -> User | None:
         user = None if grants is None else account_of(grants)
         self._front.admit(visit, () if user is None else user.tags)
         return user
 
-    async def _carried_out(self, visit: Visit, grants: Grants | None) -> HttpResponse:
-        if grants is not None and self._looks.asked(grants):
+    async def _carried_out(self, visit: Visit, grants: Grants | None, user: User | None) -> HttpResponse:
+        if grants is not None and self._looks.asked(grants, self.now_ms()):
             self._start(self._keep_looking)
-        user = self._admit(visit, grants)
         call = EndpointCall(visit.request, visit.values, self, grants, user)
         return await visit.endpoint.run(call)
+
+    async def _followed(self, visit: Visit, grants: Grants) -> HttpResponse:
+        return await self._carried_out(visit, grants, self._admit(visit, grants))
 
     # --- paths that are followed ------------------------------------------------------------------
 
@@ -506,7 +509,7 @@ class HttpApi(BrokerApi):
             reason = "only what a user is told as JSON can be followed"
             return bad_request(reason).answer
         try:
-            return await _told(self._carried_out(entered, grants))
+            return await _told(self._followed(entered, grants))
         except Exception as error:
             _log.error("a path that is followed failed by a fault in the broker", exc_info=error)
             return fault(error).answer
@@ -528,9 +531,9 @@ class HttpApi(BrokerApi):
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
-        broker, response = self._broker, given.plain
+        broker = self._broker
         authentication = broker.authenticator.begin(origin)
-        step = authentication.start("PLAIN", response)
+        step = authentication.start("PLAIN", given.plain)
         outcome = await broker.logins.settle(authentication, step, origin.address)
         if isinstance(outcome, Success | Failure):
             broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
@@ -541,16 +544,8 @@ class HttpApi(BrokerApi):
         if isinstance(outcome, Unverified):
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
         if isinstance(outcome, Failure):
-            host = host_of(peer)
-            broker.log_limits.write(
-                _log.warning,
-                ("warnings", host),
-                "HTTP login failed",
-                about={"peer": host},
-                peer=peer,
-                reason=outcome.reason,
-                **({"user": outcome.user} if outcome.user else {}),
-            )
+            user = {"user": outcome.user} if outcome.user else {}
+            broker.log_limits.warn(_log, "HTTP login failed", peer, reason=outcome.reason, **user)
         await broker.logins.hold(origin.address, broker.config.auth_failure_delay_ms / 1000)
         raise wrong_login()
 

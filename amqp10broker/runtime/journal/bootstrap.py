@@ -1,10 +1,8 @@
-"""The initial content of a broker: the users, virtual hosts and queues of its configuration.
-
-A dry run of a start on the records of a data folder, for `storage check`.
-
-The catalog is declared without running queues, and each classic and quorum queue reads its records of the
-journal as at a start. In a folder of a cluster's node the catalog is the applied state of its member of the
-system group, and the queues are those with records here. Nothing is written.
+"""The initial content of a broker: the users, virtual hosts and queues of its configuration. And a dry run of
+a start on the records of a data folder, for `storage check` (`Contents`): the catalog is declared without
+running queues, and each classic and quorum queue reads its records of the journal as at a start. In a folder
+of a cluster's node the catalog is the applied state of its member of the system group, and the queues are
+those with records here. Nothing is written.
 """
 
 from __future__ import annotations
@@ -214,30 +212,23 @@ def bootstrap(
     *,
     queues_later: bool = False,
 ) -> frozenset[str]:
-    """Put what the configuration names into a catalog.
-
-    Configured users may do everything in every virtual host that is there at start. The default ones are not
-    for a broker that gets its users from a definitions file, whose administrator may have deleted guest, or
-    given it another password.
+    """Put what the configuration names into a catalog. Configured users may do everything in every virtual
+    host that is there at start. The default ones are not for a broker that gets its users from a definitions
+    file, whose administrator may have deleted guest, or given it another password.
 
     A broker that comes up again with a data folder has what it had. The definitions file is applied again; of
     the rest only what is not there: a user keeps password and permissions, and neither the default users nor
     the virtual host ``/`` come back after they were deleted.
 
-    Args:
-        given: None at the first start; later the result of `default_records` then.
-        queues_later: queues and bindings must be possible, and are not declared (`DeclareDue` declares them).
-
-    Returns:
-        Names of the configuration's users that are now there, with the password that it gives.
-
-    Raises:
-        ConfigError: the definitions file cannot be read or holds something that cannot be.
+    `given`: None at the first start; later the result of `default_records` then. `queues_later`: queues and
+    bindings must be possible, and are not declared (`DeclareDue` declares them). Returns names of the
+    configuration's users that are now there, with the password that it gives. Raises `ConfigError` if the
+    definitions file cannot be read or applied.
     """
     again = given is not None
     before = _EarlierCatalog(None, {}) if given is None else _EarlierCatalog(catalog, given)
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
-    if wanted and catalog.find_vhost(config.default_vhost) is None:
+    if wanted and catalog.vhosts.get(config.default_vhost) is None:
         catalog.propose(PutVhost(VhostFacts(config.default_vhost), new=True))
     if not again:
         catalog.propose(SetParameter(("global_parameter", CLUSTER_TAGS), {}))

@@ -10,8 +10,7 @@ from amqp10broker import portable
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.metrics.gather import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
-from amqp10broker.runtime.admin.node import Administered
-from amqp10broker.runtime.cluster.cluster_node import state_of
+from amqp10broker.runtime.admin.node import Administered, state_of
 from amqp10broker.runtime.connections.connections import ClosedConnections, Connection
 from amqp10broker.runtime.queues.queue_task import QueueTask
 from amqp10broker.sessions.counters import ClientCounters

@@ -47,7 +47,7 @@ class DeadLetterOffice:
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
         """Put dead letters into the mailboxes of their target queues; without any they are dropped."""
-        found = self._catalog.find_vhost(vhost)
+        found = self._catalog.vhosts.get(vhost)
         if found is None:
             return
         now_ms = self._clock.now_ms()
@@ -160,7 +160,7 @@ class DeadLetterWorker:
             self._settle(done)
 
     def _send(self, letters: Sequence[DeadMessage]) -> None:
-        vhost = self._catalog.find_vhost(self._vhost)
+        vhost = self._catalog.vhosts.get(self._vhost)
         if vhost is not None:
             self._post(self._forwarding.send(letters, vhost, self._clock.now_ms()))
 
@@ -173,7 +173,7 @@ class DeadLetterWorker:
         now_ms = self._clock.now_ms()
         if deadline is None or deadline > now_ms:
             return
-        vhost = self._catalog.find_vhost(self._vhost)
+        vhost = self._catalog.vhosts.get(self._vhost)
         if vhost is None:
             self._forwarding.forget()  # the queue goes with it, and will say so
             return

@@ -143,7 +143,8 @@ class QueueTask(OwnQueue):
             finally:
                 self._queue_status = None
                 self.begun.set()
-                self._tell_awaiting()
+                if self.awaiting:
+                    self._tell_awaiting()
             await self._work()
         finally:
             self.backend.close()
@@ -197,7 +198,7 @@ class QueueTask(OwnQueue):
                 first_offset=found.first_offset,
                 next_offset=found.next_offset,
             )
-        if self.queue.deleted:
+        if self.backend.queue.deleted:
             # Power may have gone when its end was durable here, and not yet in the catalog.
             self._forget()
 
@@ -357,10 +358,10 @@ class QueueTask(OwnQueue):
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
             self._at_least_once.offer(batch.dead, self.backend.queue.settings)
-        if self.notify is None:
-            self._reply_registry.post(batch.effects)
-        else:
+        if self.notify is not None:
             self.notify(batch.effects, batch.index)
+        elif batch.effects:
+            self._reply_registry.post(batch.effects)
 
     def _tell_at_once(self) -> None:
         self._publish(EffectBatch(self.queue.take_effects(), self.queue.take_dead_letters()))

@@ -264,7 +264,7 @@ class Queues:
         return False
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
-        vhost = self._node_context.catalog.find_vhost(spec.vhost)
+        vhost = self._node_context.catalog.vhosts.get(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
         if declared is not None:
             text = f"{type(error).__name__}; the log has its cause"
