@@ -1,7 +1,5 @@
-"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a refusal.
-
-The broker's refusals are converted to it. Bodies of requests are JSON objects, and a value of a wrong type in
-one raises it with 400.
+"""The types between the HTTP engine and the endpoints: a request, an answer, and the exception of a refusal,
+to which the broker's refusals are converted. Bodies of requests are JSON objects.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ def refused(refusal: RefusedError) -> RequestRefused:
 
 
 def fault(error: Exception) -> RequestRefused:
-    """Make the refusal of a request that failed by a fault in the broker."""
     reason = f"a fault in the broker ({type(error).__name__}); its log says more"
     return RequestRefused(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_server_error", reason)
 
@@ -54,11 +51,8 @@ client that is not logged in may have; None for others."""
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A body that is generated while it is sent.
-
-    Attributes:
-        run: sends all of it; cancelled when the client disconnects.
-        close: releases resources; called once when the answer is over, even if its body never began.
+    """A body that is generated while it is sent. `run`: sends all of it; cancelled when the client
+    disconnects. `close`: called once when the answer is over, even if its body never began.
     """
 
     run: Callable[[Send], Awaitable[None]]
@@ -82,15 +76,14 @@ class HttpRequest:
     slash: bool = False
 
     def every(self, name: str) -> list[str]:
-        """Return all values of a query parameter."""
         return [value for each, value in self.pairs if each == name]
 
     @classmethod
     def read(
         cls, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes = b""
     ) -> Self:
-        """Make a request of an engine's parsed parts. `target`: path and query, as received; a scheme and a
-        host before them are left out.
+        """Make a request of an engine's parsed parts. `target`: as received; a scheme and a host are left
+        out.
         """
         path, _, query = target.partition(b"?")
         if not path.startswith(b"/"):
@@ -112,8 +105,6 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """The answer to a request."""
-
     status: int
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
@@ -128,7 +119,6 @@ class HttpResponse:
 
     @classmethod
     def of_json_bytes(cls, body: bytes, *, status: int = HTTPStatus.OK) -> Self:
-        """Make an answer of a body that `json_bytes` has written already."""
         return cls(status, (("content-type", "application/json"),), body)
 
     def with_headers(self, *headers: tuple[str, str]) -> HttpResponse:
@@ -137,7 +127,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the management page, with its content type and a tag that changes with its content."""
+    """A file of the management page. `tag`: changes with its content."""
 
     kind: str
     body: bytes
@@ -145,7 +135,6 @@ class PageFile:
 
 
 def not_found() -> RequestRefused:
-    """Make the refusal of a path, or of an object, that does not exist."""
     return RequestRefused(HTTPStatus.NOT_FOUND, "Object Not Found", "Not Found")
 
 
@@ -213,7 +202,6 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def require(given: Mapping[str, Any], *keys: str) -> None:
-    """Check that an object has these keys; the refusal names all that are missing."""
     missing = [key for key in keys if key not in given]
     if missing:
         raise bad_request(f"[{','.join(f'{{key_missing,{key}}}' for key in missing)}]")

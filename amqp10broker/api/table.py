@@ -1,24 +1,23 @@
 """All routes of the HTTP API, and the samples that the broker takes itself while clients request rates.
 
 Without its samples a rate would cover the time between two requests of a client, and its first requests would
-have none. The same endpoints are called as by clients, and the answers are dropped. With very many objects
-only clients' requests count: sampling all would take a good part of a processor.
+have none. With very many objects only clients' requests count: sampling all would take a good part of a
+processor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Final
 
 from amqp10broker.api.calls import REGISTERED, BrokerApi, EndpointCall
 from amqp10broker.api.endpoints import connections, exchanges, overview, parameters, queues, users
 from amqp10broker.api.front import RunEndpoint
 from amqp10broker.api.messages import HttpRequest
-from amqp10broker.auth.authorise import Changing, Grants, Operation, TopicOperation
+from amqp10broker.auth.authorise import Grants
 from amqp10broker.metadata.users import User
 
 MODULES: Final = (connections, parameters, exchanges, overview, queues, users)
-"""The modules that register endpoints."""
+"""Those that register endpoints."""
 ROUTES: Final = tuple(REGISTERED.values())
 
 
@@ -26,38 +25,18 @@ QUIET_MS: Final = 600_000
 """Sampling stops so long after the last request."""
 QUEUES_MAX: Final = 1_000
 CONNECTIONS_MAX: Final = 1_000
-"""With more connections they are not sampled."""
+"""With more objects they are not sampled."""
 USERS_MAX: Final = 8
 """The most users with a sampled overview, which differs by user: those with the latest requests."""
 
 _OF_QUEUES: Final[tuple[RunEndpoint, ...]] = (queues.list_queues, exchanges.list_exchanges)
 _OF_CONNECTIONS: Final[tuple[RunEndpoint, ...]] = (connections.list_connections, connections.list_channels)
 _REQUEST: Final = HttpRequest("GET", (), {"columns": "message_stats,recv_oct_details"})
-"""A request for the columns with rates, and little else."""
+"""For the columns with rates, and little else."""
 
 
-class _Never:
-    version = 0
-
-
-class Everything:
-    """Unlimited rights of the broker itself (`auth.authorise.Grants`)."""
-
-    user = ""
-    changes: Changing = _Never()
-
-    @property
-    def account(self) -> User:
-        return User("", None, ("administrator",))
-
-    def entry(self, vhost: str) -> Hashable | None:
-        return vhost
-
-    def allows(self, operation: Operation, vhost: str, name: str) -> bool:
-        return True
-
-    def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
-        return True
+_BROKER: Final = User("", None, ("administrator",))
+"""The broker itself, which sees everything."""
 
 
 class Looks:
@@ -78,7 +57,6 @@ class Looks:
 
     @property
     def wanted(self) -> bool:
-        """Whether there was a recent request."""
         return self._wanted_at(self._broker_api.now_ms())
 
     def _wanted_at(self, now_ms: int) -> bool:
@@ -87,14 +65,13 @@ class Looks:
     async def look(self) -> None:
         """Sample everything that has rates, in portions."""
         broker_api = self._broker_api
-        everything: Grants = Everything()
         shared: list[RunEndpoint] = []
         if sum(vhost.declared for vhost in broker_api.catalog.vhosts.values()) <= QUEUES_MAX:
             shared += _OF_QUEUES
         if broker_api.connections_open()[0] <= CONNECTIONS_MAX:
             shared += _OF_CONNECTIONS
         for run in shared:
-            await run(EndpointCall(_REQUEST, {}, broker_api, everything, everything.account))
+            await run(EndpointCall(_REQUEST, {}, broker_api, None, _BROKER))
         for grants, _ in list(self._asked.values()):
             if (account := grants.account) is not None:
                 await overview.overview(EndpointCall(_REQUEST, {}, broker_api, grants, account))

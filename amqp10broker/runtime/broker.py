@@ -52,13 +52,13 @@ from amqp10broker.runtime.journal.bootstrap import (
 from amqp10broker.runtime.journal.data import opened_data, pid_file
 from amqp10broker.runtime.journal.journal_task import opened_journal
 from amqp10broker.runtime.log import Log, LogLimits
+from amqp10broker.runtime.mailbox import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.observe.meters import ClockWatch, Meter, rss_bytes
 from amqp10broker.runtime.observe.recorder import Recordings
 from amqp10broker.runtime.observe.resource_monitor import ResourceMonitor
 from amqp10broker.runtime.observe.tracing import Tracing
 from amqp10broker.runtime.observe.watches import Watches
 from amqp10broker.runtime.queues.dead_letters import DeadLetterOffice
-from amqp10broker.runtime.queues.handles import InlineQueue, ReplyRegistry
 from amqp10broker.runtime.queues.queues import Queues
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.open import identity_of

@@ -16,7 +16,7 @@ from amqp10broker.runtime.connections.login import Logins
 from amqp10broker.runtime.connections.sockets import Stream
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import LogLimits
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.sessions.amqp091.channel import BrokerChannel
 from amqp10broker.sessions.amqp10.resumable_links import ResumableLinks
 from amqp10broker.sessions.amqp10.session import BrokerSession

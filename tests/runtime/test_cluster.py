@@ -15,7 +15,7 @@ from amqp10broker.config import Config
 from amqp10broker.metadata.queue import QueueSpec
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.cluster.cluster import Cluster
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import ReplyRegistry
 from amqp10broker.runtime.queues.queue_task import RemoteQueue
 
 SPEC = QueueSpec("/", "q", "classic", True, False, {}, number=7, home=1)

@@ -50,9 +50,8 @@ from amqp10broker.runtime.admin.node import BY_ADMIN_SOCKET, Administered, Runni
 from amqp10broker.runtime.connections import login
 from amqp10broker.runtime.connections.sockets import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S, READ_BYTES
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
 from amqp10broker.runtime.observe.tracing import StreamSink
-from amqp10broker.runtime.queues.handles import ReplyRegistry
 from amqp10broker.sessions.messages import SessionMessage
 
 _log = Log("amqp10broker.admin")
@@ -159,11 +158,11 @@ class _Replies:
 
     def __init__(self, registry: ReplyRegistry) -> None:
         self._registry = registry
-        self._mailbox: Mailbox[SessionMessage] = Mailbox()
         self._address: ReplyTo | None = None
 
     def new_request(self) -> RequestRef:
         if self._address is None:
+            self._mailbox: Mailbox[SessionMessage] = Mailbox()
             self._address = self._registry.open("admin", self._mailbox)
         return self._address.request()
 
@@ -414,12 +413,12 @@ async def send_lines(stream: trio.abc.Stream, lines: Lines) -> None:
 
 async def _send(stream: trio.abc.Stream, sink: StreamSink, answer: dict[str, Any]) -> None:
     try:
-        await stream.send_all(_line(answer))
+        await stream.send_all(_encoded(answer))
         ended = None
         while ended is None:
             lines, left_out = await sink.take()
             ended = sink.ended
-            await stream.send_all(_line({"lines": lines, "left_out": left_out, "ended": ended}))
+            await stream.send_all(_encoded({"lines": lines, "left_out": left_out, "ended": ended}))
     except trio.BrokenResourceError:
         return  # the reader is lost, which ends the trace
 
@@ -431,7 +430,3 @@ async def _end_with_reader(stream: trio.abc.Stream, scope: trio.CancelScope) -> 
     except trio.BrokenResourceError:
         pass  # as gone as one that closed
     scope.cancel()
-
-
-def _line(answer: dict[str, Any]) -> bytes:
-    return json.dumps(answer).encode() + b"\n"

@@ -38,6 +38,7 @@ from amqp10broker.operations.snapshot import (
     WaitingView,
     mount_of,
 )
+from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.raft.groups import Member
 from amqp10broker.raft.messages import Role
 from amqp10broker.runtime.connections import login
@@ -61,7 +62,6 @@ from amqp10broker.storage.folder import FORMAT
 
 if TYPE_CHECKING:
     from amqp10broker.observe.faults import Faults
-    from amqp10broker.queues.quorum.durability import QuorumInLog
 
 _log = Log("amqp10broker.admin")
 

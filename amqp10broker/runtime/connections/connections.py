@@ -27,7 +27,7 @@ from amqp10broker.runtime.connections.sockets import LINGER_BYTES_MAX, READ_BYTE
 from amqp10broker.runtime.context import BrokerContext
 from amqp10broker.runtime.journal.journal_task import JournalTask
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.queues.handles import send_commands
+from amqp10broker.runtime.mailbox import send_commands
 from amqp10broker.sessions.amqp10.resumable_links import (
     ResumableConsumer,
     ResumableLink,
@@ -229,20 +229,15 @@ class Rights:
         while True:
             await self._changed.wait()
             self._changed = trio.Event()
-            self._look()
-
-    def _look(self) -> None:
-        for connection in list(self._connections.values()):
-            member = connection.member
-            if member is None or connection.reading.cancel_called:
-                continue  # it asks when it opens; it is closing, for a reason of its own
-            try:
-                changed = member.permission_changed()
-            except NotAllowed as refusal:
-                connection.expel(refusal.description)
-                continue
-            if changed:
-                connection.tell(ACCESS_CHANGED)
+            for connection in list(self._connections.values()):
+                member = connection.member
+                if member is None or connection.reading.cancel_called:
+                    continue  # it asks when it opens; it is closing, for a reason of its own
+                try:
+                    if member.permission_changed():
+                        connection.tell(ACCESS_CHANGED)
+                except NotAllowed as refusal:
+                    connection.expel(refusal.description)
 
 
 _links_log = Log("amqp10broker.keeping")

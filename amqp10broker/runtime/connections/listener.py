@@ -63,14 +63,8 @@ class Listener:
     _watches: Watches
     _monitor: ResourceMonitor
 
-    def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
-        for sock in sockets.plain:
-            listeners.start_soon(self._accept_forever, sock, connections, None)
-        for sock in sockets.encrypted:
-            listeners.start_soon(self._accept_forever, sock, connections, sockets.tls)
-
-    async def _accept_forever(
-        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None
+    async def accept(
+        self, listener: socket.socket, nursery: trio.Nursery, tls: ssl.SSLContext | None = None
     ) -> None:
         def taken(sock: socket.socket, address: Address) -> None:
             if self.has_room_for(peer_text(address), turn_address(address[0])):
@@ -295,7 +289,10 @@ class Listeners:
     async def _accept(self, scope: trio.CancelScope) -> None:
         with scope:
             async with trio.open_nursery() as accepting:
-                self._listener.listen(self._sockets, accepting, self._connections)
+                for sock in self._sockets.plain:
+                    accepting.start_soon(self._listener.accept, sock, self._connections)
+                for sock in self._sockets.encrypted:
+                    accepting.start_soon(self._listener.accept, sock, self._connections, self._sockets.tls)
 
     def shut(self) -> None:
         """Stop accepting: the kernel refuses new connections."""

@@ -23,8 +23,7 @@ from amqp10broker.protocols.amqp10.errors import AmqpError
 from amqp10broker.protocols.amqp10.performatives import Attach, Detach, End
 from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, WebSocketTransport, unsent
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.queues.handles import UnsentCommands, begin_to_send, send_commands, send_more
+from amqp10broker.runtime.mailbox import Mailbox, UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
 from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession

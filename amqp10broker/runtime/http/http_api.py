@@ -19,7 +19,6 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import chain
-from time import perf_counter
 from typing import Any, Final, TypeAlias, TypeVar
 
 import trio
@@ -63,9 +62,8 @@ from amqp10broker.runtime.admin.node import Administered, certificates
 from amqp10broker.runtime.connections.connections import LoopYield
 from amqp10broker.runtime.connections.login import run_slow
 from amqp10broker.runtime.log import Log
-from amqp10broker.runtime.mailbox import Mailbox
-from amqp10broker.runtime.observe.metrics_source import source_of
-from amqp10broker.runtime.queues.handles import ReplyRegistry
+from amqp10broker.runtime.mailbox import Mailbox, ReplyRegistry
+from amqp10broker.runtime.observe.metrics_source import Turn, source_of
 from amqp10broker.sessions.jobs import BackgroundJob, GetSome, PublishOne, check_gettable
 from amqp10broker.sessions.messages import SessionMessage
 
@@ -117,11 +115,7 @@ class Lives:
     _open: Counter[str] = field(default_factory=Counter, init=False)
 
     def open(self, following: Following, grants: Grants) -> Feed:
-        """Follow paths for a user.
-
-        Raises:
-            Refused: 503, too many streams are open.
-        """
+        """Follow paths for a user. Raises `RequestRefused` (503) if too many streams are open."""
         user = grants.user
         if self._open.total() >= STREAMS_MAX or self._open[user] >= STREAMS_OF_USER_MAX:
             most = f"{STREAMS_OF_USER_MAX} of a user, {STREAMS_MAX} in all"
@@ -170,7 +164,7 @@ class Lives:
 
 
 REFUSED_S: Final = 5.0
-"""So long a path that was refused is left alone at least: what is too large to be told is dear to make."""
+"""So long a path that was refused is left alone at least: what is too large is dear to make."""
 
 Look: TypeAlias = Callable[[HttpRequest, Grants], Awaitable[HttpResponse]]
 """Runs a GET for a user, with the rights that it has then. It never raises."""
@@ -297,13 +291,10 @@ def _read() -> Iterator[tuple[str, PageFile]]:
 E = TypeVar("E", bound=BackgroundJob)
 
 ANSWER_S: Final = 15.0
-"""How long a queue may take for anything that it tells."""
 
 
 async def run_job(reply_registry: ReplyRegistry, label: str, begin: Callable[[ReplyTo], E]) -> E:
-    """Run a job to its end. Raises a `RefusedError` subclass with the reason, or `BrokerError` if a queue
-    has not answered.
-    """
+    """Run a job to its end. Raises `RefusedError`, or `BrokerError` if a queue has not answered."""
     mailbox: Mailbox[SessionMessage] = Mailbox()
     address = reply_registry.open(label, mailbox)
     try:
@@ -331,19 +322,13 @@ def to_queue(command: QueueCommand) -> None:
     command[0].post(command[1])
 
 
-TURN_S: Final = 0.004
-"""A turn is over after the step in which so much time has passed."""
-
-
 async def text_of(broker: Administered, wanted: ScrapeRequest) -> bytes:
     """Return the response to a scrape."""
     pieces: list[bytes] = []
-    began = perf_counter()
+    turn = Turn()
     for piece in scrape(await source_of(broker, CLIENT_VERSION), wanted):
         pieces.append(piece)
-        if perf_counter() - began > TURN_S:
-            await trio.lowlevel.checkpoint()
-            began = perf_counter()
+        await turn.yield_when_over()
     return b"".join(pieces)
 
 
@@ -397,7 +382,6 @@ class HttpApi(BrokerApi):
         return {name: figure for name, figure in told.items() if figure is not None}
 
     async def page_file(self, path: str) -> PageFile | None:
-        """Return a file of the page; None if there is none of this path. Raises `OSError`."""
         if self._page_files is None:
             self._page_files = await trio.to_thread.run_sync(lambda: dict(_read()))
         return self._page_files.get(path)
@@ -468,14 +452,15 @@ class HttpApi(BrokerApi):
 
     async def _visited(self, visit: Visit, origin: Peer, peer: str, read: ReadBody) -> HttpResponse:
         grants: Grants | None = None
+        user: User | None = None
         if visit.endpoint.login is form_credentials:
             visit = _with_body(visit, await read(FORM_BYTES_MAX))
         if visit.endpoint.tag is not None:
             found = await self._logged_in(visit, origin, peer)
             if isinstance(found, HttpResponse):
                 return found
-            grants = found
-        user = self._admit(visit, grants)
+            grants, user = found
+        self._front.admit(visit, () if user is None else user.tags)
         version = None if grants is None else grants.changes.version
         if visit.endpoint.login is not form_credentials:
             visit = _with_body(visit, await read(0 if grants is None else None))
@@ -483,9 +468,9 @@ class HttpApi(BrokerApi):
             user = self._admit(visit, grants)  # the body may have taken a minute
         return await self._carried_out(visit, grants, user)
 
-    def _admit(self, visit: Visit, grants: Grants | None) -> User | None:
-        user = None if grants is None else account_of(grants)
-        self._front.admit(visit, () if user is None else user.tags)
+    def _admit(self, visit: Visit, grants: Grants) -> User:
+        user = account_of(grants)
+        self._front.admit(visit, user.tags)
         return user
 
     async def _carried_out(self, visit: Visit, grants: Grants | None, user: User | None) -> HttpResponse:
@@ -527,20 +512,20 @@ class HttpApi(BrokerApi):
                 # A queue that does not answer, or has gone: the next look may go well.
                 _log.debug("rates were not looked at", reason=str(error))
 
-    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> Grants | HttpResponse:
+    async def _logged_in(self, visit: Visit, origin: Peer, peer: str) -> tuple[Grants, User] | HttpResponse:
         given = visit.endpoint.login(visit.request)
         if isinstance(given, HttpResponse):
             return given
-        broker = self._broker
+        broker, response = self._broker, given.plain
         authentication = broker.authenticator.begin(origin)
-        step = authentication.start("PLAIN", given.plain)
+        step = authentication.start("PLAIN", response)
         outcome = await broker.logins.settle(authentication, step, origin.address)
         if isinstance(outcome, Success | Failure):
             broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
         if isinstance(outcome, Success):
             grants = outcome.token or CatalogGrants(broker.catalog.users, outcome.user)
-            if grants.account is not None:
-                return grants
+            if (account := grants.account) is not None:
+                return grants, account
         if isinstance(outcome, Unverified):
             raise RequestRefused(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", outcome.reason)
         if isinstance(outcome, Failure):

@@ -1,9 +1,9 @@
-"""One HTTP connection: requests in by an engine without I/O (h11), answers out, in their order.
+"""HTTP connections: requests in by an engine without I/O (h11), answers out, in their order; and the port.
 
 The head of a request says whether there is an answer without its body, which is read when it is asked for. A
-client that sends its head or body slowly, takes its answer slowly, or says nothing, is let go.
-What is no HTTP is answered as the engine says, once, and then nothing more is read as a request: behind it
-may stand a request that another server in front has not seen (ADR 0064).
+client that sends its head or body slowly, takes its answer slowly, or is silent, is let go. What is no HTTP
+is answered as the engine says, once, and then nothing more is read as a request: behind it may stand a
+request that another server in front has not seen (ADR 0064).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ PIECE_BYTES: Final = 262_144
 HEADERS_MAX: Final = 200
 """Of a request; parsing a thousand takes some milliseconds."""
 _HEAD_PIECE_BYTES: Final = 2_048
-"""Handed to the engine at a time, of heads, and of what is between the chunks of a body."""
+"""Handed to the engine at a time, of heads, and between the chunks of a body."""
 BETWEEN_CHUNKS_BYTES_MAX: Final = 4_096
 """Of a chunk's size, or of the fields behind the last chunk."""
 _CHUNKS_FREE: Final = 1_000
@@ -104,13 +104,8 @@ class Bodies:
         self._all = 0
 
     def add(self, size: int, one_max: int, *, stranger: bool) -> None:
-        """Count what came, or is gone.
-
-        Args:
-            size: bytes, below 0 if they are gone.
-
-        Raises:
-            Refused: 503, there are too many. They are counted.
+        """Count what came, or with a size below 0 is gone. Raises `RequestRefused` (503) if there are too
+        many; they are counted.
         """
         self._all += size
         if stranger:
@@ -148,7 +143,7 @@ class HttpConnection:
         switch: Switch | None = None,
         first_bytes: bytes = b"",
     ) -> None:
-        """Take a connection. `switch`: to WebSocket; None: no upgrade is possible."""
+        """`switch`: to WebSocket; None: no upgrade is possible."""
         self._stream = stream
         self._peer = peer
         self._run = run
@@ -162,10 +157,8 @@ class HttpConnection:
         self._stranger = False
 
     async def serve(self) -> bytes | None:
-        """Answer until the connection is over; the stream is closed then.
-
-        Returns:
-            None; or, of a stream that is a WebSocket from now on and open, what was read of that.
+        """Answer until the connection is over; the stream is closed then. Returns None; or, of a stream that
+        is a WebSocket from now on and open, what was read of that.
         """
         try:
             while await self._serve_one():
@@ -192,9 +185,10 @@ class HttpConnection:
             head = await self._head()
             chunked = check_framing(list(head.headers), head.http_version, self._limits.body_bytes)
             self._piece_bytes = _HEAD_PIECE_BYTES if chunked else READ_BYTES
+            upgrade = asks_for_websocket(list(head.headers), head.http_version)
             try:
                 request = HttpRequest.read(head.method, head.target, list(head.headers))
-                if self._switch is not None and asks_for_websocket(list(head.headers), head.http_version):
+                if self._switch is not None and upgrade:
                     await self._body(0)
                     await self._go_over(self._switch(request))
                     return False
@@ -208,7 +202,8 @@ class HttpConnection:
         except RequestRefused as refusal:
             answer = refusal.answer
         finally:
-            self._forget_body()
+            self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
+            self._counted = 0
         if answer.feed is not None:
             await self._send_feed(answer, answer.feed)
             return False
@@ -290,10 +285,6 @@ class HttpConnection:
                     return
         except h11.RemoteProtocolError as error:
             _log.debug("HTTP body is none", peer=self._peer, reason=str(error))
-
-    def _forget_body(self) -> None:
-        self._limits.bodies.add(-self._counted, self._limits.body_bytes, stranger=self._stranger)
-        self._counted = 0
 
     async def _receive(self, most: int) -> bytes:
         if not self._unread:
@@ -428,10 +419,8 @@ async def serve_until_websocket(
     limits: HttpLimits = _NO_BODY,
     first_bytes: bytes = b"",
 ) -> tuple[WebSocketTransport, Peer] | None:
-    """Answer a connection's requests until it is over, or is a WebSocket.
-
-    Returns:
-        None: the stream is closed; or the WebSocket, and what is known of the client then.
+    """Answer a connection's requests until it is over, or is a WebSocket. Returns None: the stream is closed;
+    or the WebSocket, and what is known of the client then.
     """
     origins = {each.strip() for each in config.websocket_origins.split(",")}
     foreign = False
@@ -457,7 +446,6 @@ async def serve_until_websocket(
 
 
 async def only_websocket(_: HttpRequest, __: ReadBody) -> HttpResponse:
-    """The answer to a request at a port where there is nothing but WebSocket."""
     refusal = RequestRefused(
         HTTPStatus.UPGRADE_REQUIRED,
         "upgrade_required",
@@ -483,8 +471,8 @@ class HttpListener:
         self._nursery: trio.Nursery | None = None
 
     async def bind(self, config: Config, tls: ssl.SSLContext | None) -> None:
-        """Bind to the address of the configuration, if it has one. `tls`: context of the TLS listener; None
-        without one. Raises `ConfigError` if it cannot be served, and is not optional.
+        """Bind to the address of the configuration, if it has one. `tls`: context of the TLS listener. Raises
+        `ConfigError` if it cannot be served, and is not optional.
         """
         self._limits = HttpLimits(body_bytes=config.http_body_bytes_max)
         port = config.prometheus_port if self._metrics else config.http_port
@@ -497,7 +485,16 @@ class HttpListener:
                         "http_tls", "is on without a certificate", "give one with tls_certificate"
                     )
                 self._tls = tls
-            self._sockets = await _bound(config, self._setting, port)
+            host = config.http_host or config.host
+            try:
+                self._sockets = await open_sockets(host, port)
+            except OSError as error:
+                off = "metrics off with --no-prometheus" if self._metrics else "HTTP off with --no-http"
+                raise ConfigError(
+                    self._setting,
+                    f"{port} on {host} cannot be used: {error.strerror or error}",
+                    f"choose another, 0 for any free one, or turn {off}",
+                ) from error
         except ConfigError as error:
             self._may_lack(config, error)
         if self._sockets:
@@ -553,35 +550,33 @@ class HttpListener:
 
     async def _serve(self, broker: Administered, sock: socket.socket, address: Address) -> None:
         peer = peer_text(address)
-        run_inline = False
+        goes_on = False
         try:
-            run_inline = await self._serve_socket(broker, sock, address, peer)
+            origin = origin_of(sock, address, tls=self._tls is not None)
+            stream: Stream
+            if self._tls is None:
+                stream = SocketTransport(sock)
+            else:
+                stream = tls_stream(sock, self._tls)
+                with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
+                    await stream.do_handshake()
+                if limit.cancelled_caught:
+                    return
+                user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
+                origin = replace(origin, certificate_user=user)
+            goes_on = await self.serve_stream(broker, stream, peer, origin)
         except (OSError, trio.BrokenResourceError) as error:
             _log.debug("HTTP connection lost", peer=peer, reason=str(error.__cause__ or error))
         except Exception as error:
             _log.error("HTTP connection failed by a fault in the broker", peer=peer, exc_info=error)
         finally:
             self._open -= 1
-            if not run_inline:
+            if not goes_on:
                 sock.close()
 
-    async def _serve_socket(
-        self, broker: Administered, sock: socket.socket, address: Address, peer: str
-    ) -> bool:
-        origin = origin_of(sock, address, tls=self._tls is not None)
-        if self._tls is None:
-            return await self.serve_stream(broker, SocketTransport(sock), peer, origin)
-        stream = tls_stream(sock, self._tls)
-        with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
-            await stream.do_handshake()
-        if limit.cancelled_caught:
-            return False
-        user = certificate_user(stream.getpeercert(), CertificateUser(broker.config.tls_user_from))
-        return await self.serve_stream(broker, stream, peer, replace(origin, certificate_user=user))
-
     async def serve_stream(self, broker: Administered, stream: Stream, peer: str, origin: Peer) -> bool:
-        """Serve any stream as a client's HTTP connection. `stream`: the transport; closed when this returns,
-        unless it goes on as a connection of AMQP.
+        """Serve any stream as a client's HTTP connection. It is closed when this returns, unless it goes on
+        as a connection of AMQP.
         """
         from amqp10broker.runtime.http.http_api import HttpApi
 
@@ -606,16 +601,3 @@ class HttpListener:
             return True
         finally:
             self.serving -= 1
-
-
-async def _bound(config: Config, setting: str, port: int) -> list[socket.socket]:
-    host = config.http_host or config.host
-    try:
-        return await open_sockets(host, port)
-    except OSError as error:
-        off = "metrics off with --no-prometheus" if "prometheus" in setting else "HTTP off with --no-http"
-        raise ConfigError(
-            setting,
-            f"{port} on {host} cannot be used: {error.strerror or error}",
-            f"choose another, 0 for any free one, or turn {off}",
-        ) from error

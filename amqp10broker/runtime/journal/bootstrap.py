@@ -50,10 +50,9 @@ class Contents:
 
     def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
         """Declare the content of the catalog. Raises `StorageError` if a start would."""
-        found = dict(entries)
-        log = _Entries(found)
-        if is_member(log):
-            node, declared = _of_cluster(path, log)
+        found = _Entries(entries)
+        if is_member(found):
+            node, declared = _of_cluster(path, found)
         elif FURNISHED not in found:
             return  # a first start that did not come to its end: the next one begins anew
         else:
@@ -91,20 +90,11 @@ class Contents:
                     yield error
 
 
-class _Entries:
+class _Entries(dict[Key, Value]):
     """Entries of a catalog's log, to be read only."""
 
-    def __init__(self, found: Mapping[Key, Value]) -> None:
-        self._found = found
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._found
-
-    def get(self, key: Key) -> Value:
-        return self._found.get(key)
-
     def entries(self) -> Iterator[tuple[Key, Value]]:
-        return iter(self._found.items())
+        return iter(self.items())
 
     def change(self, puts: Sequence[tuple[Key, Value]], forgets: Sequence[Key]) -> None:
         raise AssertionError("nothing is written")
@@ -115,7 +105,8 @@ class _Entries:
 
 def _of_cluster(path: str, log: _Entries) -> tuple[int, list[tuple[Key, Value]]]:
     try:
-        number = ClusterIdentity.of(log.get(MEMBERSHIP)).number
+        found: Any = log.get(MEMBERSHIP)
+        number = ClusterIdentity.of(found).number
         SystemStore(log)
         return number, left_alone(log)
     except (KeyError, TypeError, ValueError) as error:
