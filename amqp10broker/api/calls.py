@@ -41,7 +41,7 @@ from amqp10broker.api.messages import (
 )
 from amqp10broker.api.samples import RateSamples, Span, Values, rated
 from amqp10broker.auth.authorise import Access, Grants
-from amqp10broker.auth.login import Attempts
+from amqp10broker.auth.login import Tried
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.metadata.catalog import Catalog
@@ -329,7 +329,7 @@ class BrokerApi:
     node_name: str
     interval_ms: int
     samples: RateSamples
-    attempts: Attempts
+    attempts: dict[str, Tried]
     node: Callable[[], NodeView]
     process: Callable[[], Mapping[str, int]]
     clients: Callable[[], Mapping[str, Mapping[str, int | None]]]
@@ -449,7 +449,7 @@ def over_http(user: str, grants: Grants | None = None, vhost: str = "") -> Actor
 F = TypeVar("F", bound=RunEndpoint)
 
 REGISTERED: Final[dict[str, HttpRoute]] = {}
-"""Routes by pattern; `api.table` imports all endpoints."""
+"""Routes by pattern; `api.endpoints` imports all of them."""
 
 
 def route(

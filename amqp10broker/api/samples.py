@@ -1,8 +1,8 @@
 """Samples of counters and gauges at requests, for the rates ``x_details``.
 
-Each request for an object, a client's or the broker's own (`table`), stores a sample of it, at most one per
-interval, and a rate is the change between the last two. So an object has no rate at the first request. Which
-node has an object does not matter, because the answer is what is sampled.
+Each request for an object, a client's or the broker's own (`endpoints`), stores a sample of it, at most one
+per interval, and a rate is the change between the last two. So an object has no rate at the first request.
+Which node has an object does not matter, because the answer is what is sampled.
 
 RabbitMQ's object ``message_stats`` is made of message counters. Instead of zeros it is absent where nothing
 ever happened. Its members come in groups, which are complete or absent.

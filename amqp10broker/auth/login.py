@@ -378,18 +378,12 @@ def _as_bytes(value: object) -> bytes | None:
 
 
 class Tried(NamedTuple):
-    """Logins of one protocol; a login without a verified password counts as neither."""
+    """Login attempts of one protocol; one without a verified password counts as neither. Over HTTP each
+    request is one.
+    """
 
     succeeded: int = 0
     failed: int = 0
-
-
-class Attempts(dict[str, Tried]):
-    """The login attempts by protocol. Over HTTP each request is one."""
-
-    def count(self, protocol: str, *, succeeded: bool) -> None:
-        before = self.get(protocol, Tried())
-        self[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
 
 
 Work = TypeVar("Work")

@@ -503,9 +503,9 @@ class ClientConnection(ABC, Generic[Event, Fault, TaskT]):
         """Make one step of the login, with the time that it takes."""
         node_context = self._node_context
         assert self._authentication is not None
-        answer = await node_context.logins.settle(self._authentication, step, self.origin.address)
-        if isinstance(answer, Success | Failure):
-            node_context.logins.attempts.count(self.protocol, succeeded=isinstance(answer, Success))
+        answer = await node_context.logins.settle(
+            self._authentication, step, self.origin.address, self.protocol
+        )
         if isinstance(answer, Success):
             self.user = self.log.client["user"] = answer.user
             self.grants = answer.token or CatalogGrants(node_context.catalog.users, answer.user)

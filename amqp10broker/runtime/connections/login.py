@@ -10,7 +10,6 @@ from typing import Any, Final
 import trio
 
 from amqp10broker.auth.login import (
-    Attempts,
     Authentication,
     Authenticator,
     Challenge,
@@ -20,6 +19,7 @@ from amqp10broker.auth.login import (
     Slow,
     Step,
     Success,
+    Tried,
     Turn,
     Unverified,
 )
@@ -76,7 +76,7 @@ class Logins:
     """The logins of one broker. `run` is a task of its own that serves the queue."""
 
     def __init__(self) -> None:
-        self.attempts = Attempts()
+        self.attempts: dict[str, Tried] = {}
         self._turns: LoginQueue[_Verification] = LoginQueue()
         self._more = trio.Event()
         self._held: Counter[str] = Counter()
@@ -87,9 +87,11 @@ class Logins:
         self._fault_due = float("-inf")
 
     async def settle(
-        self, authentication: Authentication, step: Step, address: str
+        self, authentication: Authentication, step: Step, address: str, protocol: str | None = None
     ) -> Success | Failure | Challenge | Unverified:
-        """Do the work of a step, until the client's next input is needed."""
+        """Do the work of a step, until the client's next input is needed. `protocol`: of a login that counts
+        as an attempt when it is decided.
+        """
         try:
             while isinstance(step, Slow | Fetch):
                 if isinstance(step, Fetch):
@@ -105,6 +107,9 @@ class Logins:
         except Exception as error:
             self._tell_fault(error)
             return _FAULTY
+        if protocol is not None and isinstance(step, Success | Failure):
+            before, succeeded = self.attempts.get(protocol, Tried()), isinstance(step, Success)
+            self.attempts[protocol] = Tried(before.succeeded + succeeded, before.failed + (not succeeded))
         return step
 
     async def hold(self, address: str, delay_s: float) -> None:

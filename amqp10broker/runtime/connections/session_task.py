@@ -40,6 +40,7 @@ class Write:
     output: OutputBuffer
     pieces: Sequence[bytes | memoryview]
     transfer_bytes: int
+    size: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -79,22 +80,20 @@ class OutputBuffer:
             self._wanted = False
             self._inbox.put(WRITER_READY)
 
-    def count(self, write: Write, total_bytes: int) -> None:
-        self._add(write.transfer_bytes, total_bytes - write.transfer_bytes)
-
-    def written(self, write: Write, total_bytes: int) -> None:
+    def written(self, write: Write) -> None:
         """The writer has sent a write it kept."""
-        self._add(-write.transfer_bytes, write.transfer_bytes - total_bytes)
+        self.count(write, -1)
         if self._wanted:
             self._wake_session()
         if self._drained is not None and not self.overfull:
             self._drained.set()
             self._drained = None
 
-    def _add(self, transfer_bytes: int, control_bytes: int) -> None:
-        self.waiting_bytes += transfer_bytes
-        self.room -= transfer_bytes
-        self._control_bytes += control_bytes
+    def count(self, write: Write, sign: int = 1) -> None:
+        """Count a write that waits; with -1 one that waited."""
+        self.waiting_bytes += sign * write.transfer_bytes
+        self.room -= sign * write.transfer_bytes
+        self._control_bytes += sign * (write.size - write.transfer_bytes)
         self.overfull = self._control_bytes > CONTROL_BYTES_MAX
 
     async def wait_drained(self) -> None:
@@ -123,7 +122,7 @@ class Writer:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
-        self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
+        self._mailbox: Mailbox[Write] = Mailbox()
         # Of which something waits here, as far as is known: that of a session that has ended must not stay.
         self._outputs: set[OutputBuffer] = set()
         self._idle = False
@@ -197,8 +196,9 @@ class Writer:
             self._waits_at = self._blocked_at = trio.current_time()
         self.waiting_bytes += size
         self._outputs.add(write.output)
-        write.output.count(write, size)
-        self._mailbox.put((write, size))
+        write.size = size
+        write.output.count(write)
+        self._mailbox.put(write)
 
     async def run(self) -> None:
         """Send until `finish`. Raises `trio.BrokenResourceError` if the socket failed."""
@@ -207,9 +207,9 @@ class Writer:
                 self._idle = True
                 writes = await self._mailbox.take_all()
                 self._idle = False
-                pieces = [piece for write, _ in writes for piece in write.pieces]
+                pieces = [piece for write in writes for piece in write.pieces]
                 if pieces:
-                    size = sum([size for _, size in writes])
+                    size = sum([write.size for write in writes])
                     if self._direct is not None and len(pieces) * LARGE_PIECE_BYTES <= size:
                         await self._direct.send_pieces(pieces)
                     else:
@@ -220,9 +220,9 @@ class Writer:
                     if not self.waiting_bytes:
                         self._blocked_s += self._waits_at - self._blocked_at
                 finished = False
-                for write, size in writes:
+                for write in writes:
                     if write.pieces:
-                        write.output.written(write, size)
+                        write.output.written(write)
                     else:
                         finished = True
                 if not self.waiting_bytes:
@@ -237,11 +237,11 @@ class Writer:
 
     def _speak(self) -> None:
         if not self.broken:
-            self._mailbox.put((Write(OutputBuffer(self, None, 0), [b""], 0), 0))
+            self._mailbox.put(Write(OutputBuffer(self, None, 0), [b""], 0))
 
     def finish(self, output: OutputBuffer) -> None:
         if not self.broken:
-            self._mailbox.put((Write(output, [], 0), 0))
+            self._mailbox.put(Write(output, [], 0))
 
 
 T = TypeVar("T")

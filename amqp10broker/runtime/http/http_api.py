@@ -25,6 +25,7 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.api.calls import BrokerApi, EndpointCall, over_http
+from amqp10broker.api.endpoints import ROUTES, Looks
 from amqp10broker.api.endpoints.page import FOLDERS, FOR_EVERYBODY, kind_of
 from amqp10broker.api.endpoints.page import METRIC_ROUTES as METRICS
 from amqp10broker.api.endpoints.page import ROUTES as PAGE
@@ -43,7 +44,6 @@ from amqp10broker.api.messages import (
     refused,
 )
 from amqp10broker.api.samples import RateSamples
-from amqp10broker.api.table import ROUTES, Looks
 from amqp10broker.auth.authorise import Access, CatalogGrants, Grants, account_of
 from amqp10broker.auth.login import Failure, Peer, Success, Unverified
 from amqp10broker.auth.tokens import TokenGrants
@@ -519,9 +519,7 @@ class HttpApi(BrokerApi):
         broker, response = self._broker, given.plain
         authentication = broker.authenticator.begin(origin)
         step = authentication.start("PLAIN", response)
-        outcome = await broker.logins.settle(authentication, step, origin.address)
-        if isinstance(outcome, Success | Failure):
-            broker.logins.attempts.count("http", succeeded=isinstance(outcome, Success))
+        outcome = await broker.logins.settle(authentication, step, origin.address, "http")
         if isinstance(outcome, Success):
             grants = outcome.token or CatalogGrants(broker.catalog.users, outcome.user)
             if (account := grants.account) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amqp10broker.auth.passwords import Passwords, plain_record
 from amqp10broker.cluster.bootstrap import ClusterIdentity
@@ -217,7 +217,13 @@ def bootstrap(
     definitions file cannot be read or applied.
     """
     again = given is not None
-    before = _EarlierCatalog(None, {}) if given is None else _EarlierCatalog(catalog, given)
+    before = _Before()
+    if again:
+        before = _Before(
+            frozenset(catalog.vhosts),
+            {user.name: user.password for user in catalog.users},
+            {(user, vhost): each for user, vhost, each in catalog.users.permissions()},
+        )
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
     if wanted and catalog.vhosts.get(config.default_vhost) is None:
         catalog.propose(PutVhost(VhostFacts(config.default_vhost), new=True))
@@ -225,7 +231,7 @@ def bootstrap(
         catalog.propose(SetParameter(("global_parameter", CLUSTER_TAGS), {}))
     if config.definitions is not None:
         import_file(catalog, config.definitions, passwords.make, queues_later=queues_later)
-    names = _bootstrap_users(catalog, config, passwords, before, again=again)
+    names = _bootstrap_users(catalog, config, passwords, before, given)
     if queues_later:
         with naming_the_file(config.definitions):
             tell_left_out(due_now(config, catalog).plan(catalog).answer.skipped)
@@ -274,38 +280,18 @@ def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
             yield f"policy '{policy.name}' in vhost '{name}'", policy.pattern
 
 
-class _EarlierCatalog:
+class _Before(NamedTuple):
     """The content of a catalog before the configuration was applied."""
 
-    def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
-        self.given = given
-        self.vhosts: frozenset[str] = frozenset()
-        self.passwords: dict[str, PasswordRecord | None] = {}
-        self.permissions: dict[tuple[str, str], Permission] = {}
-        if catalog is not None:
-            self.vhosts = frozenset(catalog.vhosts)
-            self.passwords = {user.name: user.password for user in catalog.users}
-            self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
-
-    def keeps_password(self, user: User | None) -> bool:
-        return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
-
-    def has_default_password(self, user: User | None) -> bool:
-        return (
-            user is not None
-            and user.password is not None
-            and user.password.value == self.given.get(user.name)
-        )
-
-    def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
-        there = user in self.passwords and vhost in self.vhosts
-        return there and self.permissions.get((user, vhost)) == permission
+    vhosts: frozenset[str] = frozenset()
+    passwords: Mapping[str, PasswordRecord | None] = {}
+    permissions: Mapping[tuple[str, str], Permission] = {}
 
 
 def _bootstrap_users(
-    catalog: Catalog, config: Config, passwords: Passwords, before: _EarlierCatalog, *, again: bool
+    catalog: Catalog, config: Config, passwords: Passwords, before: _Before, given: Mapping[str, str] | None
 ) -> frozenset[str]:
-    default = config.users == DEFAULT_USERS
+    again, default = given is not None, config.users == DEFAULT_USERS
     if default and not again and len(catalog.users):
         return frozenset()
     names: set[str] = set()
@@ -313,8 +299,11 @@ def _bootstrap_users(
         present = catalog.users.by_name.get(user.name)
         if present is None and default and again:
             continue
-        if before.keeps_password(present):
-            if (default and before.has_default_password(present)) or _is_password(passwords, user):
+        there = user.name in before.passwords
+        if present is not None and there and before.passwords[user.name] == present.password:
+            record = present.password
+            is_default = default and record is not None and record.value == (given or {}).get(user.name)
+            if is_default or _is_password(passwords, user):
                 names.add(user.name)
             elif not default:
                 _log.warning(
@@ -332,7 +321,8 @@ def _bootstrap_users(
                 catalog.propose(ChangeUser(user.name, {"password": make(user.password)}))
             names.add(user.name)
         for name in catalog.vhosts:
-            if not before.keeps_permission(user.name, name, catalog.users.granted.get((user.name, name))):
+            own, kept = (user.name, name), there and name in before.vhosts
+            if not kept or before.permissions.get(own) != catalog.users.granted.get(own):
                 catalog.propose(SetPermission(user.name, name, Permission()))
     return frozenset(names)
 
