@@ -77,7 +77,7 @@ class CatalogGrants:
         return pattern is not None and patterns.matches(pattern, name)
 
     def allows_topic(self, operation: TopicOperation, vhost: str, exchange: str, key: str) -> bool:
-        permission = self._users.topic_permission(self.user, vhost, exchange)
+        permission = self._users.granted_topics.get((self.user, vhost, exchange))
         if permission is None:
             return True
         # Escaped, unlike in RabbitMQ: a user called ".*" must not match everything.
@@ -170,8 +170,7 @@ class Access:
 
     def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
         """Return whether an operation on a queue or an exchange is allowed."""
-        name = _shown(kind, name)
-        return self._cached((operation, name), self._grants.allows, operation, name)
+        return self._decided(self._grants.allows, operation, _shown(kind, name))
 
     def _require(self, operation: Operation, kind: Kind, name: str) -> None:
         if not self.allows(operation, kind, name):
@@ -182,23 +181,23 @@ class Access:
             )
 
     def _require_topic(self, operation: TopicOperation, exchange: str, routing_key: str) -> None:
-        key = (operation, exchange, routing_key)
-        if not self._cached(key, self._grants.allows_topic, operation, exchange, routing_key):
+        if not self._decided(self._grants.allows_topic, operation, exchange, routing_key):
             raise PermissionDenied(
                 f"exchange '{exchange}'",
                 f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
                 f"'{self.vhost}' refused for user '{self.user}'",
             )
 
-    def _cached(self, key: tuple[str, ...], decide: Callable[..., bool], operation: str, *names: str) -> bool:
+    def _decided(self, decide: Callable[..., bool], operation: Operation, *names: str) -> bool:
         if self._version != self.changes.version:
             self._allowed.clear()
             self._version = self.changes.version
-        allowed = self._allowed.get(key)
+        allowed = self._allowed.get((operation, *names))
         if allowed is None:
+            allowed = decide(operation, self.vhost, *names)
             if len(self._allowed) >= _REMEMBERED_MAX:
                 self._allowed.clear()
-            allowed = self._allowed[key] = decide(operation, self.vhost, *names)
+            self._allowed[operation, *names] = allowed
         return allowed
 
 

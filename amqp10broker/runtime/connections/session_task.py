@@ -25,10 +25,9 @@ from amqp10broker.runtime.clock import WallClock
 from amqp10broker.runtime.connections.sockets import SocketTransport, Stream, WebSocketTransport, unsent
 from amqp10broker.runtime.mailbox import Mailbox, UnsentCommands, begin_to_send, send_commands, send_more
 from amqp10broker.sessions.amqp091.channel import BrokerChannel, ChannelState
-from amqp10broker.sessions.amqp091.publishing import CreditFlowSettings, CreditSender
 from amqp10broker.sessions.amqp10.session import BrokerSession
 from amqp10broker.sessions.context import LARGE_PIECE_BYTES, SessionEndpoint
-from amqp10broker.sessions.messages import WRITER_READY, Frames, SessionMessage
+from amqp10broker.sessions.messages import Frames, Notice, SessionMessage
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
@@ -78,7 +77,7 @@ class OutputBuffer:
         # By a message even when the bytes have gone out at once: the other tasks get their turn between.
         if self.room > 0 and self._inbox is not None:
             self._wanted = False
-            self._inbox.put(WRITER_READY)
+            self._inbox.put(Notice.WRITER_READY)
 
     def written(self, write: Write) -> None:
         """The writer has sent a write it kept."""
@@ -453,8 +452,8 @@ class SessionTask(EndpointTask[BrokerSession]):
 
 
 class ChannelTask(EndpointTask[BrokerChannel]):
-    """An AMQP 0-9-1 channel and its task. `credit`: the contents that the reader may still give it.
-    `discard`: called with contents not to be read whole.
+    """An AMQP 0-9-1 channel and its task. `credit`: of the connection's reader. `discard`: called with
+    contents not to be read whole.
     """
 
     def __init__(
@@ -463,11 +462,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
         inbox: Mailbox[SessionMessage],
         output: OutputBuffer,
         clock: WallClock,
-        flow: CreditFlowSettings,
         discard: Callable[[ContentOpened], None],
     ) -> None:
         super().__init__(service, inbox, output, clock)
-        self.credit = CreditSender(flow)
+        self.credit = service.credit
         self._granted: trio.Event | None = None
         self._discard = discard
 
@@ -501,10 +499,10 @@ class ChannelTask(EndpointTask[BrokerChannel]):
             self._discard(unwanted)
         if self._held and not service.backlog:
             super()._release_reader()
-        received = service.received
+        credit = self.credit
         # While a queue holds the channel up it gives no credit.
-        if received.unreturned >= received.more_after and not service.publishing.blocked:
-            self.credit.credit += received.take_grant()
-            if self._granted is not None and not self.credit.blocked:
+        if credit.unreturned >= credit.more_after and not service.publishing.blocked:
+            credit.give_back()
+            if self._granted is not None and not credit.blocked:
                 self._granted.set()
                 self._granted = None

@@ -1,4 +1,4 @@
-"""The running broker as metrics ask it (`observe.metrics.gather.Source`)."""
+"""The running broker as metrics ask it (`observe.metrics.MetricSource`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker import portable
 from amqp10broker.metadata.queue import DeclaredQueue
-from amqp10broker.observe.metrics.gather import PROTOCOLS, MetricSource, NodeState
+from amqp10broker.observe.metrics import PROTOCOLS, MetricSource, NodeState
 from amqp10broker.operations.node import MemberState
 from amqp10broker.queues.quorum.durability import QuorumInLog
 from amqp10broker.runtime.admin.node import Administered, state_of

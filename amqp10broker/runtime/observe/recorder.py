@@ -30,7 +30,7 @@ from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.metadata.queue import DeclaredQueue
 from amqp10broker.observe.flow_events import PACK, EventRing
-from amqp10broker.observe.recording.runs import (
+from amqp10broker.observe.recording import (
     LinkName,
     RecordingError,
     RunRecord,

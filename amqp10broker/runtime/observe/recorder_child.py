@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from amqp10broker.observe.recording.runs import EventWriter, NamesFile, RunRecord, Sink
+    from amqp10broker.observe.recording import EventWriter, NamesFile, RunRecord, Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -61,7 +61,7 @@ class Scribe:
         """Begin a run; the one before is at its end. A name that has a run gets a number: a run is written by
         one broker, once. Returns the answer.
         """
-        from amqp10broker.observe.recording.runs import (
+        from amqp10broker.observe.recording import (
             EventWriter,
             NamesFile,
             RunRecord,
@@ -97,7 +97,7 @@ class Scribe:
         """Note something about the run: ``queues`` by number, new ``links`` (`LinkName`), all ``protocols``
         of its connections, or when it ``began_ns``.
         """
-        from amqp10broker.observe.recording.runs import write_run
+        from amqp10broker.observe.recording import write_run
 
         self._queues |= given.get("queues", {})
         self._protocols = given.get("protocols", self._protocols)
@@ -120,7 +120,7 @@ class Scribe:
         """Complete the run: its last part, then its row. A row that was replaced meanwhile by one with more
         content is preserved. `ended_ns`: when it ended; None: with the last event.
         """
-        from amqp10broker.observe.recording.runs import read_run, write_run
+        from amqp10broker.observe.recording import read_run, write_run
 
         run = self._run
         if run is None:
@@ -158,7 +158,7 @@ class Scribe:
 
     def give_up(self) -> None:
         """Handle a failed write, such as on a full disk: make room, and note the missing part in the row."""
-        from amqp10broker.observe.recording.runs import RecordingError
+        from amqp10broker.observe.recording import RecordingError
 
         writer, self._writer = self._writer, None
         lost = 0 if writer is None else writer.abandon()
@@ -180,7 +180,7 @@ class Scribe:
 
 def serve(channel: socket.socket, scribe: Scribe) -> None:
     """Work off frames until the end, or until the other side is gone."""
-    from amqp10broker.observe.recording.runs import RecordingError
+    from amqp10broker.observe.recording import RecordingError
 
     told = 0
     try:
