@@ -21,7 +21,7 @@ MODULES: Final = (connections, parameters, exchanges, overview, queues, users)
 ROUTES: Final = tuple(REGISTERED.values())
 
 
-QUIET_MS: Final = 600_000
+QUIET_S: Final = 600
 """Sampling stops so long after the last request."""
 QUEUES_MAX: Final = 1_000
 CONNECTIONS_MAX: Final = 1_000
@@ -44,23 +44,19 @@ class Looks:
 
     def __init__(self, broker_api: BrokerApi) -> None:
         self._broker_api = broker_api
-        self._asked: dict[str, tuple[Grants, int]] = {}
+        self._asked: dict[str, tuple[Grants, float]] = {}
 
-    def asked(self, grants: Grants, now_ms: int) -> bool:
-        """Note a user's request; return whether sampling is to begin."""
-        begins = not self._wanted_at(now_ms)
+    def asked(self, grants: Grants, now: float) -> bool:
+        """Note a user's request; return whether sampling is to begin. `now`: seconds of Trio's clock."""
+        begins = not self.wanted(now)
         self._asked.pop(grants.user, None)
-        self._asked[grants.user] = grants, now_ms
+        self._asked[grants.user] = grants, now
         if len(self._asked) > USERS_MAX:
             del self._asked[next(iter(self._asked))]
         return begins
 
-    @property
-    def wanted(self) -> bool:
-        return self._wanted_at(self._broker_api.now_ms())
-
-    def _wanted_at(self, now_ms: int) -> bool:
-        return any(at > now_ms - QUIET_MS for _, at in self._asked.values())
+    def wanted(self, now: float) -> bool:
+        return any(at > now - QUIET_S for _, at in self._asked.values())
 
     async def look(self) -> None:
         """Sample everything that has rates, in portions."""

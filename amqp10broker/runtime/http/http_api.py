@@ -474,7 +474,7 @@ class HttpApi(BrokerApi):
         return user
 
     async def _carried_out(self, visit: Visit, grants: Grants | None, user: User | None) -> HttpResponse:
-        if grants is not None and self._looks.asked(grants, self.now_ms()):
+        if grants is not None and self._looks.asked(grants, trio.current_time()):
             self._start(self._keep_looking)
         call = EndpointCall(visit.request, visit.values, self, grants, user)
         return await visit.endpoint.run(call)
@@ -504,7 +504,7 @@ class HttpApi(BrokerApi):
         return None if isinstance(entered, HttpResponse) else entered.endpoint.onward
 
     async def _keep_looking(self) -> None:
-        while self._looks.wanted:
+        while self._looks.wanted(trio.current_time()):
             await trio.sleep(self.interval_ms / 1000)
             try:
                 await self._looks.look()
