@@ -393,7 +393,8 @@ def unsent(pieces: Sequence[bytes | memoryview], sent: int) -> Sequence[bytes | 
 _log = Log("amqp10broker.connection")
 
 SLICE_BYTES: Final = 16_384
-"""So much is parsed, and so many messages, a millisecond of work, before others may have their turn."""
+"""Parsed at a time. Others have their turn when a slice had more than `PIECES_AT_ONCE` messages: a
+millisecond."""
 PIECES_AT_ONCE: Final = 250
 
 
