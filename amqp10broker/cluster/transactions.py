@@ -153,7 +153,7 @@ def _needed(catalog: Catalog, put: Put) -> Iterator[Key]:
             yield from (("node", name) for name in catalog.nodes)
         case "queue":
             yield ("vhost", key[1])
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             if vhost is not None and vhost.facts.limits.max_queues is not None:
                 yield ("queues", key[1])
             at = {put.record.home, *map(node_of, put.record.members)}
@@ -181,7 +181,7 @@ def _exhausted(catalog: Catalog, key: Key) -> Iterator[Key]:
             yield ("bindings", key[1], key[0], key[2])
         case "binding":
             # An exchange that deletes itself goes with its last binding.
-            vhost = catalog.find_vhost(key[1])
+            vhost = catalog.vhosts.get(key[1])
             source = None if vhost is None else vhost.topology.find_exchange(key[2])
             if source is not None and source.auto_delete:
                 yield ("bindings", key[1], "exchange", key[2])

@@ -158,7 +158,7 @@ class PutVhost:
             raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
         if facts.default_queue_type is not None:
             queue_type_of(facts.default_queue_type, f"vhost '{name}'")
-        there = catalog.find_vhost(name)
+        there = catalog.vhosts.get(name)
         if there is not None and there.facts == facts:
             return Plan(None)
         return Plan(None, [Put(("vhost", name), facts)])
@@ -398,7 +398,7 @@ class SetMembers:
     members: tuple[int, ...]
 
     def plan(self, catalog: Catalog) -> Plan[bool]:
-        vhost = catalog.find_vhost(self.vhost)
+        vhost = catalog.vhosts.get(self.vhost)
         queue = None if vhost is None else vhost.find(self.name)
         if queue is None or queue.number != self.number:
             return Plan(False)

@@ -333,7 +333,7 @@ def put_vhost(
     ] = EMPTY,
 ) -> Steps[dict[str, Any]]:
     """Add a virtual host, or change its description; its content and limits stay."""
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     try:
         facts = read_vhost(DefinitionEntry(f"vhost '{name}'", {**entry, "name": name}))
     except ConfigError as error:
@@ -358,7 +358,7 @@ def delete_vhost(caller: Caller, name: Name) -> Steps[dict[str, Any]]:
 
     Raises `PreconditionFailed` if it is protected.
     """
-    there = caller.catalog.find_vhost(name)
+    there = caller.catalog.vhosts.get(name)
     if there is not None and there.facts.metadata.get(PROTECTED):
         raise PreconditionFailed(
             f"vhost '{name}'",

@@ -19,7 +19,7 @@ from amqp10broker.errors import (
     NotSupported,
     Unavailable,
 )
-from amqp10broker.metadata.queue import DeclaredQueue, Owner
+from amqp10broker.metadata.queue import KINDS, DeclaredQueue, Owner
 from amqp10broker.metadata.queue_requests import DeclareQueue, DeleteQueue
 from amqp10broker.operations.members import others
 from amqp10broker.operations.node import Caller, Steps
@@ -337,7 +337,7 @@ def describe(
     """Describe a queue for all front ends; ``leader``, without which RabbitMQ's client for Python fails, may
     be the last one.
     """
-    kind = queue.kind
+    kind = KINDS[queue.type]
     of_stream: dict[str, Any] = {}
     if kind.replays:
         first = None if ready is None or next_offset is None else next_offset - ready
