@@ -407,18 +407,15 @@ class System:
 
     def _change(self, puts: Sequence[tuple[Key, Value]], transaction: CatalogTransaction) -> None:
         if not transaction.farewell:
-            self._say_farewell_later(transaction.forgets)
+            due_ms = self._now_ms() + FAREWELL_AFTER_MS
+            for key in transaction.forgets:
+                if key[0] == "queue":
+                    self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
         self._catalog.apply(
             [Put(key, decoded(key, value)) for key, value in puts],
             transaction.forgets,
             farewell=transaction.farewell,
         )
-
-    def _say_farewell_later(self, forgets: Iterable[Key]) -> None:
-        due_ms = self._now_ms() + FAREWELL_AFTER_MS
-        for key in forgets:
-            if key[0] == "queue":
-                self._farewells.append((due_ms, self._catalog.vhosts[key[1]].queues[key[2]].handle))
 
     def _end_orphans(self, puts: Sequence[tuple[Key, Value]]) -> None:
         for key, value in puts:

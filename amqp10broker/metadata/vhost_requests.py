@@ -131,7 +131,7 @@ class ClearTopicPermission:
 
 def permissions_of(users: Users, *, user: str | None = None, vhost: str | None = None) -> list[Key]:
     """The keys of all permissions of a user, or in a virtual host."""
-    keys = [("topic_permission", *key) for key in users.granted_topics]
+    keys: list[Key] = [("topic_permission", *key) for key in users.granted_topics]
     keys += [("permission", *key) for key in users.granted]
     return [key for key in keys if user in (None, key[1]) and vhost in (None, key[2])]
 

@@ -675,7 +675,6 @@ class Connection091:
     def start(
         self,
         mechanisms: Sequence[str],
-        locales: Sequence[str] = ("en_US",),
         server_properties: Mapping[str, Any] | None = None,
     ) -> None:
         self._move(ConnectionInput.SEND_START)
@@ -685,7 +684,7 @@ class Connection091:
                 version_minor=9,
                 server_properties=dict(server_properties or {}),
                 mechanisms=" ".join(mechanisms).encode(),
-                locales=" ".join(locales).encode(),
+                locales=b"en_US",
             )
         )
 

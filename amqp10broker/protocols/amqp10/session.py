@@ -217,7 +217,7 @@ class Session:
 
     # --- begin and end ----------------------------------------------------------------------------
 
-    def begin(self, *, properties: Any = None) -> None:
+    def begin(self) -> None:
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
         self.output.write(
@@ -227,7 +227,6 @@ class Session:
                 incoming_window=self.incoming.advertised,
                 outgoing_window=OUTGOING_WINDOW,
                 handle_max=self.links.handle_max,
-                properties=properties,
             )
         )
         self.incoming.flow_due = False
@@ -461,10 +460,10 @@ class Session:
         flow.properties = properties
         self.output.write(flow)
 
-    def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
+    def drained(self, link: SenderLink, *, available: int) -> None:
         """End a drain: forfeit the remaining credit and notify the peer in one flow."""
         link.credit.forfeit()
-        self.send_flow(link, available=available, drain=True, properties=properties)
+        self.send_flow(link, available=available, drain=True)
 
     def grant(self, link: ReceiverLink, credit: int, *, drain: bool = False, echo: bool = False) -> None:
         link.credit.grant(credit)

@@ -211,7 +211,7 @@ class Settlements:
     rejected, then released, then the rest, as RabbitMQ writes them. `waiting`: ids by state.
     """
 
-    __slots__ = ("_channel", "_order", "_role", "waiting")
+    __slots__ = ("_channel", "_role", "waiting")
 
     def __init__(self, channel: int, role: bool) -> None:
         self._channel = channel
