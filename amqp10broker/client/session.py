@@ -74,7 +74,7 @@ class Delivery:
 
 
 class LinkEnd:
-    link: Any
+    link: SenderLink | ReceiverLink
 
     def __init__(self, session: ClientSession, link: SenderLink | ReceiverLink, address: str | None) -> None:
         self.address = address

@@ -44,17 +44,15 @@ Box = Callable[[VolatileQueue], QueueHandle]
 """Makes the handle of a queue without a task."""
 
 
+@dataclass(slots=True, eq=False)
 class _PeerReplyQueues:
     """The announcements of another node. `queues`: by virtual host and name; None: this node does not have
     the virtual host yet. `early`: handles of queues that clients have named before their announcement.
     """
 
-    __slots__ = ("early", "newest", "queues")
-
-    def __init__(self) -> None:
-        self.newest = 0
-        self.early: dict[tuple[str, str], QueueHandle] = {}
-        self.queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = {}
+    newest: int = 0
+    early: dict[tuple[str, str], QueueHandle] = field(default_factory=dict)
+    queues: dict[tuple[str, str], tuple[VirtualHost, DeclaredQueue] | None] = field(default_factory=dict)
 
 
 @dataclass(eq=False)

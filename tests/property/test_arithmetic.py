@@ -18,7 +18,7 @@ from amqp10broker.api.messages import json_text
 from amqp10broker.observe.flow_events import PACK, EventKind, EventRing
 from amqp10broker.protocols.amqp10.credit import IncomingWindow, OutgoingWindow, ReceiverCredit, SenderCredit
 from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition, Modified, Rejected, Released
-from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Settlements
+from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Output, Settling
 from amqp10broker.protocols.serial import MASK, add, diff, limit_left, ranges
 from amqp10broker.tools.analysis.cells import RATIO, ZERO_BUCKET, merge, quantile, quantiles
 from tests.support.live import applied
@@ -232,7 +232,7 @@ def test_settlements_are_written_once_each_as_ranges(
     origin: int, parts: list[tuple[list[int], object, bool]], role: bool, channel: int
 ) -> None:
     """Every id with its state and flag in exactly one frame, whatever order and batches they came in."""
-    settlements = Settlements(channel, role)
+    settling = Settling(Output(channel, 512), {}, {})
     expected: dict[int, tuple[object, bool]] = {}
     for offsets, state, settled in parts:
         ids = [
@@ -242,11 +242,11 @@ def test_settlements_are_written_once_each_as_ranges(
         ]
         if not ids:
             continue
-        settlements.add(ids, state, settled=settled)  # type: ignore[arg-type]
+        settling.add(role, ids, state, settled=settled)  # type: ignore[arg-type]
         expected.update((number, (state, settled)) for number in ids)
     seen: dict[int, tuple[object, bool]] = {}
     ranks = []
-    for got in FrameCutter().feed(b"".join(settlements.take())):
+    for got in FrameCutter().feed(b"".join(settling.take())):
         body = got.body
         assert isinstance(body, Disposition)
         assert (got.channel, body.role) == (channel, role)
@@ -258,7 +258,7 @@ def test_settlements_are_written_once_each_as_ranges(
         ranks.append({Rejected: 0, Released: 1}.get(type(body.state), 2))
     assert seen == expected
     assert ranks == sorted(ranks)
-    assert settlements.take() == []
+    assert settling.take() == []
 
 
 @pytest.mark.parametrize("taken_back", [2, 15, 99])

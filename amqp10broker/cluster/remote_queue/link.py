@@ -435,7 +435,7 @@ class QueueLink:
                 elif not consumer.counted:
                     self._commands.timed.append(numbered)
             case Subscribe():
-                self._consumers[command.consumer] = RemoteConsumer(command)
+                self._consumers[command.consumer] = RemoteConsumer.of(command)
                 self._commands.timed.append(numbered)
             case Unsubscribe():
                 consumer = self._consumers.pop(command.consumer, None)

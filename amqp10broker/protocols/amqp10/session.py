@@ -194,7 +194,7 @@ class Session:
         self.held = HeldFrames(unfinished)
         self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
-        self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
+        self.settling = Settling(output, self.inbound.unsettled, self.outbound.unsettled)
         self.links = Links(channel, handle_max, output, self.inbound, self.outbound, self.settling, on_fault)
 
     # --- queries of the owner ---------------------------------------------------------------------
@@ -483,11 +483,9 @@ class Session:
         # The order: outcomes, then grants, then the session's own window.
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
             # No frame may follow our end (2.5.5).
-            self.settling.of_received.waiting.clear()
-            self.settling.of_sent.waiting.clear()
+            self.settling.waiting.clear()
             return
-        if self.settling.of_received.waiting or self.settling.of_sent.waiting:
-            self.settling.flush()
+        self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
         for link in self.inbound.grants:
