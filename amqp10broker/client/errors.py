@@ -130,7 +130,6 @@ class TimedOutError(ClientError):
     def __init__(self, waited_for: str, timeout_s: float, hint: str = "") -> None:
         advice = hint or "look at `amqp10broker status`, or allow more time"
         super().__init__(f"no {waited_for} within {timeout_s:.3g} s: {advice}")
-        self.waited_for = waited_for
         self.timeout_s = timeout_s
 
 

@@ -48,16 +48,11 @@ class BatchesUnderWay:
         if in_flight_max < 1:
             raise ValueError(f"in_flight_max is {in_flight_max}; at least one message must be under way")
         self._end = end
-        self._waiting: list[range] = []
-        self._keys: list[range] = []
+        self.waiting: list[range] = []
         self._found: list[list[Outcome | None]] = []
 
-    def add(self, keys: range) -> None:
-        self._waiting.append(keys)
-        self._keys.append(keys)
-
     def count(self) -> int:
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting and not self._end.waiting(waiting[0]):
             self._found.append(self._end.take_outcomes(waiting.pop(0)))
         return min(self._end.in_flight, sum(map(len, waiting)))
@@ -68,9 +63,9 @@ class BatchesUnderWay:
     def abandon(self) -> list[Outcome | None]:
         """Stop waiting, and return the outcomes that have arrived."""
         self.count()
-        for keys in self._waiting:
+        for keys in self.waiting:
             self._found.append(self._end.abandon(keys))
-        self._waiting.clear()
+        self.waiting.clear()
         return self.outcomes()
 
 
@@ -144,7 +139,7 @@ def send_many(
             room = in_flight_max - under_way.count()
             batch = encoded(itertools.islice(iterator, room))
             if batch:
-                under_way.add(end.send(batch))
+                under_way.waiting.append(end.send(batch))
             full = len(batch) == room
             if not full and not under_way.count():
                 break

@@ -138,8 +138,7 @@ class ReplyQueues:
             self._deliver(frame.body)
             return
         try:
-            notifications = json.loads(frame.body)
-            self._hear(node, notifications)
+            self._hear(node, json.loads(frame.body))
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise BadBytes(f"no news of queues of direct reply-to: {error}") from error
 
@@ -157,13 +156,10 @@ class ReplyQueues:
             if early is not None:
                 early.post(DELETE)
             return
-        if "opened" in notifications:
-            vhost, name = notifications["opened"]
+        opened = [notifications["opened"]] if "opened" in notifications else notifications["queues"]
+        for vhost, name in opened:
             self._learn(node, known, vhost, name)
-            return
-        for vhost, name in notifications["queues"]:
-            self._learn(node, known, vhost, name)
-        known.newest = max(known.newest, int(notifications["newest"]))
+        known.newest = max(known.newest, int(notifications.get("newest", 0)))
 
     def _learn(self, node: int, known: _PeerReplyQueues, vhost_name: str, name: str) -> None:
         known.newest = max(known.newest, int(name.rsplit(".", 2)[1]))
