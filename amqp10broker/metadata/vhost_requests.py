@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -428,10 +428,9 @@ def _ended_with(number: int, incarnation: int) -> Callable[[DeclaredQueue], bool
 
 
 def keys_of_queues_where(catalog: Catalog, gone: Callable[[DeclaredQueue], bool]) -> list[Key]:
-    def found() -> Iterator[Key]:
-        for vhost in catalog.vhosts.values():
-            names = [queue.name for queue in vhost if gone(queue)]
-            if names:
-                yield from keys_of_queues(vhost, names)
-
-    return list(found())
+    keys: list[Key] = []
+    for vhost in catalog.vhosts.values():
+        names = [queue.name for queue in vhost if gone(queue)]
+        if names:
+            keys += keys_of_queues(vhost, names)
+    return keys
