@@ -425,7 +425,7 @@ class QuorumStore:
         self.point = self._base = point
         self.last = point.index
         self.next_index = self._next_index = queue.messages.next_index
-        self.now_ms, self.version = self._now_ms, self._version = queue.now_ms, queue.version
+        self.now_ms, self.version = self._now_ms, self._version = queue.messages.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -542,7 +542,6 @@ class QuorumStore:
         if begins or 0 < self._hard_file <= file or settled:
             self._write_hard(replace(self._hard, commit=max(self._hard.commit, self.point.index)))
             yield
-        # The commands behind the last state may be in the file too.
         if self._snapshot is not None and (begins or self._snapshot[0] <= file):
             self._write_state(self._queue)
             yield
