@@ -597,13 +597,12 @@ def test_a_test_case_of_unittest_has_a_broker(pytester: pytest.Pytester) -> None
 def test_a_broker_ends_with_the_tests_that_were_killed() -> None:
     """Nobody is left to stop it: it sees the end of its standard input."""
     program = (
-        "import sys, time; from amqp10broker.testing.process import Process; "
+        "import sys, time; from amqp10broker.testing.server import Process; "
         "print(Process({}, 0, None).port, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=REPOSITORY, text=True
     )
-    assert parent.stdout is not None
     with parent.stdout:
         port = int(parent.stdout.readline())
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S):

@@ -21,7 +21,7 @@ from amqp10broker.protocols.amqp10.performatives import Accepted, Disposition, M
 from amqp10broker.protocols.amqp10.settling import ACCEPTED, RELEASED, Settlements
 from amqp10broker.protocols.serial import MASK, add, diff, less, limit_left, ranges
 from amqp10broker.tools.analysis.cells import RATIO, ZERO_BUCKET, merge, quantile, quantiles
-from tests.support.live import applied
+from tests.support.http_user import applied
 from tests.support.rawframes import FrameCutter
 
 M = 2**32

@@ -154,7 +154,6 @@ class StreamMachine(RuleBasedStateMachine):
         self.kept_from = self.log.first_offset
 
     def _commit(self) -> None:
-        assert self.writing is not None
         writing, self.writing = self.writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)

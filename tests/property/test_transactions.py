@@ -290,7 +290,6 @@ class KeptCatalogs(RuleBasedStateMachine):
             there = None if declared is None else declared.find(queue)
             self.catalog.propose(QueueEnded("v", queue, handle))
             if there is not None and there.handle is not handle:
-                assert declared is not None
                 assert declared.find(queue) is there
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES), durable=flags, auto_delete=flags, exclusive=flags)

@@ -207,7 +207,6 @@ async def test_passwords_are_hashed_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     async with running_broker() as broker:
         await ask(broker, "add-user", user="u", password="secret", tags=["monitoring"])
         record = broker.passwords.record("u")
-        assert record is not None
         assert record.algorithm == "argon2id"
         assert broker.passwords.slow("u", b"secret")()
         await ask(broker, "change-password", user="u", password="other")
@@ -259,7 +258,6 @@ async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
     await ten.send(frame(0, Close()))
     assert await ten.rest() == []
     got = await old.next_or_end()
-    assert got is not None
     method = got[1]
     assert isinstance(method, ConnectionClose)
     await old.send(0, ConnectionCloseOk())

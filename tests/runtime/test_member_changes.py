@@ -19,12 +19,7 @@ from amqp10broker.metadata.vhost_requests import JoinNode, SetDraining, SetMembe
 from amqp10broker.raft.groups import Groups
 from amqp10broker.raft.ids import node_of
 from amqp10broker.runtime.cluster import node_of_cluster
-from amqp10broker.runtime.cluster.node_of_cluster import (
-    MemberChanges,
-    MovedAway,
-    hand_all_over,
-    transfer,
-)
+from amqp10broker.runtime.cluster.node_of_cluster import MemberChanges, MovedAway, hand_all_over, transfer
 from tests.runtime.conftest import LogRecorder
 from tests.support.declaring import declare
 from tests.support.declaring import remove as delete_queue

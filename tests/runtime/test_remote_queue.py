@@ -103,13 +103,7 @@ class Box:
 
 
 class Cluster:
-    """Two nodes: the queue is at 1, a session at 2.
-
-    Attributes:
-        task: the queue.
-        remote: the queue, as node 2 has it.
-        box: the session's mailbox.
-    """
+    """Two nodes: the queue is at 1 (and `remote` as node 2 has it), a session with its mailbox at 2."""
 
     def __init__(self) -> None:
         self.line = Line()

@@ -86,10 +86,7 @@ QUORUM: Final = Kind(
     arguments=(("x-delivery-limit", 1_000_000),),
 )
 STREAM: Final = Kind(
-    "stream",
-    keeps_transient=True,
-    keeps_all=True,
-    arguments=(("x-stream-max-segment-size-bytes", 1500),),
+    "stream", keeps_transient=True, keeps_all=True, arguments=(("x-stream-max-segment-size-bytes", 1500),)
 )
 KINDS: Final = (CLASSIC, QUORUM, STREAM)
 
@@ -304,7 +301,6 @@ class Node:
                     await self._compare(broker, look=steps == 0 or rng.random() < 0.7)
                     await self._work(broker, rng, steps)
                 nursery.cancel_scope.cancel()
-            assert broker.journal_task is not None
             journal = broker.journal_task.journal
             if journal.durable == journal.ticket:
                 # In order, and the disk was not full: all that was decided is durable.

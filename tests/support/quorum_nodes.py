@@ -111,15 +111,7 @@ class Journal(SmallJournal):
 
 
 class Node:
-    """One node with its member.
-
-    Attributes:
-        number: of it.
-        me: its member.
-        keeper: of its queue.
-        leads: as the keeper says it.
-        usable: the machine version of the cluster.
-    """
+    """One node with its member; `leads` is the keeper's, `usable` the cluster's machine version."""
 
     def __init__(self, world: World, me: int, journal: Journal) -> None:
         self.world = world

@@ -100,7 +100,6 @@ class Bench:
 
     def commit(self) -> None:
         """The disk has done what it was asked for."""
-        assert self._writing is not None
         writing, self._writing = self._writing, None
         self.log.commit(writing)
         self.queue.commit(self.now_ms)

@@ -474,9 +474,7 @@ def test_a_refusal_is_news_once_and_what_was_known_is_forgotten() -> None:
 
 def test_what_is_too_large_or_no_json_is_refused() -> None:
     large = refusal_of(HttpResponse.of_json("x" * BODY_BYTES_MAX))
-    assert large is not None
     assert "follow a page of it" in large["reason"]
     other = refusal_of(HttpResponse(200, (("content-type", "text/plain"),), b"x"))
-    assert other is not None
     assert "as JSON" in other["reason"]
     assert refusal_of(HttpResponse(405)) == {"status": 405, "error": "", "reason": "Method Not Allowed"}

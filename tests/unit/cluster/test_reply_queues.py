@@ -57,8 +57,7 @@ class Node:
         self.net = net
         self.waiting = 0
         self.port = LinkPort(
-            *(number, net.incarnations[number], self.send, lambda node: self.waiting),
-            *(unused, unused),
+            *(number, net.incarnations[number], self.send, lambda node: self.waiting), *(unused, unused)
         )
         self.port.incarnations = net.incarnations
         self.up = self.port.connected

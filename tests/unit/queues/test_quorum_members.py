@@ -495,7 +495,6 @@ def test_term_and_vote_outlive_the_file_that_they_were_written_to() -> None:
     store = QuorumStore(GROUP, "q", journal.again(), when_durable=at_once, members=members)
     store.restore([record for record in journal.records if record.group == GROUP])
     store.recovered(DEFAULTS, 1000)
-    assert store.stored is not None
     assert (store.stored.hard.term, store.stored.hard.vote) == (5, members[1])
 
 
@@ -603,7 +602,6 @@ def test_a_member_that_is_added_again_has_nothing_of_the_one_before(durable: boo
         again.recovered(DEFAULTS, 0)
     journal.files.pop(min(journal.files))
     found = start_of(journal, first + 1)
-    assert found.stored is not None
     assert (found.point.index, found.last, found.stored.hard) == (0, 0, Hard(0, None, 0))
     assert len(found.bodies) == 0
 
@@ -672,7 +670,6 @@ def test_what_is_said_to_be_committed_with_entries_is_not_taken_for_what_they_re
     written(store, entry(store, 2), term=2, first=2, hard=Hard(2, None, 2))
     assert journal.files[1].pop().index == 2
     found = member_of_three(journal.again())
-    assert found.stored is not None
     assert (found.point.index, found.last, found.stored.hard.commit) == (1, 2, 1)
 
 
@@ -689,7 +686,6 @@ def test_a_state_has_the_configuration_of_its_place() -> None:
         pass
     journal.drop_oldest()
     found = member_of_three(journal.again())
-    assert found.stored is not None
     assert found.stored.point == Point(2, 1, config)
 
 

@@ -24,7 +24,7 @@ from amqp10broker.client.errors import (
     TlsError,
 )
 from amqp10broker.protocols.amqp10.errors import Condition
-from amqp10broker.spark import errors
+from amqp10broker.spark import errors, stream_source
 from amqp10broker.spark.connection import may_pass, tls_context, translated, with_retries
 from amqp10broker.spark.errors import (
     BrokerRefused,
@@ -36,10 +36,24 @@ from amqp10broker.spark.errors import (
 from amqp10broker.spark.options import ConnectionOptions, SinkOptions, StreamOptions, parse_sink, parse_source
 from amqp10broker.spark.row_layouts import arrow_schema
 from amqp10broker.spark.sink import Sending
-from amqp10broker.spark.stream import range as stream_range
-from amqp10broker.spark.stream.range import StreamRange, read_range
+from amqp10broker.spark.stream_source import StreamRange, read_range
 from tests.support.certificates import Certificates, certificates
-from tests.support.sleeping_clock import SleepingClock
+
+
+class SleepingClock:
+    """Seconds that pass in `sleep`, and when a test says so; `pauses` has the argument of each call."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
 
 OPTIONS = ConnectionOptions(
     host="broker",
@@ -178,7 +192,7 @@ class _Scan:
 
 
 def _read(monkeypatch: pytest.MonkeyPatch, scan: _Scan) -> int:
-    monkeypatch.setattr(stream_range, "_Reading", lambda *_: scan)
+    monkeypatch.setattr(stream_source, "_Reading", lambda *_: scan)
     options = parse_source({**URL, "stream": "s"}, streaming=False)
     assert isinstance(options, StreamOptions)
     return sum(len(batch) for batch in read_range(options, StreamRange(0, 100, True), None))

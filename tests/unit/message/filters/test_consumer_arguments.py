@@ -51,8 +51,7 @@ def test_an_offset() -> None:
 def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
     """With its text; null is a bad one, too."""
     with pytest.raises(
-        PreconditionFailed,
-        match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',",
+        PreconditionFailed, match=r"^failed consuming from stream 's' in vhost '/': offset must be 'first',"
     ):
         read(offset=value)
 
