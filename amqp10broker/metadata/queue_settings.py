@@ -197,7 +197,7 @@ def _subscription(value: Any, _: Mapping[str, Any]) -> str | None:
     if not right or "topic" not in value:
         others = ", ".join(name for name in SUBSCRIPTION_FIELDS if name != "topic")
         return f"must have topic and may have {others}, each of its type"
-    from amqp10broker.queues.selecting import fault_of  # imports all filters
+    from amqp10broker.queues.classic.queue import fault_of  # imports all filters
 
     selector = value.get("selector")
     fault = None if selector is None else fault_of(selector)

@@ -25,9 +25,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import field
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile
 from amqp10broker.queues.queue_status import QueueProgress
 from amqp10broker.storage.disk import Scratch
@@ -395,24 +397,20 @@ SETTLED: Final = 3
 ENDED: Final = 4
 
 
+@dataclass(slots=True, eq=False)
 class _Record:
     """A record, needed until the last of its entries is not."""
 
-    __slots__ = ("entries", "file", "length")
-
-    def __init__(self, file: int, length: int, entries: int) -> None:
-        self.file = file
-        self.length = length
-        self.entries = entries
+    file: int
+    length: int
+    entries: int
 
 
+@dataclass(slots=True, eq=False)
 class _DurableLink:
-    __slots__ = ("document", "record", "tags")
-
-    def __init__(self) -> None:
-        self.document: bytes | None = None
-        self.record: _Record | None = None
-        self.tags: dict[bytes, _Record] = {}
+    document: bytes | None = None
+    record: _Record | None = None
+    tags: dict[bytes, _Record] = field(default_factory=dict)
 
 
 class ResumableLinksInJournal:

@@ -109,8 +109,6 @@ def _deliver(
     return c.Deliver(consumer, keys, messages, epoch, spent, again, shown)
 
 
-# --- commands -------------------------------------------------------------------------------------
-
 SUBSCRIPTION: Final[dict[str, Field]] = {
     "consumer": CONSUMER,
     "settled": FLAG,
@@ -152,8 +150,6 @@ UNLOGGED: Final[dict[int, Layout[Any]]] = {
     0x82: Layout(c.Touch),
 }
 """Commands that sessions send and no log contains."""
-
-# --- effects --------------------------------------------------------------------------------------
 
 EFFECT: Final[OneOf[Any]] = OneOf(
     "effect of a queue",

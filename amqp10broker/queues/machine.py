@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence, Sized
 from itertools import accumulate, islice
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
@@ -20,10 +20,13 @@ from amqp10broker.queues.commands import (
     Answer,
     AttachPublisher,
     ConsumerRef,
+    CreditReply,
     DeadLetters,
     Delete,
     Deliver,
+    DetachPublisher,
     Effect,
+    Inspect,
     PeerId,
     Publish,
     PublisherRef,
@@ -114,6 +117,8 @@ class QueueConsumer(Protocol):
     ref: ConsumerRef
     epoch: int
     room: int
+    credit: int
+    delivery_count: int
 
     @property
     def shown(self) -> Sequence[int]:
@@ -138,15 +143,36 @@ class Outbox:
         else:
             effects.append(effect)
 
-    def deliver(self, consumer: QueueConsumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
+    def deliver(
+        self,
+        consumer: QueueConsumer,
+        keys: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        again: bool = False,
+    ) -> None:
         delivering = self._delivering.get(consumer)
         if delivering is None:
             delivering = self._delivering[consumer] = ([], [])
         delivering[0].extend(keys)
         delivering[1].extend(messages)
+        if again:
+            self._again[consumer] = None
 
-    def deliver_again(self, consumer: QueueConsumer) -> None:
-        self._again[consumer] = None
+    def reply(self, consumer: QueueConsumer, available: int, *, drain: bool) -> CreditReply:
+        """Answer a `Credit` behind the deliveries it caused."""
+        if consumer in self._delivering:
+            self.flush(consumer)
+        reply = CreditReply(
+            consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
+        )
+        self.tell(consumer.ref.reply_to, reply)
+        return reply
+
+    def end(self, consumers: Iterable[QueueConsumer], queue: str) -> None:
+        for consumer in consumers:
+            self.flush(consumer)
+            self.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, queue))
 
     def flush(self, consumer: QueueConsumer) -> None:
         """End the gathering for a consumer, so that later effects come behind its deliveries."""
@@ -280,9 +306,20 @@ class QueueMachine(ABC):
         if refused is None:
             self._end()
 
-    def _attach(self, command: AttachPublisher) -> None:
-        if not self._is_gone_for(command.publisher):
-            self._publishers[command.publisher] = None
+    def _apply_common(self, command: AttachPublisher | DetachPublisher | Inspect | Delete) -> None:
+        # Commands that most kinds of queues apply alike.
+        match command:
+            case AttachPublisher():
+                if not self._is_gone_for(command.publisher):
+                    self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect():
+                self._answer(command.request, self.ready)
+            case Delete():
+                self._delete(command)
+            case _:
+                assert_never(command)
 
     def _is_gone_for(self, ref: ConsumerRef | PublisherRef) -> bool:
         # If so, the new client is notified.

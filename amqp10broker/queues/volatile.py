@@ -6,12 +6,10 @@ once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
 
 from amqp10broker.message.message import Message
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
-    AttachPublisher,
     Cancel,
     Command,
     Configure,
@@ -20,11 +18,8 @@ from amqp10broker.queues.commands import (
     Credit,
     CreditReply,
     DeadLetterReason,
-    Delete,
     Deliver,
-    DetachPublisher,
     GiveBack,
-    Inspect,
     Publish,
     Purge,
     QueueDeleted,
@@ -88,18 +83,12 @@ class VolatileQueue(QueueMachine):
                 if command.consumer == self._consumer:
                     self._consumer = None
                     self._credit = 0
-            case AttachPublisher():
-                self._attach(command)
-            case DetachPublisher():
-                self._publishers.pop(command.publisher, None)
-            case Inspect() | Purge():
+            case Purge():
                 self._answer(command.request, 0)
-            case Delete():
-                self._delete(command)
             case Settle() | Configure() | Touch() | Tick():
                 return
             case _:
-                assert_never(command)
+                self._apply_common(command)
 
     def _publish(self, command: Publish) -> None:
         publisher = command.publisher

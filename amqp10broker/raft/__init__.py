@@ -1,4 +1,4 @@
-"""Members of Raft groups: election, log, commitment. Pure.
+"""Members of Raft groups: election, log, commitment.
 
 Messages, time and proposals go in (`core.Raft`); records to write, messages to send and entries to apply come
 out (`messages.Ready`), and `persisted` goes back in. `groups` has all members of a node.

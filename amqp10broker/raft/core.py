@@ -1,9 +1,8 @@
 """One member of a Raft group: roles, elections, following, and output.
 
-The member gets time and random numbers from its caller. A step of the shell passes all inputs (`step`,
-`propose`, `persisted`, `tick`, ...) and then takes the output once (`ready`). Storage is asynchronous: many
-steps may lie between a `Ready` and its `persisted`. Messages that depend on durable data are held back here,
-so the shell cannot send them too early.
+The member gets time and random numbers from its caller. Storage is asynchronous: many steps may lie between a
+`Ready` and its `persisted`. Messages that depend on durable data are held back here, so the shell cannot send
+them too early.
 
 Liveness is the node's business (`suspect`, `heard`): there are no heartbeats of groups, and an idle group has
 no deadline. The package relies on this:
@@ -17,9 +16,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final, assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.raft.leader import Leadership, MemberState
 from amqp10broker.raft.messages import (
     CONFIG,
@@ -109,8 +109,6 @@ class Raft(MemberState):
         self._told_status: Status | None = None
         self._await_election(now_ms)
 
-    # -- looking
-
     @property
     def status(self) -> Status:
         opened = self._leading is not None and self._leading.open
@@ -144,8 +142,6 @@ class Raft(MemberState):
         assert term is not None, index
         return Point(index, term, self.configs.at(index))
 
-    # -- what people want
-
     def propose(self, payloads: Sequence[bytes]) -> int:
         """Append commands; return the index of the first. It is committed when an entry of this index *and
         this term* is applied. Raises `NotLeader`; `NotReady`: nothing of its term is committed, or it is
@@ -170,8 +166,6 @@ class Raft(MemberState):
         if self._leading is None:
             raise NotLeader(self.leader)
         return self._leading
-
-    # -- what the node knows
 
     def campaign(self, now_ms: int) -> None:
         """Ask for pre-votes now: of a group that is new, and has its leader by agreement."""
@@ -223,8 +217,6 @@ class Raft(MemberState):
             else:
                 self._ask_for_pre_votes(now_ms)
 
-    # -- what the disk says
-
     def persisted(self, ticket: int, now_ms: int) -> None:
         self.log.persist(ticket)
         if self._after is not None:
@@ -254,8 +246,6 @@ class Raft(MemberState):
         assert index <= self._told_commit, (index, self._told_commit)
         self.configs.compact(index)
         self.log.compact(index)
-
-    # -- messages
 
     def step(self, message: Message, now_ms: int) -> None:
         """Handle a message from another member. Stale and misdirected messages are dropped."""
@@ -300,8 +290,6 @@ class Raft(MemberState):
             case _:
                 pass
 
-    # -- terms, and who leads
-
     def _follow(self, term: int, leader: int | None, now_ms: int) -> None:
         if term > self.term:
             self.term = term
@@ -342,8 +330,6 @@ class Raft(MemberState):
         spread = max(ELECTION_SPREAD_MS << self._patience, ROUNDS_SPREAD * self._took_ms)
         least = ELECTION_MS + self._took_ms + self.backward * BACKWARD_MS + self._yields * YIELD_MS
         self._due = now_ms + least + int(self._random_source() * spread)
-
-    # -- elections
 
     def _ask_for_pre_votes(self, now_ms: int) -> None:
         # Ask whether an election would be won. While it stands in the same term it is the same question, and
@@ -479,8 +465,6 @@ class Raft(MemberState):
         if self.may_campaign and self._leading is None and not self.backward:
             self._stand(now_ms)
 
-    # -- following
-
     def _on_append(self, append: Append, now_ms: int) -> None:
         self._hear_leader(append.sender, now_ms)
         log = self.log
@@ -536,8 +520,6 @@ class Raft(MemberState):
 
     def _owe(self, leader: int, match: int) -> None:
         self._owed = (leader, match if self._owed is None else max(match, self._owed[1]))
-
-    # -- what is to be done
 
     def ready(self, now_ms: int) -> Ready | None:
         """Return the output since the last call, if there is any; once after all inputs of a step."""
@@ -597,15 +579,13 @@ class Raft(MemberState):
         self._after.extend((log.ticket, message) for message in late)
 
 
+@dataclass(slots=True, eq=False)
 class Tally:
     """The answers of one election, or of one question for pre-votes."""
 
-    __slots__ = ("_denied", "_granted", "config")
-
-    def __init__(self, config: Configuration) -> None:
-        self.config = config
-        self._granted: set[int] = set()
-        self._denied: set[int] = set()
+    config: Configuration
+    _granted: set[int] = field(default_factory=set)
+    _denied: set[int] = field(default_factory=set)
 
     def count(self, member: int, *, granted: bool) -> None:
         """An answer takes the place of an earlier one; that of a member that is no voter does not count."""

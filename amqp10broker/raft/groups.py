@@ -167,9 +167,6 @@ class Member:
         if self.new:
             self.campaign_at_tick()
 
-    def step(self, message: Message) -> None:
-        self.raft.step(message, self.groups.now_ms())
-
     def tick(self) -> None:
         self.raft.tick(self.groups.now_ms())
 
@@ -218,7 +215,7 @@ class Member:
 
 class Groups:
     """All members of a node. `on_unknown`: called with node, group and message for a member that is not here;
-    the sender must come to suspect it (see `raft.core`). `lost`: other nodes with numbers up to this one are
+    the sender must come to suspect it (`raft.core`). `lost`: other nodes with numbers up to this one are
     lost for good: a group with members there is made that of this node alone when its member here begins
     (`cluster force-standalone`). `elects`: members of queues that are not new may ask for votes: not while
     those of this node begin; call `on_deadline` then.
@@ -283,13 +280,12 @@ class Groups:
     def elections(self) -> int:
         return len(self._asking)
 
-    # --- what comes ---------------------------------------------------------------------------------
-
     def received(self, node: int, messages: Iterable[tuple[int, bytes]]) -> None:
         """Handle all messages that came at once from a node: each group works them off in one go. `messages`:
         group and bytes. Raises `BadBytes` if one is none; those before it have been taken.
         """
         touched: dict[int, Member] = {}
+        now_ms = self.now_ms()
         try:
             for group, data in messages:
                 message = MESSAGE.decode(data)
@@ -297,7 +293,7 @@ class Groups:
                 if member is None or message.to != member.me:
                     self.on_unknown(node, group, message)
                 elif node_of(message.sender) == node:
-                    member.step(message)
+                    member.raft.step(message, now_ms)
                     touched[group] = member
         finally:
             for member in touched.values():
@@ -335,8 +331,6 @@ class Groups:
             left -= sum(1 for _ in islice(self._notifications[0], left))
             if left > 0:  # there were no more
                 self._notifications.popleft()
-
-    # --- time ---------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> int | None:
@@ -397,8 +391,6 @@ class Groups:
             self._asking.remove(group)
             if self._line:
                 self.on_deadline()
-
-    # --- what members ask ---------------------------------------------------------------------------
 
     def later(self, callback: Callable[[], None]) -> None:
         """Call a function in `LATER_MS`, or at the next look behind that; nothing wakes for it."""

@@ -1,8 +1,8 @@
 """Numbers of groups and members.
 
-The group of a queue has the queue's number in the catalog; the system group, which has the catalog, is number
-0. A node has a number from 1 to 2**32 - 1 that is never assigned again. A member's id holds its node and a
-serial, so that late messages of a removed member do not concern its successor.
+The group of a queue has the queue's number in the catalog; the system group is number 0. A node has a number
+from 1 to 2**32 - 1 that is never assigned again. A member's id holds its node and a serial, so that late
+messages of a removed member do not concern its successor.
 """
 
 from __future__ import annotations

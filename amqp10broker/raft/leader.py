@@ -382,8 +382,6 @@ class Leadership:
         dues = (retry_due, commit_due, quorum_due, None if transfer is None else transfer.due)
         return min(due for due in dues if due is not None)
 
-    # -- what is asked of a leader
-
     def has_room(self, size: int) -> bool:
         takes = self._member.commit >= self.first and self.transfer is None and not self.leaving
         return takes and (not self._proposed_bytes or self._proposed_bytes + size <= UNCOMMITTED_BYTES_MAX)
@@ -437,8 +435,6 @@ class Leadership:
         if self.transfer is not None or self.leaving:
             raise NotReady("the leadership is being handed over")
 
-    # -- answers
-
     def on_append_answer(self, answer: AppendAnswer) -> None:
         peer = self.peers.get(answer.sender)
         if peer is None:
@@ -470,8 +466,6 @@ class Leadership:
                 peer.waiting = True  # until the timer, so that what fails at once is not tried at once
             else:
                 peer.next = max(peer.next, index + 1)
-
-    # -- what the node knows
 
     def suspect(self, peer: int, now_ms: int) -> None:
         progress = self.peers.get(peer)
@@ -505,8 +499,6 @@ class Leadership:
             self.retry_due = None
             self._retry()
         return True
-
-    # -- commit and what is sent
 
     def advance(self) -> None:
         """Commit what a majority of the voters has durably (the paper, section 5.4.2)."""

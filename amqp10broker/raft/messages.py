@@ -6,14 +6,6 @@ is about stands in the frame around it. Malformed bytes raise `BadBytes`.
 
 Entries go through the room as *runs*: consecutive entries of one term and kind. What a step brings is one
 run, so 256 proposals cost little more than one. Members change one at a time (the dissertation, chapter 4).
-
-What a member refuses::
-
-    RaftError
-    |-- NotLeader        ask the leader, if one is known
-    |-- NotReady         it leads, and takes nothing now: try again
-    |-- Full             too much is waiting to be committed: try again when something is
-    `-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
 """
 
 from __future__ import annotations
@@ -41,11 +33,11 @@ class NotLeader(RaftError):
 
 
 class NotReady(RaftError):
-    """This member leads, and accepts no proposals for the moment."""
+    """This member leads, and accepts no proposals for the moment: try again."""
 
 
 class Full(RaftError):
-    """Uncommitted proposals have reached their bound."""
+    """Uncommitted proposals have reached their bound: try again when some are committed."""
 
 
 class ChangeRefused(RaftError):
@@ -231,12 +223,16 @@ class LogStore(Protocol):
 
 
 @dataclass(slots=True)
-class Append:
-    """Entries from the leader (the paper, section 5.3); without any: where do we agree? This is committed."""
-
+class _Addressed:
     sender: int
     to: int
     term: int
+
+
+@dataclass(slots=True)
+class Append(_Addressed):
+    """Entries from the leader (the paper, section 5.3); without any: where do we agree? This is committed."""
+
     prev_index: int
     prev_term: int
     commit: int
@@ -245,12 +241,9 @@ class Append:
 
 
 @dataclass(slots=True)
-class AppendAnswer:
+class AppendAnswer(_Addressed):
     """The log is the leader's up to `match`, durably; or, `rejected`, it does not agree at that index."""
 
-    sender: int
-    to: int
-    term: int
     match: int
     """If rejected: where it may agree, as the sender sees it."""
     commit: int
@@ -259,24 +252,17 @@ class AppendAnswer:
 
 
 @dataclass(slots=True)
-class NewerTerm:
+class NewerTerm(_Addressed):
     """To a leader of an older term."""
 
-    sender: int
-    to: int
-    term: int
     round: int = 0
     """Always 0; in the bytes since there were rounds of questions."""
 
 
 @dataclass(slots=True)
-class PreVote:
-    """Would you vote for me? (the dissertation, section 9.6). It changes no term."""
+class PreVote(_Addressed):
+    """Would you vote for me? (the dissertation, section 9.6). It changes no term: `term` is the present."""
 
-    sender: int
-    to: int
-    term: int
-    """The sender's present one: it would stand for the next."""
     last_index: int
     last_term: int
     token: int
@@ -284,51 +270,35 @@ class PreVote:
 
 
 @dataclass(slots=True)
-class PreVoteAnswer:
-    sender: int
-    to: int
-    term: int
+class PreVoteAnswer(_Addressed):
     token: int
     granted: bool
 
 
 @dataclass(slots=True)
-class Vote:
+class Vote(_Addressed):
     """A question for a vote (the paper, section 5.2)."""
 
-    sender: int
-    to: int
-    term: int
     last_index: int
     last_term: int
 
 
 @dataclass(slots=True)
-class VoteAnswer:
+class VoteAnswer(_Addressed):
     """A yes is durable."""
 
-    sender: int
-    to: int
-    term: int
     granted: bool
 
 
 @dataclass(slots=True)
-class TimeoutNow:
+class TimeoutNow(_Addressed):
     """Stand for election at once: you have all that I have (the dissertation, section 3.10)."""
-
-    sender: int
-    to: int
-    term: int
 
 
 @dataclass(slots=True)
-class InstallSnapshot:
+class InstallSnapshot(_Addressed):
     """A state from the leader (the paper, section 7). The shell gives it to the member when all is there."""
 
-    sender: int
-    to: int
-    term: int
     snapshot: Snapshot
 
 

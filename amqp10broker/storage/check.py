@@ -66,11 +66,11 @@ def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator
     return _Check(disk, folder, contents).run()
 
 
+@dataclass(slots=True, eq=False)
 class _Check:
-    def __init__(self, disk: Disk, folder: DataFolder, contents: Contents) -> None:
-        self._disk = disk
-        self._folder = folder
-        self._contents = contents
+    _disk: Disk
+    _folder: DataFolder
+    _contents: Contents
 
     def run(self) -> Iterator[Checked]:
         folder = self._folder

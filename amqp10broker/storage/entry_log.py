@@ -315,7 +315,6 @@ class EntryLog:
                 self._rewrite_at = self._file.written + SPARE_BYTES
 
     def _replace_file(self) -> None:
-        # The folder has to be synced next.
         file, old = self._aside, self._file
         assert file is not None
         # Windows renames no open file, and replaces none.
@@ -333,7 +332,6 @@ class EntryLog:
         self._allocate()
 
     def _rewrite(self) -> None:
-        # Blocks.
         self._write_aside()
         file = self._aside
         assert file is not None

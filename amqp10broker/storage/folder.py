@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.errors import DamagedFile, DiskFull, FolderInUse, StorageError
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.entry_log import ASIDE, EntryLog
@@ -71,13 +72,13 @@ class Inventory(EntryLog):
         return [name for name, files in self._parts.items() if files and os.path.dirname(name) == above]
 
 
+@dataclass(slots=True, eq=False)
 class FolderInventory:
     """The inventory's entries of one folder. `known`: files that must exist, by name."""
 
-    def __init__(self, inventory: Inventory, folder: str, known: dict[str, KnownFile]) -> None:
-        self.known = known
-        self._inventory = inventory
-        self._folder = folder
+    _inventory: Inventory
+    _folder: str
+    known: dict[str, KnownFile]
 
     def put(self, files: Mapping[str, KnownFile]) -> None:
         """Put entries of files with true durable lengths. Raises `StorageError` without any change."""
@@ -335,7 +336,6 @@ def _check_inventory(disk: Disk, path: str) -> None:
 
 
 def _has_format(disk: Disk, path: str) -> bool:
-    # False: there is no format, and no part of a data folder.
     name = os.path.join(path, _FORMAT_NAME)
     if _FORMAT_NAME not in disk.list_folder(path):
         return False

@@ -3,7 +3,7 @@
 A record belongs to a *group*, a queue's number. `append` collects it and returns a *ticket*; `write` writes
 collected records; when the descriptors of `fds_to_sync` have been synced, `synced` makes the tickets durable.
 Publishes that must survive a loss of power are not confirmed before; those that need only survive the process
-may be when they are written (`write_early`). `runtime/journal/journal_task.py` calls the journal.
+may be when they are written (`write_early`).
 
 Three rules make the files readable after a loss of power (`record` and `logfile` rely on them):
 
@@ -104,22 +104,18 @@ class Journal:
         self.reserve = reserve_bytes
         # The reserve of the file being filled begins at this offset.
         self._limit = 0
-        # Size of the last append that was refused.
         self._refused = 0
         # The next file, made in advance: a full disk may have no room for it.
         self._next: LogFile | None = None
         self.ticket = 0
         """The last one returned: when it is durable, everything is."""
-        # Everything with this ticket or a lower one has been written.
         self._written = 0
-        # Records belong to one group of `together`.
         self._together = False
         # During recovery: records of a group before its end has been read.
         self._unended: list[Record] | None = None
         # All readable files, oldest first, including those that are still to be made.
         self._files: dict[int, LogFile] = {}
         self._live: dict[int, int] = {}
-        # Bytes of all files but the one being filled.
         self._full_bytes = 0
         # Descriptors of closed files, least recently used first.
         self._reading: OrderedDict[int, LogFile] = OrderedDict()
@@ -132,7 +128,6 @@ class Journal:
         # The state that a sync of everything written so far would make durable.
         self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
         self._syncing = False
-        # Number of files made, and of those with durable names.
         self._names = self._names_synced = 0
         # Files to remove, and the ticket that must be durable first; then the change of the inventory.
         self._dropped: deque[tuple[int, LogFile]] = deque()
@@ -318,7 +313,6 @@ class Journal:
         return None
 
     def _frees_room(self) -> bool:
-        # Cleaning some or all of the oldest full files must give more room than it takes.
         room = self.room_bytes // 2
         size = live = 0
         for number, file in self._files.items():
@@ -532,7 +526,6 @@ class Journal:
         self._make_next(filling.number + 1)
 
     def _advance(self) -> LogFile:
-        # The next file, if that is made and all before it is durable.
         current = self._current
         if (
             self._pending

@@ -61,7 +61,6 @@ class LogFile:
         self.end = max(size, HEADER_BYTES)
         self.allocated = 0
         self._disk = disk
-        # A write failed, and may have left a part of itself.
         self._cut_short = False
         self._fd: int | None = None
         self._seed = header.seed

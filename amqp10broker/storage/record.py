@@ -413,7 +413,6 @@ def _end_of_record(data: bytes, offset: int, seed: int) -> int | None:
 
 
 def _has_empty_sector(data: bytes, offset: int, end: int) -> bool:
-    # As if it had never been written.
     at = 0
     while at < end:
         stop = min(end, at + SECTOR_BYTES - (offset + at) % SECTOR_BYTES)

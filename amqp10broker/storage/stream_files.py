@@ -123,7 +123,6 @@ class FileShelf:
         if files == self._part.known:
             return
         try:
-            # A killed broker may not have done that.
             sync_folder(self._disk, self._streams)
             sync_folder(self._disk, self._folder)
         except OSError as error:
@@ -208,7 +207,6 @@ class FileShelf:
         return records
 
     def _touch(self, segment: int) -> None:
-        # The least recently used file is closed.
         self._open.pop(segment, None)
         self._open[segment] = None
         if len(self._open) > OPEN_MAX:

@@ -173,7 +173,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def do(self, command: QuorumCommand) -> None:
         """One command: as bytes to the replicas, and after that as an object to the queue."""
         before = encode_snapshot(self.queue)
-        now = max(self.now, self.queue.now_ms)
+        now = max(self.now, self.queue.messages.now_ms)
         encoded = encode_commands([command], now, self.queue.messages.next_index)
         entry = b"".join(encoded.pieces)
         assert entry == b"".join(encode_commands([command], now, self.queue.messages.next_index).pieces)

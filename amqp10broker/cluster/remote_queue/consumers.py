@@ -40,7 +40,7 @@ from amqp10broker.queues.commands import (
     TimedOut,
     Unsubscribe,
 )
-from amqp10broker.queues.selecting import encoded
+from amqp10broker.queues.quorum.commands import encoded
 
 
 @dataclass(slots=True, eq=False)

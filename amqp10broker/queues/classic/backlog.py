@@ -14,10 +14,12 @@ from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message, acquired, decode_batch, encode_batch
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.machine import that_fill
@@ -139,31 +141,25 @@ class Window(NamedTuple):
     """Some may have been handed out before."""
 
 
+@dataclass(eq=False)
 class Page:
     """Messages in the store. `positions`: None: consecutive. `ranks`: places in the page; None: all.
     `may_expire`: some may have a time to live; used after a restart only.
     """
 
-    def __init__(
-        self,
-        first: int,
-        count: int,
-        handle: Handle,
-        size: int,
-        redelivered: bool = False,
-        may_expire: bool = False,
-        positions: list[int] | None = None,
-    ) -> None:
-        self.first = first
-        self.positions = positions
-        self.ranks: list[int] | None = None
-        self.stored = count
-        self.count = count
-        self.handle = handle
-        self.size = size
-        self.redelivered = redelivered
-        self.may_expire = may_expire
-        self.soonest_ms = 0
+    first: int
+    count: int
+    handle: Handle
+    size: int
+    redelivered: bool = False
+    may_expire: bool = False
+    positions: list[int] | None = None
+    ranks: list[int] | None = None
+    stored: int = field(init=False)
+    soonest_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self.stored = self.count
 
     @property
     def run(self) -> Sequence[int]:

@@ -1,16 +1,18 @@
 """The consumers of a classic queue: rotation among those with credit, higher priorities first.
 
 With a single active consumer only one takes part, and the others wait for it to go. Only `Credit` changes
-credit; settlement does not.
+credit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from heapq import heappop, heappush
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message
 from amqp10broker.queues.classic.backlog import Window, content_bytes
 from amqp10broker.queues.classic.ready import Cursor, Keyed, Level, ReadyMessages
@@ -19,45 +21,37 @@ from amqp10broker.queues.machine import RoundRobin, that_fill, turn_within
 from amqp10broker.queues.queue_status import ConsumerStatus, Looking
 
 
+@dataclass(eq=False)
 class ClassicConsumer:
     """A consumer's state in its queue. `room`: bytes of contents it may have now; used up, there is no credit
     either. `unsettled`: key -> message as delivered; of a settled or browsing consumer only what may still be
     on its way. `counted`: false for a fetch of one message. `cursor`: of one that selects or browses.
     """
 
-    shown: Final = ()
+    ref: ConsumerRef
+    settled: bool
+    exclusive: bool
+    counted: bool
+    priority: int = 0
+    name: str = ""
+    cursor: Cursor | None = None
+    browses: bool = field(init=False)
+    cancelled: bool = False
+    credit: int = 0
+    room: int = NO_BOUND
+    delivery_count: int = 0
+    handed_out: int = 0
+    epoch: int = 0
+    turn: int = 1
+    unsettled: dict[int, Message] = field(default_factory=dict)
+    queued: bool = False
+    held_ms: int = 0
+    settled_ms: int | None = None
+    shown: ClassVar[Sequence[int]] = ()
     """It does not follow its queue to another node (`Deliver.shown`)."""
 
-    def __init__(
-        self,
-        ref: ConsumerRef,
-        *,
-        settled: bool,
-        exclusive: bool,
-        counted: bool,
-        priority: int = 0,
-        name: str = "",
-        cursor: Cursor | None = None,
-    ) -> None:
-        self.cursor = cursor
-        self.browses = cursor is not None and not cursor.takes
-        self.ref = ref
-        self.settled = settled
-        self.exclusive = exclusive
-        self.counted = counted
-        self.priority = priority
-        self.name = name
-        self.cancelled = False
-        self.credit = 0
-        self.room = NO_BOUND
-        self.delivery_count = 0
-        self.handed_out = 0
-        self.epoch = 0
-        self.turn = 1
-        self.unsettled: dict[int, Message] = {}
-        self.queued = False
-        self.held_ms = 0
-        self.settled_ms: int | None = None
+    def __post_init__(self) -> None:
+        self.browses = self.cursor is not None and not self.cursor.takes
 
     def part(self, waiting: ReadyMessages) -> ConsumerStatus:
         held = 0 if self.settled or self.browses else len(self.unsettled)
@@ -97,9 +91,6 @@ class Consumers:
     def __iter__(self) -> Iterator[ClassicConsumer]:
         return chain(self.by_ref.values(), self.browsers())
 
-    def __len__(self) -> int:
-        return len(self.by_ref) + len(self.browsers())
-
     def find_any(self, ref: ConsumerRef) -> ClassicConsumer | None:
         return self.by_ref.get(ref) or self.looking.get(ref)
 
@@ -111,7 +102,6 @@ class Consumers:
         return len(self._counted)
 
     def may_join(self, *, exclusive: bool) -> bool:
-        # A consumer with exclusive use is the only one.
         other = next(iter(self._counted.values()), None)
         return other is None or not (exclusive or other.exclusive)
 
@@ -214,9 +204,6 @@ class Consumers:
         else:
             self.leave_ring(consumer)
 
-
-# It looks from its cursor on, a window at a time: as many messages as it may have, more while none of them
-# matches. The places of messages that match beyond its credit are remembered.
 
 WINDOW_MAX: Final = 128
 

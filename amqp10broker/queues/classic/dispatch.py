@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Final, assert_never
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.message.traits import traits_of
 from amqp10broker.protocols.serial import MASK
@@ -23,33 +24,18 @@ DROPPED_MAX: Final = 4096
 """Messages that are dropped in one step when a limit was lowered."""
 
 
+@dataclass(slots=True, eq=False)
 class Disposal:
-    __slots__ = (
-        "_counters", "_dead_letters", "_delayed", "_outbox", "_store", "_waiting", "expired_ms",
-        "keeps", "settings", "unfinished",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        waiting: ReadyMessages,
-        delayed: DelayedMessages,
-        store: Store,
-        counters: QueueCounters,
-        dead_letters: list[DeadLetters],
-        outbox: Outbox,
-        *,
-        keeps: bool,
-    ) -> None:
-        self._waiting = waiting
-        self._delayed = delayed
-        self._store = store
-        self._counters = counters
-        self._dead_letters = dead_letters
-        self._outbox = outbox
-        self.settings: QueueSettings = DEFAULTS
-        self.keeps = keeps
-        self.unfinished = False
-        self.expired_ms: int | None = None
+    _waiting: ReadyMessages
+    _delayed: DelayedMessages
+    _store: Store
+    _counters: QueueCounters
+    _dead_letters: list[DeadLetters]
+    _outbox: Outbox
+    keeps: bool
+    settings: QueueSettings = DEFAULTS
+    unfinished: bool = False
+    expired_ms: int | None = None
 
     def forget(self, keys: Sequence[int]) -> None:
         waiting = self._waiting
@@ -260,33 +246,18 @@ def is_over(settings: QueueSettings, count: int, size: int) -> bool:
     )
 
 
+@dataclass(slots=True, eq=False)
 class Serving:
-    __slots__ = (
-        "_consumers", "_disposal", "_left", "_looked", "_outbox", "_store", "_waiting", "delivered_ms",
-        "keeps", "scan_max", "unfinished",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        waiting: ReadyMessages,
-        consumers: Consumers,
-        disposal: Disposal,
-        outbox: Outbox,
-        store: Store,
-        looked: Callable[[], None],
-        scan_max: int = SCAN_MAX,
-    ) -> None:
-        self.scan_max = scan_max
-        self.unfinished = False
-        self._looked = looked
-        self._left = 0  # messages that may be looked at in this step
-        self._waiting = waiting
-        self._consumers = consumers
-        self._disposal = disposal
-        self._outbox = outbox
-        self._store = store
-        self.keeps = disposal.keeps
-        self.delivered_ms: int | None = None
+    _waiting: ReadyMessages
+    _consumers: Consumers
+    _disposal: Disposal
+    _outbox: Outbox
+    _store: Store
+    _looked: Callable[[], None]
+    _left: int = 0  # messages that may be looked at in this step
+    scan_max: int = SCAN_MAX
+    unfinished: bool = False
+    delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
         """Hand out ready messages while any consumer has credit. `to_the_end`: remaining credit will be
@@ -315,17 +286,15 @@ class Serving:
         if expired:
             self._disposal.remove_expired(expired, now_ms)
         if keys:
-            if self.keeps:
+            if self._disposal.keeps:
                 self._mark_delivered(keys)
             step = len(takers)
             for place, taker in enumerate(takers[: len(keys)]):
                 if step == 1:
-                    self.give(taker, keys, messages, size, now_ms)
+                    self.give(taker, keys, messages, size, now_ms, again=again)
                 else:
                     part = messages[place::step]
-                    self.give(taker, keys[place::step], part, content_bytes(part), now_ms)
-                if again:
-                    self._outbox.deliver_again(taker)
+                    self.give(taker, keys[place::step], part, content_bytes(part), now_ms, again=again)
             consumers.had_turns(takers, len(keys))
         return len(expired)
 
@@ -378,7 +347,10 @@ class Serving:
         self._left -= found.looked_at
         if found.expired:
             self._disposal.remove_expired(found.expired, now_ms)
-        self._give_taken(consumer, found.keys, found.messages, found.size, now_ms, again=found.again)
+        if found.keys:
+            if self._disposal.keeps:
+                self._mark_delivered(found.keys)
+            self.give(consumer, found.keys, found.messages, found.size, now_ms, again=found.again)
         return len(found.keys)
 
     def _browse(self, consumer: ClassicConsumer, now_ms: int) -> None:
@@ -388,9 +360,7 @@ class Serving:
             found = Search(self._waiting, cursor, consumer.credit, consumer.room, self._left, now_ms)
             self._left -= found.looked_at
             if found.keys:
-                self.give(consumer, found.keys, found.messages, found.size, now_ms)
-                if found.again:
-                    self._outbox.deliver_again(consumer)
+                self.give(consumer, found.keys, found.messages, found.size, now_ms, again=found.again)
         if consumer.credit and has_more(self._waiting, cursor):
             self.unfinished = True
 
@@ -400,25 +370,11 @@ class Serving:
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:
             self._disposal.remove_expired(expired, now_ms)
-        self._give_taken(consumer, keys, messages, size, now_ms, again=again)
-        return len(expired)
-
-    def _give_taken(
-        self,
-        consumer: ClassicConsumer,
-        keys: Sequence[int],
-        messages: Sequence[Message],
-        size: int,
-        now_ms: int,
-        *,
-        again: bool,
-    ) -> None:
         if keys:
-            if self.keeps:
+            if self._disposal.keeps:
                 self._mark_delivered(keys)
-            self.give(consumer, keys, messages, size, now_ms)
-            if again:
-                self._outbox.deliver_again(consumer)
+            self.give(consumer, keys, messages, size, now_ms, again=again)
+        return len(expired)
 
     def give(
         self,
@@ -427,9 +383,11 @@ class Serving:
         messages: Sequence[Message],
         size: int,
         now_ms: int,
+        *,
+        again: bool = False,
     ) -> None:
         count = len(keys)
-        self._outbox.deliver(consumer, keys, messages)
+        self._outbox.deliver(consumer, keys, messages, again=again)
         self.delivered_ms = now_ms
         if not consumer.unsettled:
             consumer.held_ms = now_ms

@@ -108,18 +108,16 @@ class JournalPage:
     count: int
 
 
+@dataclass(slots=True, eq=False)
 class _Read:
     """A record of messages, decoded once for all wanted parts of it."""
 
-    __slots__ = ("_at", "_lengths", "_messages", "first", "head", "payload")
-
-    def __init__(self, first: int, head: MessagesHead, at: int, payload: bytes) -> None:
-        self.first = first
-        self.head = head
-        self.payload = payload
-        self._at = at
-        self._messages: Sequence[Message] | None = None
-        self._lengths: Sequence[int] | None = None
+    first: int
+    head: MessagesHead
+    _at: int
+    payload: bytes
+    _messages: Sequence[Message] | None = None
+    _lengths: Sequence[int] | None = None
 
     def messages(self) -> Sequence[Message]:
         if self._messages is None:
@@ -470,7 +468,6 @@ class ClassicStore(Store):
 
 
 def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:
-    # Joins neighbours.
     average = size // len(run)
     most = min(PAGE_MESSAGES_MAX, max(1, PAGE_BYTES_MAX // max(1, average)))
     start = run.start

@@ -7,12 +7,13 @@ command contains the time in ms of wall clock; the queue's time stands still whi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Final
 
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
-from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.filters import Filters, MessageFilter
+from amqp10broker.message.filters.sql_eval import compile_selector
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.protocols.serial import MASK, limit_left
@@ -29,24 +30,18 @@ from amqp10broker.queues.classic.dispatch import (
 )
 from amqp10broker.queues.classic.ready import Cursor, Delayed, DelayedMessages, ReadyMessages
 from amqp10broker.queues.commands import (
-    AttachPublisher,
     Cancel,
     Command,
     Configure,
     Confirmed,
     Credit,
-    CreditReply,
     DeadLetterReason,
-    Delete,
     DeliveryOutcome,
-    DetachPublisher,
     GiveBack,
-    Inspect,
     Publish,
     PublisherRef,
     PublishRejected,
     Purge,
-    QueueDeleted,
     Settle,
     Settled,
     Subscribe,
@@ -68,7 +63,6 @@ from amqp10broker.queues.queue_status import (
     is_full,
     length_limits,
 )
-from amqp10broker.queues.selecting import Select, selection
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 PLAIN_HEADS_MAX: Final = 256
@@ -78,6 +72,26 @@ _HEAD: Final = itemgetter(0)
 
 DUE_MAX: Final = 1024
 """Due messages that are handled in one step."""
+
+
+Select = Callable[[Sequence[Message]], Sequence[int]]
+"""Returns the positions of the wanted messages, from 0, in order."""
+
+
+def selection(selector: str) -> Select:
+    """Compile a JMS selector of a queue that accepts only some of the messages published to it. Raises
+    `ValueError`, with the position, if it is not valid.
+    """
+    wanted = MessageFilter.of_sql(compile_selector(selector))
+    return lambda messages: wanted.matching(messages, 0)
+
+
+def fault_of(selector: str) -> str | None:
+    try:
+        selection(selector)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 class ClassicQueue(QueueMachine):
@@ -112,7 +126,7 @@ class ClassicQueue(QueueMachine):
         self._serving = Serving(
             *(self.waiting, self._consumers, self._disposal, self._outbox, self._store),
             self._end_drains,
-            scan_max,
+            scan_max=scan_max,
         )
         # Drains that are answered when the queue was looked through up to these positions.
         self._drains: dict[ClassicConsumer, list[int]] = {}
@@ -207,17 +221,9 @@ class ClassicQueue(QueueMachine):
                 self._cancel(command)
             case Unsubscribe():
                 self._unsubscribe(command)
-            case AttachPublisher():
-                self._attach(command)
-            case DetachPublisher():
-                self._publishers.pop(command.publisher, None)
-            case Inspect():
-                self._answer(command.request, self.ready)
             case Purge():
                 self._answer(command.request, self.not_handed_out)
                 self._disposal.drop_all()
-            case Delete():
-                self._delete(command)
             case Configure():
                 self.configure(command.settings)
                 self._disposal.make_room()
@@ -226,7 +232,7 @@ class ClassicQueue(QueueMachine):
             case Tick():
                 self._pass_time()
             case _:
-                assert_never(command)
+                self._apply_common(command)
 
     def _pass_time(self) -> None:
         if self.delayed.count:
@@ -234,7 +240,6 @@ class ClassicQueue(QueueMachine):
         self._disposal.expire(self._now)
         if self._disposal.unfinished:
             self._disposal.make_room()
-        # Messages behind many that had expired.
         self._serving.serve(self._now)
         gone_at = self._gone_at()
         if gone_at is not None and gone_at <= self._now:
@@ -267,7 +272,7 @@ class ClassicQueue(QueueMachine):
 
     def _break_off(self) -> None:
         # The store's messages are not this state's to remove any more.
-        self._keeps = self._disposal.keeps = self._serving.keeps = False
+        self._keeps = self._disposal.keeps = False
         self._refuse_unsafe(failed=True)
 
     def _publish(self, command: Publish) -> None:
@@ -307,7 +312,6 @@ class ClassicQueue(QueueMachine):
         )
 
     def _pass_on(self, command: Publish) -> bool:
-        # Past the backlog, to the only consumer that waits for messages.
         waiting, consumers = self.waiting, self._consumers
         if (
             waiting.count
@@ -377,7 +381,6 @@ class ClassicQueue(QueueMachine):
         )
 
     def _take_in(self, command: Publish, start: int, stop: int) -> None:
-        # Persistent messages are confirmed as soon as they are safe.
         self.counters.published += stop - start
         if stop == start:
             return
@@ -622,7 +625,6 @@ class ClassicQueue(QueueMachine):
         self._end_of(consumer)
 
     def _end_of(self, consumer: ClassicConsumer) -> None:
-        # An auto-delete queue goes with its last consumer.
         self._unused_since = self._now
         if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
             self._delete()
@@ -650,19 +652,9 @@ class ClassicQueue(QueueMachine):
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             self._consumers.set_credit(consumer, 0)
-        self._outbox.flush(consumer)
-        self._tell(
-            command.consumer.reply_to,
-            CreditReply(
-                command.consumer,
-                consumer.delivery_count,
-                consumer.credit,
-                # A consumer that waits for the active one to go can have nothing, whatever its credit.
-                self.ready if self._consumers.is_active(consumer) else 0,
-                command.drain,
-                consumer.epoch,
-            ),
-        )
+        # A consumer that waits for the active one to go can have nothing, whatever its credit.
+        available = self.ready if self._consumers.is_active(consumer) else 0
+        self._outbox.reply(consumer, available, drain=command.drain)
 
     def _credit_looking(self, consumer: ClassicConsumer, command: Credit) -> None:
         # The drain of a consumer that selects or browses is answered when it has looked enough.
@@ -692,12 +684,9 @@ class ClassicQueue(QueueMachine):
 
     def _reply_looking(self, consumer: ClassicConsumer, *, drain: bool) -> None:
         assert consumer.cursor is not None
-        self._outbox.flush(consumer)
         # It could have nothing of what it has looked through.
         available = self.ready if has_more(self.waiting, consumer.cursor) else 0
-        ref, count = consumer.ref, consumer.delivery_count
-        reply = CreditReply(ref, count, consumer.credit, available, drain, consumer.epoch)
-        self._tell(ref.reply_to, reply)
+        self._outbox.reply(consumer, available, drain=drain)
 
     def _end_drains(self) -> None:
         for consumer, ends in list(self._drains.items()):
@@ -707,9 +696,7 @@ class ClassicQueue(QueueMachine):
 
     def _let_go(self) -> None:
         self._refuse_unsafe(failed=self.failed)
-        for consumer in self._consumers:
-            self._outbox.flush(consumer)
-            self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))
+        self._outbox.end(self._consumers, self.name)
         self._consumers.clear()
         self._drains.clear()
         self.waiting.cursors.clear()

@@ -242,7 +242,6 @@ class ReadyMessages:
     def _take_rest(
         self, count: int, now_ms: int, room: int, keys: list[int], messages: list[Message], size: int
     ) -> tuple[list[int], list[Message], list[Keyed], int]:
-        # Messages of several levels, returned ones, and those that may have expired.
         here = len(keys)
         expired: list[Keyed] = []
         while (
@@ -385,9 +384,8 @@ class Delayed(NamedTuple):
 
 class _DelayedPage(NamedTuple):
     when_ms: int
-    """Of its first message, or a lower bound."""
     position: int
-    """Of its first message, or a lower bound."""
+    """Both of its first message, or lower bounds."""
     handle: Handle
     messages: int
     size: int

@@ -64,6 +64,7 @@ from amqp10broker.layout import (
     as_bytes,
     row,
 )
+from amqp10broker.message.filters.filters import Filters, encode_wanted
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     Cancel,
@@ -82,7 +83,6 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.commands import joined as joined_publishes
 from amqp10broker.queues.layouts import CONSUMER, OF_SESSIONS, OF_THE_QUEUE, PEER, SUBSCRIPTION
 from amqp10broker.queues.quorum.ready import FAIR_LEVELS
-from amqp10broker.queues.selecting import encoded
 from amqp10broker.raft.messages import POINT, Kind
 
 
@@ -249,6 +249,14 @@ class EntryCommands:
     now_ms: int
     first: int
     commands: list[QuorumChange]
+
+
+def encoded(filters: object | None) -> bytes | None:
+    """Return a consumer's filters as the log contains them; None: it wants all messages."""
+    if filters is None or isinstance(filters, bytes):
+        return filters
+    assert isinstance(filters, Filters)
+    return None if filters.messages is None else encode_wanted(filters)
 
 
 FILTERS: Final = as_bytes(lambda filters: encoded(filters) or b"", lambda data: data or None)

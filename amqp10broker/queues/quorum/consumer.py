@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.filters import MessageFilter, decode_wanted
@@ -79,6 +79,7 @@ class ConsumerSelection:
         return self._filter
 
 
+@dataclass(eq=False)
 class QuorumConsumer:
     """A consumer's state in its queue. `counted`: false for a fetch of one message. `timeout_ms`: None: as in
     the queue's settings. `room`: bytes of contents it may have now; used up, there is no credit either.
@@ -88,42 +89,30 @@ class QuorumConsumer:
     message.
     """
 
-    shown: Final = ()
+    ref: ConsumerRef
+    number: int
+    settled: bool
+    counted: bool
+    priority: int
+    timeout_ms: int | None
+    name: str = ""
+    credit: int = 0
+    room: int = NO_BOUND
+    delivery_count: int = 0
+    handed_out: int = 0
+    turn: int = 1
+    epoch: int = 0
+    unsettled: dict[int, int] = field(default_factory=dict)
+    cancelled: bool = False
+    silent: bool = False
+    suspended: bool = False
+    given_up: bool = False
+    active: bool = False
+    queued: bool = False
+    settled_ms: int | None = None
+    selection: ConsumerSelection | None = None
+    shown: ClassVar[Sequence[int]] = ()
     """Its progress is part of the state, and no node has to record it (`Deliver.shown`)."""
-
-    def __init__(
-        self,
-        ref: ConsumerRef,
-        number: int,
-        *,
-        settled: bool,
-        counted: bool,
-        priority: int,
-        timeout_ms: int | None,
-        name: str = "",
-    ) -> None:
-        self.ref = ref
-        self.number = number
-        self.settled = settled
-        self.counted = counted
-        self.priority = priority
-        self.timeout_ms = timeout_ms
-        self.name = name
-        self.credit = 0
-        self.room = NO_BOUND
-        self.delivery_count = 0
-        self.handed_out = 0
-        self.turn = 1
-        self.epoch = 0
-        self.unsettled: dict[int, int] = {}
-        self.cancelled = False
-        self.silent = False
-        self.suspended = False
-        self.given_up = False
-        self.active = False
-        self.queued = False
-        self.settled_ms: int | None = None
-        self.selection: ConsumerSelection | None = None
 
     @property
     def part(self) -> ConsumerStatus:

@@ -16,7 +16,6 @@ from amqp10broker.queues.commands import (
     DeliveryOutcome,
     GiveBack,
     PeerId,
-    QueueDeleted,
     Settle,
     Subscribe,
     Subscribed,
@@ -24,7 +23,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
 )
 from amqp10broker.queues.machine import Outbox, RoundRobin, next_takers, turn_of, turn_within
-from amqp10broker.queues.quorum.commands import Selected
+from amqp10broker.queues.quorum.commands import Selected, encoded
 from amqp10broker.queues.quorum.consumer import (
     SIZE_BITS,
     Activity,
@@ -38,7 +37,6 @@ from amqp10broker.queues.quorum.consumer import (
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.ready import Place
 from amqp10broker.queues.quorum.selecting import Selecting
-from amqp10broker.queues.selecting import encoded
 
 
 class QuorumConsumers:
@@ -81,9 +79,7 @@ class QuorumConsumers:
         self._find_timeout()
 
     def delete(self) -> None:
-        for consumer in self.by_ref.values():
-            self._outbox.flush(consumer)
-            self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
+        self._outbox.end(self.by_ref.values(), self._name)
         self._clear()
 
     def suspect(self, node: int, incarnation: int) -> None:
@@ -305,17 +301,7 @@ class QuorumConsumers:
             self._drained(consumer)
 
     def _reply(self, consumer: QuorumConsumer, *, drain: bool) -> CreditReply:
-        self._outbox.flush(consumer)
-        reply = CreditReply(
-            consumer.ref,
-            consumer.delivery_count,
-            consumer.credit,
-            self._available(consumer),
-            drain,
-            consumer.epoch,
-        )
-        self._outbox.tell(consumer.ref.reply_to, reply)
-        return reply
+        return self._outbox.reply(consumer, self._available(consumer), drain=drain)
 
     def _available(self, consumer: QuorumConsumer) -> int:
         single = self._messages.settings.single_active_consumer
@@ -435,7 +421,6 @@ class QuorumConsumers:
                     turns.remove(taker)
 
     def _serve_in_turns(self) -> None:
-        # Used where some consumers select.
         turns, ready = self.turns, self._messages.ready
         group: RoundRobin[QuorumConsumer] | None = None
         bounds: Sequence[int] | None = None
@@ -463,7 +448,6 @@ class QuorumConsumers:
             self._have(consumer, indexes, sizes, self._read(indexes))
 
     def _take(self, count: int, room: int, bounds: Sequence[int] | None) -> tuple[list[int], list[int]]:
-        # The message that uses up the room is the last.
         ready = self._messages.ready
         indexes: list[int] = []
         sizes: list[int] = []
@@ -490,7 +474,6 @@ class QuorumConsumers:
     def _have(
         self, consumer: QuorumConsumer, indexes: list[int], sizes: list[int], messages: list[Message]
     ) -> None:
-        # Messages are not read while the queue follows.
         count = len(indexes)
         consumer.room -= sum(sizes)
         consumer.credit = consumer.credit - count if consumer.room > 0 else 0
@@ -506,9 +489,7 @@ class QuorumConsumers:
                 self.timeout_at = timeout_at
         if self._messages.replaying:
             return
-        self._outbox.deliver(consumer, indexes, messages)
-        if self._messages.counts:
-            self._outbox.deliver_again(consumer)
+        self._outbox.deliver(consumer, indexes, messages, again=bool(self._messages.counts))
 
     def _update_turn(self, consumer: QuorumConsumer) -> None:
         able = consumer.credit and not (consumer.silent or consumer.suspended or consumer.cancelled)

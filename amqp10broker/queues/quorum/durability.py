@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues import machine_version
 from amqp10broker.queues.commands import (
     DELETE,
@@ -99,18 +100,16 @@ def difference(ahead_ms: int) -> str:
 NEVER: Final = 2**62
 
 
+@dataclass(slots=True, eq=False)
 class LogTime:
     """The time of one leader, in ms. A leader whose clock is hours ahead stamps entries with its time, and
     time never runs back. If the next leader waited until its own clock is there, no message would expire for
     hours. So its time goes on from the last entry's, a tenth slower than the clock, until that has caught up.
     """
 
-    __slots__ = ("_clock_ms", "_node", "_time_ms")
-
-    def __init__(self, node: Clocks, time_ms: int = 0, clock_ms: int = NEVER) -> None:
-        self._node = node
-        self._time_ms = time_ms
-        self._clock_ms = clock_ms
+    _node: Clocks
+    _time_ms: int = 0
+    _clock_ms: int = NEVER
 
     def at(self, clock_ms: int) -> int:
         own = clock_ms + self._node.correction_ms
@@ -183,7 +182,6 @@ class QuorumInMemory(DurabilityBackend[QuorumQueue]):
         self.due_ms = None if selected is None else now_ms
 
     def _show_on(self) -> None:
-        # No time passes with it.
         if self.queue.show_on():
             self.wake()
 
@@ -449,7 +447,6 @@ class QuorumInLog(QuorumInMemory):
         self._note()
 
     def _raise_version(self, now_ms: int) -> None:
-        # From the next entry on, if all members support a newer version.
         version = self._store.version
         if version < machine_version.NEWEST and version < (usable := self._usable()):
             self._propose(RaiseVersion(usable), now_ms)

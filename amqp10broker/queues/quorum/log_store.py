@@ -98,7 +98,6 @@ class EntryIndex:
             self._terms.pop()
 
     def move(self, index: int, file: int, offset: int) -> None:
-        """Change the place of an entry that was appended again."""
         self._places[index - self._first] = file << _OFFSET_BITS | offset
 
     def clear(self) -> None:
@@ -115,7 +114,6 @@ class EntryIndex:
             del self._terms[0]
 
     def last_in(self, file: int) -> int | None:
-        """Return the last entry in this file or an earlier one."""
         # Entries that were appended again before the power went are in later files than those behind them.
         behind, first, places = file + 1 << _OFFSET_BITS, self._first, self._places
         return next((first + at for at in reversed(range(len(places))) if places[at] < behind), None)
@@ -222,10 +220,8 @@ class QuorumStore:
         self._mine = not joins
         """Records that are read belong to this member, not to an earlier one of this node."""
         self._begin_file = 0
-        """File of the `BEGINS` record."""
         self.on_installed: Callable[[QuorumQueue], None] = lambda queue: None
         self._staged: JournalBodies | None = None
-        """Messages of a state that is being received."""
         self._transfer = 0
         self._staged_state = b""
         self._gone = NodeGone(node, incarnation - 1)
@@ -256,7 +252,6 @@ class QuorumStore:
         self._since = 0
         """Bytes of entries appended since then."""
         self.ticket = 0
-        """Of the last record that was appended here."""
 
     @property
     def newer(self) -> int:
@@ -359,8 +354,8 @@ class QuorumStore:
         """
         queue = self._queue
         assert queue is not None
-        runs = self.bodies.read_all(sorted(queue.live_indexes()), STAGED_BYTES)
-        records = (_record_of(*run) for run in runs)
+        indexes = sorted(queue.live_indexes())
+        records = (_record_of(*run) for run in self.bodies.read_all(indexes, STAGED_BYTES))
         return self.point, encode_snapshot(queue), records, self.bodies.read_done
 
     def stage(self, transfer: int, messages: bytes) -> None:
@@ -425,7 +420,7 @@ class QuorumStore:
         self.point = self._base = point
         self.last = point.index
         self.next_index = self._next_index = queue.messages.next_index
-        self.now_ms, self.version = self._now_ms, self._version = queue.now_ms, queue.version
+        self.now_ms, self.version = self._now_ms, self._version = queue.messages.now_ms, queue.version
         self.tail.clear()
         self._entries.clear()
         return queue
@@ -542,12 +537,10 @@ class QuorumStore:
         if begins or 0 < self._hard_file <= file or settled:
             self._write_hard(replace(self._hard, commit=max(self._hard.commit, self.point.index)))
             yield
-        # The commands behind the last state may be in the file too.
         if self._snapshot is not None and (begins or self._snapshot[0] <= file):
             self._write_state(self._queue)
             yield
-        last = self._entries.last_in(file)
-        if last is not None:
+        if (last := self._entries.last_in(file)) is not None:
             self._compact(last)
 
     def delete(self) -> None:
@@ -732,8 +725,7 @@ class QuorumStore:
             self._replay(known)
         except ValueError as error:
             raise self._damaged("the journal", error) from error
-        missing = self.bodies.keep_only(queue.live_indexes())
-        if missing:
+        if missing := self.bodies.keep_only(queue.live_indexes()):
             raise DamagedFile(
                 "the journal",
                 f"{len(missing)} messages of quorum queue '{self._name}' are in no record, the first of them "

@@ -419,7 +419,6 @@ class Messages:
 
 
 def _runs(places: Sequence[Place]) -> Iterator[tuple[int, list[int]]]:
-    # Keys within a run grow.
     keys: list[int] = []
     line = 0
     for number, key in places:

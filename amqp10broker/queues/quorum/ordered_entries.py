@@ -3,7 +3,7 @@ delivery.
 
 An entry of a line consists of a key, which only grows along the line, the size of the body, and the expiry.
 Entries lie in blocks of arrays, 12 bytes an entry, or 20 in a block with messages that have a time to live: a
-million of them take some megabytes. All operations work on batches.
+million of them take some megabytes.
 
 Messages for later delivery are in order of the times when they become ready, or expire, if that is earlier.
 The soonest are tuples in a heap, at most `SOON_MAX` of them. Beyond that, the later half is packed into
@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.machine import that_fill
 
@@ -28,14 +29,12 @@ BLOCK_MAX: Final = 4096
 NEVER: Final = 0
 
 
+@dataclass(slots=True, eq=False)
 class Block:
-    __slots__ = ("expiries", "keys", "sizes", "start")
-
-    def __init__(self, keys: array[int], sizes: array[int], expiries: array[int] | None) -> None:
-        self.keys = keys
-        self.sizes = sizes
-        self.expiries = expiries
-        self.start = 0
+    keys: array[int]
+    sizes: array[int]
+    expiries: array[int] | None
+    start: int = 0
 
     def expiries_between(self, start: int, stop: int) -> list[int]:
         return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()

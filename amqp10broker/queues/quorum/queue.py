@@ -12,21 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     TICK,
     Answer,
-    AttachPublisher,
     Cancel,
     Configure,
     Confirmed,
     ConsumerRef,
     Credit,
-    Delete,
     Deliver,
-    DetachPublisher,
     GiveBack,
     Inspect,
     PeerId,
@@ -115,10 +112,6 @@ class QuorumQueue(QueueMachine):
         self.browsers.clear()
         self._outbox.take()
         self.messages.dead_letters.clear()
-
-    @property
-    def now_ms(self) -> int:
-        return self.messages.now_ms
 
     @property
     def ready(self) -> int:
@@ -350,14 +343,8 @@ class QuorumQueue(QueueMachine):
                 self._consumers.cancel(command)
             case Unsubscribe():
                 self._consumers.unsubscribe(command)
-            case AttachPublisher():
-                self._attach(command)
-            case DetachPublisher():
-                self._publishers.pop(command.publisher, None)
             case Purge():
                 self._purge(command)
-            case Delete():
-                self._delete(command)
             case Configure():
                 self._configure(command.settings)
             case DlxSettle():
@@ -385,7 +372,7 @@ class QuorumQueue(QueueMachine):
             case Tick() | Letters():
                 return
             case _:
-                assert_never(command)
+                self._apply_common(command)
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:

@@ -11,9 +11,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
 from heapq import heappop, heappush
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
@@ -21,10 +23,8 @@ from amqp10broker.queues.commands import (
     Cancel,
     ConsumerRef,
     Credit,
-    CreditReply,
     GiveBack,
     PeerId,
-    QueueDeleted,
     Settle,
     Settled,
     Subscribe,
@@ -343,6 +343,7 @@ def _until(again: Again, start: int, end: int) -> Iterator[Place]:
 OF_CONSUMERS: Final = (Credit, Settle, GiveBack, Cancel, Unsubscribe)
 
 
+@dataclass(eq=False)
 class Browser:
     """A browsing consumer. `room`: bytes of contents that it may be shown now. `delivery_count`: messages
     shown, as `Credit` counts them. `at`: by line the key before which everything was looked at. `behind`,
@@ -350,20 +351,19 @@ class Browser:
     the keys up to which it must have looked.
     """
 
-    def __init__(self, ref: ConsumerRef, wanted: MessageFilter | None, name: str, lines: int) -> None:
-        self.ref = ref
-        self.wanted = wanted
-        self.name = name
-        self.credit = 0
-        self.room = NO_BOUND
-        self.delivery_count = 0
-        self.epoch = 0
-        self.handed_out = 0
-        self.at = [0] * lines
-        self.behind: list[tuple[int, int]] = []
-        self.on_its_way: dict[int, tuple[int, int]] = {}
-        self.ends: list[int] | None = None
-        self.looked_at = 0
+    ref: ConsumerRef
+    wanted: MessageFilter | None
+    name: str
+    at: list[int]
+    credit: int = 0
+    room: int = NO_BOUND
+    delivery_count: int = 0
+    epoch: int = 0
+    handed_out: int = 0
+    behind: list[Place] = field(default_factory=list)
+    on_its_way: dict[int, Place] = field(default_factory=dict)
+    ends: list[int] | None = None
+    looked_at: int = 0
 
     @property
     def shown(self) -> list[int]:
@@ -441,9 +441,8 @@ class Browsers:
             assert isinstance(command.filters, Filters)
             wanted = command.filters.messages
         ref = command.consumer
-        browser = self.by_ref[ref] = Browser(ref, wanted, command.name, len(self._messages.ready.lines))
-        if command.shown:
-            browser.at[:] = command.shown
+        at = list(command.shown) or [0] * len(self._messages.ready.lines)
+        self.by_ref[ref] = Browser(ref, wanted, command.name, at)
         if command.answer:
             self._outbox.tell(ref.reply_to, Subscribed(ref))
 
@@ -488,10 +487,8 @@ class Browsers:
         if drain:
             browser.delivery_count = (browser.delivery_count + browser.credit) & MASK
             browser.credit = 0
-        self._outbox.flush(browser)
-        ready = self._messages.ready.length if self._has_more(browser) else 0
-        reply = CreditReply(browser.ref, browser.delivery_count, browser.credit, ready, drain, browser.epoch)
-        self._outbox.tell(browser.ref.reply_to, reply)
+        available = self._messages.ready.length if self._has_more(browser) else 0
+        self._outbox.reply(browser, available, drain=drain)
 
     def show(self) -> None:
         left = self.scan_max
@@ -561,9 +558,12 @@ class Browsers:
             browser.delivery_count = (browser.delivery_count + len(shown)) & MASK
             if browser.room <= 0:
                 browser.credit = 0
-            self._outbox.deliver(browser, [indexes[at] for at in shown], [found[at] for at in shown])
-            if messages.counts:
-                self._outbox.deliver_again(browser)
+            self._outbox.deliver(
+                browser,
+                [indexes[at] for at in shown],
+                [found[at] for at in shown],
+                again=bool(messages.counts),
+            )
         return bool(alive)
 
     def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
@@ -575,7 +575,5 @@ class Browsers:
         self.unfinished = False
 
     def delete(self) -> None:
-        for browser in self.by_ref.values():
-            self._outbox.flush(browser)
-            self._outbox.tell(browser.ref.reply_to, QueueDeleted(browser.ref, self._name))
+        self._outbox.end(self.by_ref.values(), self._name)
         self.clear()

@@ -263,7 +263,7 @@ def decode_snapshot(name: str, data: bytes, bodies: PagedBodies | None = None) -
         state.expiries,
     )
     for given in state.consumers:
-        consumers.by_ref[given.ref] = _consumer(given)
+        consumers.by_ref[given.ref] = QuorumConsumer(**given.__dict__)
     messages.counts = {
         index: state.kinds[number] for index, number in zip(state.counted, state.counts, strict=True)
     }
@@ -290,17 +290,3 @@ def _fill(line: OrderedEntries, keys: Sequence[int], sizes: Sequence[int], expir
     for at in range(0, len(keys), step):
         some = expiries[at : at + step] if any(expiries[at : at + step]) else None
         line.append(keys[at : at + step], sizes[at : at + step], some)
-
-
-def _consumer(given: SimpleNamespace) -> QuorumConsumer:
-    consumer = QuorumConsumer(
-        given.ref,
-        given.number,
-        settled=given.settled,
-        counted=given.counted,
-        priority=given.priority,
-        timeout_ms=given.timeout_ms,
-    )
-    for name, value in given.__dict__.items():
-        setattr(consumer, name, value)
-    return consumer

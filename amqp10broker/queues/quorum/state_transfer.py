@@ -3,16 +3,17 @@
 A state is sent in parts of at most `PART_BYTES`, `WINDOW` of them under way, over a connection of its own,
 numbered from 0. The parts of one transfer come in order; a member that gets the beginning of another transfer
 drops what it had. First come the messages, as records of the journal; then the state; last an
-`InstallSnapshot` with the sender, the term and the place in the log. The answer says how many parts have
-come, and what became of the transfer.
+`InstallSnapshot` with the sender, the term and the place in the log.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
+from dataclasses import field
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.layout import REST, U8, U32, U64, BadBytes, row
 from amqp10broker.queues.machine_version import NewerMachine
 from amqp10broker.queues.quorum.log_store import QuorumStore
@@ -59,42 +60,31 @@ def _cut(messages: Iterator[bytes], state: bytes, last: bytes) -> Iterator[tuple
     yield What.END, last
 
 
+@dataclass(slots=True, eq=False)
 class _Outgoing:
-    def __init__(
-        self,
-        to: int,
-        transfer: int,
-        index: int,
-        parts: Iterator[tuple[What, bytes]],
-        done: Callable[[], None],
-    ) -> None:
-        self.to = to
-        self.transfer = transfer
-        self.done = done
-        self.index = index
-        self.due = 0
-        self._parts = parts
-        self._number = self._answered = 0
-
-    def answered(self, number: int) -> None:
-        self._answered = max(self._answered, number)
+    to: int
+    transfer: int
+    index: int
+    parts: Iterator[tuple[What, bytes]]
+    done: Callable[[], None]
+    due: int = 0
+    sent: int = 0
+    answered: int = 0
 
     def next(self) -> bytes | None:
-        if self._number - self._answered >= WINDOW:
-            return None
-        part = next(self._parts, None)
+        part = next(self.parts, None) if self.sent - self.answered < WINDOW else None
         if part is None:
             return None
-        self._number += 1
-        return PART.encode((self.transfer, self._number - 1, *part))
+        self.sent += 1
+        return PART.encode((self.transfer, self.sent - 1, *part))
 
 
+@dataclass(slots=True, eq=False)
 class _Incoming:
-    def __init__(self, transfer: int) -> None:
-        self.transfer = transfer
-        self.count = 0
-        self.record: list[bytes] = []
-        self.state: list[bytes] = []
+    transfer: int
+    count: int = 0
+    record: list[bytes] = field(default_factory=list)
+    state: list[bytes] = field(default_factory=list)
 
 
 class Snapshots:
@@ -122,8 +112,6 @@ class Snapshots:
     def stop(self, group: int) -> None:
         for key in [key for key in self._outgoing if key[0] == group]:
             self._outgoing.pop(key).done()
-
-    # --- sending ------------------------------------------------------------------------------------
 
     def begin(self, group: int, to: int) -> None:
         member = self._groups.get(group)
@@ -163,8 +151,6 @@ class Snapshots:
             if outgoing.due <= now_ms:
                 self._over(group, outgoing, None)
 
-    # --- what comes ---------------------------------------------------------------------------------
-
     def received(self, node: int, group: int, body: bytes, answer: bool) -> None:
         """Handle a part or an answer. Raises `BadBytes` if it is neither."""
         transfer, number, what, part = PART.decode(body)
@@ -183,7 +169,7 @@ class Snapshots:
         for (of, to), outgoing in list(self._outgoing.items()):
             if of == group and node_of(to) == node and outgoing.transfer == transfer:
                 if outcome == SnapshotOutcome.GOES_ON:
-                    outgoing.answered(number)
+                    outgoing.answered = max(outgoing.answered, number)
                     self._send_more(group, outgoing)
                 else:
                     self._over(group, outgoing, outgoing.index if outcome == SnapshotOutcome.TAKEN else None)
@@ -227,7 +213,8 @@ class Snapshots:
             store.unstage()
             return SnapshotOutcome.GOES_ON
         snapshot = Snapshot(message.snapshot.point, data)
-        member.step(InstallSnapshot(message.sender, message.to, message.term, snapshot))
+        install = InstallSnapshot(message.sender, message.to, message.term, snapshot)
+        member.raft.step(install, self._groups.now_ms())
         member.advance()
         store.unstage()
         return SnapshotOutcome.TAKEN

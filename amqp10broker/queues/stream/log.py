@@ -5,9 +5,7 @@ header of 13 bytes, the chunk's filter, and the encoded messages::
 
     timestamp ms u64 | messages u32 | filter length u8 | filter | messages
 
-A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old segments
-are removed as a whole, but not the one that is written to. A shelf stores the segments: files in a folder
-(`storage.stream_files`), or memory (`MemoryShelf`).
+A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from operator import attrgetter
 from struct import Struct
 from typing import Final
 
+from amqp10broker.dataclass import dataclass
 from amqp10broker.message.message import Message, decode_batch
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.stream_files import CHUNK, FileShelf
@@ -76,28 +75,18 @@ Place = tuple[int, int]
 """First offset of a segment, and a position in it."""
 
 
+@dataclass(slots=True, eq=False)
 class Chunk:
     """Messages that were written together, decoded on first use. `timestamp_ms`: never less than that of the
     chunk before.
     """
 
-    __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
-
-    def __init__(
-        self,
-        first: int,
-        end: int,
-        timestamp_ms: int,
-        filter_bytes: bytes,
-        content: bytes | list[Message],
-        size_bytes: int,
-    ) -> None:
-        self.first = first
-        self.end = end
-        self.timestamp_ms = timestamp_ms
-        self.filter = filter_bytes
-        self.size_bytes = size_bytes
-        self._content = content
+    first: int
+    end: int
+    timestamp_ms: int
+    filter: bytes
+    _content: bytes | list[Message]
+    size_bytes: int
 
     @property
     def messages(self) -> list[Message]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, assert_never
+from typing import Final
 
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.filters.stream import (
@@ -29,25 +29,19 @@ from amqp10broker.message.message import Message, encode_batch
 from amqp10broker.protocols.serial import MASK, limit_left
 from amqp10broker.queues.commands import (
     NO_BOUND,
-    AttachPublisher,
     Cancel,
     Command,
     Configure,
     Confirmed,
     ConsumerRef,
     Credit,
-    CreditReply,
     DeadLetterReason,
-    Delete,
     Deliver,
-    DetachPublisher,
     Effect,
     GiveBack,
-    Inspect,
     PeerId,
     Publish,
     Purge,
-    QueueDeleted,
     Refusal,
     Settle,
     Settled,
@@ -73,6 +67,8 @@ class StreamConsumer:
     drain has no answer yet, because there is more to read. `queued`: it is in the rotation, or waits at the
     end for new messages.
     """
+
+    shown: Final = ()
 
     def __init__(
         self,
@@ -335,16 +331,8 @@ class StreamQueue(QueueMachine):
                 self._subscribe(command, now_ms)
             case Cancel() | Unsubscribe():
                 self._remove(command.consumer)
-            case AttachPublisher():
-                self._attach(command)
-            case DetachPublisher():
-                self._publishers.pop(command.publisher, None)
-            case Inspect():
-                self._answer(command.request, self.ready)
             case Purge():
                 self._answer(command.request, self.ready, Refusal.NOT_SUPPORTED)
-            case Delete():
-                self._delete(command)
             case Configure():
                 self.settings = command.settings
                 self.log.segment_bytes = command.settings.segment_bytes
@@ -356,7 +344,7 @@ class StreamQueue(QueueMachine):
             case Touch():
                 return
             case _:
-                assert_never(command)
+                self._apply_common(command)
 
     def deadline(self) -> int | None:
         if self._turns:
@@ -529,12 +517,7 @@ class StreamQueue(QueueMachine):
 
     def _reply(self, consumer: StreamConsumer, *, drain: bool) -> None:
         available = max(0, self._limit(consumer) - max(consumer.position, self.log.first_offset))
-        self._tell(
-            consumer.ref.reply_to,
-            CreditReply(
-                consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
-            ),
-        )
+        self._outbox.reply(consumer, available, drain=drain)
 
     def _limit(self, consumer: StreamConsumer) -> int:
         # The offset below which the consumer can read now.
@@ -580,15 +563,12 @@ class StreamQueue(QueueMachine):
             work -= work_done
         if keys:
             consumer.note(keys)
-            self._tell(
-                consumer.ref.reply_to,
-                Deliver(consumer.ref, keys, messages, consumer.epoch, consumer.room <= 0),
-            )
+            deliver = Deliver(consumer.ref, keys, messages, consumer.epoch, consumer.room <= 0)
+            self._tell(consumer.ref.reply_to, deliver)
 
     def _let_go(self) -> None:
         self.refuse_waiting()
-        for ref in self._consumers:
-            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+        self._outbox.end(self._consumers.values(), self.name)
         self._consumers.clear()
         self._turns.clear()
         self._at_end.clear()

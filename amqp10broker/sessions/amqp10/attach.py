@@ -51,7 +51,7 @@ from amqp10broker.protocols.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.protocols.amqp10.types import Described, Symbol, ULong
-from amqp10broker.queues.selecting import fault_of
+from amqp10broker.queues.classic.queue import fault_of
 from amqp10broker.routing.address import (
     TOPIC_EXCHANGE,
     TOPICS,

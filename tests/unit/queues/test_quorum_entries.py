@@ -160,7 +160,7 @@ def test_entries_are_never_of_an_earlier_time() -> None:
     alone.carry_out([publish(1)], NOW_MS + 500)
     assert alone.store.propose([Tick()], NOW_MS).now_ms == NOW_MS + 500
     queue, store = opened(journal.again(), now_ms=3)
-    assert queue.now_ms == NOW_MS + 500
+    assert queue.messages.now_ms == NOW_MS + 500
     assert store.propose([Tick()], 4).now_ms == NOW_MS + 500
     assert store.propose([Tick()], NOW_MS + 501).now_ms == NOW_MS + 501
 

@@ -256,7 +256,7 @@ def test_time_never_runs_back() -> None:
     group.entry(TICK)
     group.says(ONE, publish(ONE, "b"))
     group.entry(TICK, back=800)
-    assert group.leader.now_ms == group.now
+    assert group.leader.messages.now_ms == group.now
     assert group.leader.deadline() == group.now + 100
     group.entry(Letters(*ONE.id[:2], 3, 3, 0, [publish(ONE, "c")]), back=800)
     group.wait(1000)
