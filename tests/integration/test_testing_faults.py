@@ -28,8 +28,6 @@ from tests.support.faults import (
 
 __all__ = ["broker", "channel", "proton", "servers"]
 
-pytestmark = pytest.mark.integration
-
 
 def publish(channel: Any, body: bytes = b"pika's") -> None:
     channel.basic_publish("", "q", body)
